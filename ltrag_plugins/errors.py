@@ -1,0 +1,118 @@
+"""Every error this package raises on purpose.
+
+::
+
+    LtragError
+    ├── MissingExtra            (also ImportError)   a package that this part needs is not installed
+    ├── InvalidInput            (also ValueError)    what came in cannot be used
+    │   ├── EmptyQuestion                            no words to answer
+    │   ├── PromptTooLong                            more tokens than the model reads
+    │   ├── BadRecord                                a line of a data file; names file, line and field
+    │   ├── MissingReferences                        a labelled question without accepted answers
+    │   └── CalibrationError                         a gate cannot be fitted on these questions
+    ├── ModelError                                   the model, or what it sent
+    │   ├── ModelFailed                              the model's own call raised; see __cause__
+    │   ├── NoTokenProbabilities                     the provider gave none
+    │   ├── InvalidLogProbability                    NaN, or above 0
+    │   └── NeedsGradients                           a text-only model where local weights are needed
+    ├── RetrievalError
+    │   ├── NoRetriever                              a flow retrieves, the world has no retriever
+    │   └── RetrieverFailed                          the retriever's own call raised; see __cause__
+    ├── UnknownRequest          (also TypeError)     a flow yielded what no driver can answer
+    ├── CacheUnreadable                              the answer cache is corrupt or not a cache
+    └── ArtifactError                                a saved gate, head or scale
+        ├── UnreadableArtifact                       missing, incomplete or tampered with
+        └── ArtifactMismatch                         fitted for another model or tier
+"""
+
+
+class LtragError(Exception):
+    """The root of all errors raised on purpose by this package."""
+
+
+class MissingExtra(LtragError, ImportError):
+    """A package that this part needs is not installed; the message has the pip command."""
+
+
+class InvalidInput(LtragError, ValueError):
+    """What came in cannot be used."""
+
+
+class EmptyQuestion(InvalidInput):
+    """The question has no words."""
+
+
+class PromptTooLong(InvalidInput):
+    """The prompt has more tokens than the model reads."""
+
+
+class BadRecord(InvalidInput):
+    """A line of a data file is not what it should be; the message names file, line and field."""
+
+
+class MissingReferences(InvalidInput):
+    """A labelled question came without accepted answers."""
+
+
+class CalibrationError(InvalidInput):
+    """A gate cannot be fitted on these questions."""
+
+
+class ModelError(LtragError):
+    """The model failed, or sent what cannot be used."""
+
+
+class ModelFailed(ModelError):
+    """The model's own call raised; the original exception is the cause."""
+
+
+class NoTokenProbabilities(ModelError):
+    """The provider reported no token probabilities where they are needed."""
+
+
+class InvalidLogProbability(ModelError):
+    """A log-probability is NaN or above 0."""
+
+
+class NeedsGradients(ModelError):
+    """A model without local weights was given to something that needs gradients."""
+
+
+class RetrievalError(LtragError):
+    """Retrieval failed."""
+
+
+class NoRetriever(RetrievalError):
+    """A flow retrieves, and the world it runs in has no retriever."""
+
+
+class RetrieverFailed(RetrievalError):
+    """The retriever's own call raised; the original exception is the cause."""
+
+
+class UnknownRequest(LtragError, TypeError):
+    """A flow yielded something that no driver can answer."""
+
+
+class CacheUnreadable(LtragError):
+    """The answer cache is corrupt, or is not an answer cache; it was left untouched."""
+
+
+class ArtifactError(LtragError):
+    """A saved gate, head or scale cannot be used."""
+
+
+class UnreadableArtifact(ArtifactError):
+    """The saved files are missing, incomplete or tampered with."""
+
+
+class ArtifactMismatch(ArtifactError):
+    """The saved files were fitted for another model or tier."""
+
+
+def missing_extra(package: str, extra: str) -> MissingExtra:
+    """The error for an absent optional package, with the command that installs it."""
+    return MissingExtra(
+        f"this part of ltrag_plugins needs the package {package!r}, which is not installed. "
+        f"Install it with: pip install 'ltrag-plugins[{extra}]'"
+    )

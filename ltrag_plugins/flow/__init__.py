@@ -1,0 +1,50 @@
+"""Run an algorithm that is written as a generator of requests.
+
+A flow yields what it wants (`Ask` a model, `Fetch` passages, `Embed` texts, `Agree` on
+gradients), receives the reply, and returns its answer. It does no I/O, so one flow runs
+alone (`run`), on an event loop (`arun`), or beside many others with their requests merged
+(`run_many`). The idea is httpx's `Auth.auth_flow`.
+
+Write flows with the typed helpers, which keep the type checker's eyes open::
+
+    def brief(question: str) -> Flow[str]:
+        [found] = yield from fetch(question, k=3)
+        [reply] = yield from ask(f"{found[0].text} {question}", max_tokens=16)
+        return reply.text
+
+    run(brief("who wrote Emma?"), World(llm=llm, retriever=retriever))
+"""
+
+from ltrag_plugins.flow.drivers import Observer, Step, arun, run, run_many
+from ltrag_plugins.flow.requests import (
+    Agree,
+    Ask,
+    Embed,
+    Fetch,
+    Flow,
+    Request,
+    agree,
+    ask,
+    embed,
+    fetch,
+)
+from ltrag_plugins.flow.world import World
+
+__all__ = [
+    "Agree",
+    "Ask",
+    "Embed",
+    "Fetch",
+    "Flow",
+    "Observer",
+    "Request",
+    "Step",
+    "World",
+    "agree",
+    "arun",
+    "ask",
+    "embed",
+    "fetch",
+    "run",
+    "run_many",
+]

@@ -1,0 +1,144 @@
+"""What a flow may yield, typed helpers to yield it, and how requests merge."""
+
+from collections.abc import Generator, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.types import Generation, GradientAgreement, Passage
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Reply: one `Generation` per prompt."""
+
+    prompts: tuple[str, ...]
+    max_tokens: int = 64
+    stop: tuple[str, ...] = ()
+    temperature: float = 0.0
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Reply: at most `k` passages per query, best first."""
+
+    queries: tuple[str, ...]
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Reply: one row of a float32 array per text."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Agree:
+    """Reply: one `GradientAgreement` per (prompt, continuation); see `GradientLLM`."""
+
+    prompts: tuple[str, ...]
+    continuations: tuple[str, ...]
+    along: Direction
+    cosine: bool = False
+    layers: int = 4
+
+
+Request = Ask | Fetch | Embed | Agree
+Flow = Generator[Request, Any, T]
+"""An algorithm that yields requests and returns a `T`."""
+
+
+def ask(
+    *prompts: str,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    temperature: float = 0.0,
+    seed: int | None = None,
+) -> Flow[list[Generation]]:
+    """Ask the model; one generation per prompt."""
+    return (yield Ask(prompts, max_tokens, tuple(stop), temperature, seed))
+
+
+def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
+    """Search; at most `k` passages per query, best first."""
+    return (yield Fetch(queries, k))
+
+
+def embed(*texts: str) -> Flow[np.ndarray]:
+    """Encode; one row per text."""
+    return (yield Embed(texts))
+
+
+def agree(
+    prompts: Sequence[str],
+    continuations: Sequence[str],
+    *,
+    along: Direction,
+    cosine: bool = False,
+    layers: int = 4,
+) -> Flow[list[GradientAgreement]]:
+    """Hold each instance's gradient against the direction `along`."""
+    return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
+
+
+def merge(requests: Mapping[int, Request]) -> list[tuple[Request, list[tuple[int, int]]]]:
+    """Join requests that can share a call; with each, (flow index, its share of the replies)."""
+    groups: dict[Hashable, list[tuple[int, Request]]] = {}
+    for i, request in requests.items():
+        groups.setdefault(_kind(request), []).append((i, request))
+    merged = []
+    for members in groups.values():
+        parts = [request for _, request in members]
+        sizes = [(i, len(_items(request))) for i, request in members]
+        merged.append((_joined(parts), sizes))
+    return merged
+
+
+def _kind(request: Request) -> Hashable:
+    match request:
+        case Ask():
+            return (Ask, request.max_tokens, request.stop, request.temperature, request.seed)
+        case Fetch():
+            return (Fetch, request.k)
+        case Embed():
+            return (Embed,)
+        case Agree():
+            return (Agree, id(request.along), request.cosine, request.layers)
+        case _:
+            # a group of its own, whose call then raises UnknownRequest into this one flow
+            return (object(),)
+
+
+def _items(request: Request) -> tuple[str, ...]:
+    match request:
+        case Ask() | Agree():
+            return request.prompts
+        case Fetch():
+            return request.queries
+        case Embed():
+            return request.texts
+        case _:
+            return ()
+
+
+def _joined(parts: list[Request]) -> Request:
+    first = parts[0]
+    items = tuple(item for part in parts for item in _items(part))
+    match first:
+        case Ask():
+            return Ask(items, first.max_tokens, first.stop, first.temperature, first.seed)
+        case Fetch():
+            return Fetch(items, first.k)
+        case Embed():
+            return Embed(items)
+        case Agree():
+            continuations = tuple(c for p in parts if isinstance(p, Agree) for c in p.continuations)
+            return Agree(items, continuations, first.along, first.cosine, first.layers)
+        case _:
+            return first

@@ -1,0 +1,120 @@
+"""What flows may reach, and how a request is answered there."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ltrag_plugins.errors import (
+    LtragError,
+    ModelError,
+    ModelFailed,
+    NeedsGradients,
+    NoRetriever,
+    RetrieverFailed,
+    UnknownRequest,
+)
+from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request
+from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM
+from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What flows may reach."""
+
+    llm: LLM | None = None
+    retriever: Retriever | None = None
+    encoder: Encoder | None = None
+
+    def reply(self, request: Request) -> Sequence[Any]:
+        """Answer one request.
+
+        Raises:
+            ModelFailed, RetrieverFailed: the call raised; the original is the cause.
+            ModelError, NoRetriever: there is nothing here that could answer.
+            UnknownRequest: this is no request.
+        """
+        try:
+            match request:
+                case Ask():
+                    return self._model().generate(request.prompts, **_settings(request))
+                case Fetch():
+                    return self._searcher().search(request.queries, request.k)
+                case Embed():
+                    return self._encode(request)
+                case Agree():
+                    return self._agree(request)
+                case _:
+                    raise _unknown(request)
+        except LtragError:
+            raise
+        except Exception as error:
+            raise _failed(request, error) from error
+
+    async def areply(self, request: Request) -> Sequence[Any]:
+        """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
+        try:
+            match request:
+                case Ask() if isinstance(self.llm, AsyncLLM):
+                    return await self.llm.agenerate(request.prompts, **_settings(request))
+                case Fetch() if isinstance(self.retriever, AsyncRetriever):
+                    return await self.retriever.asearch(request.queries, request.k)
+                case _:
+                    return await asyncio.to_thread(self.reply, request)
+        except LtragError:
+            raise
+        except Exception as error:
+            raise _failed(request, error) from error
+
+    def _model(self) -> LLM:
+        if self.llm is None:
+            raise ModelError("this flow asks a model; run it in World(llm=...)")
+        return self.llm
+
+    def _searcher(self) -> Retriever:
+        if self.retriever is None:
+            raise NoRetriever("this flow retrieves; run it in World(..., retriever=...)")
+        return self.retriever
+
+    def _encode(self, request: Embed) -> Sequence[Any]:
+        if self.encoder is None:
+            raise ModelError("this flow embeds texts; run it in World(..., encoder=...)")
+        return self.encoder.encode(request.texts)  # type: ignore[return-value]
+
+    def _agree(self, request: Agree) -> Sequence[Any]:
+        if not isinstance(self.llm, GradientLLM):
+            raise NeedsGradients(
+                f"{self._model().name} has no gradients. Load local weights with TransformersLLM, "
+                "or fit the gate with gradients='never'."
+            )
+        return self.llm.gradient_agreement(
+            request.prompts,
+            request.continuations,
+            along=request.along,
+            cosine=request.cosine,
+            layers=request.layers,
+        )
+
+
+def _settings(request: Ask) -> dict[str, Any]:
+    return {
+        "max_tokens": request.max_tokens,
+        "stop": request.stop,
+        "temperature": request.temperature,
+        "seed": request.seed,
+    }
+
+
+def _unknown(request: object) -> UnknownRequest:
+    return UnknownRequest(
+        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed or Agree. "
+        "Use 'yield from ask(...)', not 'yield ask(...)'."
+    )
+
+
+def _failed(request: Request, error: Exception) -> LtragError:
+    what = f"{type(error).__name__}: {error}"
+    if isinstance(request, Fetch):
+        return RetrieverFailed(f"the retriever raised {what}")
+    return ModelFailed(f"the model raised {what}")

@@ -1,0 +1,129 @@
+"""What every model must be able to do, by capability.
+
+A component names in its type the least it needs: `LLM` (text, perhaps token
+probabilities), `ScoringLLM` (log-probabilities of given text), `GradientLLM` (local
+weights). All are structural: any object with these methods will do.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from ltrag_plugins.errors import InvalidLogProbability
+from ltrag_plugins.types import Generation, GradientAgreement, Token
+
+Direction = Mapping[str, np.ndarray]
+"""A point in the space of (some of) a model's weights: parameter name -> float32 array."""
+
+
+@runtime_checkable
+class LLM(Protocol):
+    """A model that continues text."""
+
+    @property
+    def name(self) -> str:
+        """Identifies weights and prompt handling: equal names give equal answers."""
+        ...
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts.
+
+        Args:
+            max_tokens: most tokens to write, at least 1.
+            stop: the text ends before the first of these strings.
+            temperature: 0 takes the likeliest token each time.
+            seed: makes sampling repeatable where the provider can.
+        """
+        ...
+
+
+@runtime_checkable
+class AsyncLLM(LLM, Protocol):
+    """A model with an async call of its own, awaited instead of moved to a thread."""
+
+    async def agenerate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """As `generate`."""
+        ...
+
+
+@runtime_checkable
+class ScoringLLM(LLM, Protocol):
+    """A model that tells how likely a given text is."""
+
+    def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
+        """The continuations, each with the log-probabilities of its tokens after its prompt."""
+        ...
+
+
+@runtime_checkable
+class GradientLLM(ScoringLLM, Protocol):
+    """A model whose weights are at hand.
+
+    Gradients are of the mean negative log-likelihood of the continuation's tokens given the
+    prompt, with respect to the feed-forward weights of the last `layers` layers.
+    """
+
+    def mean_gradient(
+        self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
+    ) -> Direction:
+        """The gradient, averaged over the instances."""
+        ...
+
+    def gradient_agreement(
+        self,
+        prompts: Sequence[str],
+        continuations: Sequence[str],
+        *,
+        along: Direction,
+        cosine: bool = False,
+        layers: int = 4,
+    ) -> list[GradientAgreement]:
+        """How each instance's gradient lies to `along`; `cosine` costs a backward pass more."""
+        ...
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A model that turns texts into vectors."""
+
+    @property
+    def name(self) -> str:
+        """Identifies the weights: equal names give equal vectors."""
+        ...
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """One row per text, float32, shape (texts, dim)."""
+        ...
+
+
+def checked_token(token: Token, model: str) -> Token:
+    """The token itself, if its log-probability can be one.
+
+    Raises:
+        InvalidLogProbability: it is NaN or above 0 (rounding up to 1e-4 is forgiven).
+    """
+    if math.isnan(token.logprob) or token.logprob > 1e-4:
+        raise InvalidLogProbability(
+            f"{model} reported log-probability {token.logprob} for token {token.text!r}; a "
+            "log-probability is at most 0. Check that the server sends natural logarithms of "
+            "probabilities, or use tier='text'."
+        )
+    return token

@@ -1,0 +1,72 @@
+"""The plain values that pass between rooms: frozen, no behaviour, no dependencies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A piece of text that a retriever found."""
+
+    text: str
+    id: str = ""
+    title: str = ""
+    score: float | None = None
+    """As the retriever reports it; larger is better, the scale is the retriever's own."""
+    metadata: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token, as the model reported it."""
+
+    text: str
+    logprob: float
+    """Natural log of the model's probability for this token; at most 0."""
+    entropy: float | None = None
+    """Entropy in nats of the whole next-token distribution, where the model gives it."""
+    alternatives: tuple[tuple[str, float], ...] = ()
+    """The likeliest tokens at this position with their log-probabilities, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a model wrote for one prompt."""
+
+    text: str
+    tokens: tuple[Token, ...] | None = None
+    """None when the provider reports no token probabilities; never a guess."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with its accepted answers and, where known, its passages."""
+
+    text: str
+    answers: tuple[str, ...] = ()
+    id: str = ""
+    passages: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a flow returns."""
+
+    text: str
+    uncertainty: float | None = None
+    """0 = certain, 1 = no idea; None when it was not measured."""
+    passages: tuple[Passage, ...] = ()
+    trace: tuple[Generation, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientAgreement:
+    """How an instance's gradient lies to the mean gradient of a data set."""
+
+    dot: float
+    """Dot product of the two gradients."""
+    cosine: float | None = None
+    """The dot product over both norms, in [-1, 1]; None when the norms were not asked for."""
