@@ -1,0 +1,192 @@
+"""Question files: JSON lines, plain or gzipped (`.gz`), one question a line.
+
+::
+
+    {"question": "who wrote Emma?", "answers": ["Jane Austen"], "id": "q1"}
+
+`question` is required. `answers` is a list of accepted strings (or `answer` one string).
+`passages` is a list of `{"title", "text"}` that belong to the question; `passage_ids` names
+passages of a pool file instead. Other fields are left alone.
+"""
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
+from ltrag_plugins.types import Passage, Question
+
+
+def read_questions(
+    path: str | PathLike[str], *, require_answers: bool = False, pool: Iterable[Passage] = ()
+) -> list[Question]:
+    """The questions of a file, in its order; blank lines are skipped.
+
+    A question without `id` gets one made of its text.
+
+    Args:
+        require_answers: a question without accepted answers is an error.
+        pool: where `passage_ids` are looked up; without a pool they are left alone.
+
+    Raises:
+        BadRecord: a line is not what it should be; one line that names file, line and field.
+        MissingReferences: as `BadRecord`, for answers that are required.
+        InvalidInput: the file is missing or cannot be read.
+    """
+    known = {passage.id: passage for passage in pool}
+    questions = [_question(record, require_answers, known) for record in _records(path)]
+    if not questions:
+        raise BadRecord(f"{path}: no questions in it; expected one JSON object a line")
+    return questions
+
+
+def read_passages(path: str | PathLike[str]) -> list[Passage]:
+    """The passages of a file: `text`, and `title` and `id` where there are any.
+
+    A passage without `id` gets one made of its title and text.
+
+    Raises:
+        BadRecord, InvalidInput: as `read_questions`; also for an id that comes twice.
+    """
+    passages, lines = [], dict[str, int]()
+    for record in _records(path):
+        passage = _passage(record, record.fields, "")
+        if passage.id in lines:
+            raise record.wrong("id", f"{passage.id!r} was on line {lines[passage.id]} already")
+        lines[passage.id] = record.line
+        passages.append(passage)
+    if not passages:
+        raise BadRecord(f"{path}: no passages in it; expected one JSON object a line")
+    return passages
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    path: str
+    line: int
+    fields: Mapping[str, Any]
+
+    def wrong(self, field: str, why: str, kind: type[InvalidInput] = BadRecord) -> InvalidInput:
+        return kind(f"{self.path}, line {self.line}, field {field!r}: {why}")
+
+    def string(self, value: Any, field: str) -> str:
+        """The value, if it is a string with something in it."""
+        if not isinstance(value, str):
+            raise self.wrong(field, f"expected a string, got {_kind(value)}")
+        if not value.strip():
+            raise self.wrong(field, "expected a string with words, got an empty one")
+        if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
+            raise self.wrong(field, "half of a surrogate pair in it, which is no character")
+        return value
+
+
+def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage]) -> Question:
+    if "question" not in record.fields:
+        raise record.wrong("question", f"missing; this line has {_names(record.fields)}")
+    text = record.string(record.fields["question"], "question").strip()
+    answers = _answers(record)
+    if require_answers and not answers:
+        why = "no accepted answers, which are needed here; add them or leave the question out"
+        raise record.wrong("answers", why, MissingReferences)
+    passages = (*_own_passages(record), *_pooled_passages(record, pool))
+    return Question(text, answers, _id(record, record.fields, "id") or _digest(text), passages)
+
+
+def _answers(record: _Record) -> tuple[str, ...]:
+    values = record.fields.get("answers")
+    if values is None:
+        single = record.fields.get("answer")
+        return () if single is None else (record.string(single, "answer"),)
+    if not isinstance(values, list):
+        raise record.wrong("answers", f"expected a list of strings, got {_kind(values)}")
+    return tuple(record.string(value, f"answers[{i}]") for i, value in enumerate(values))
+
+
+def _own_passages(record: _Record) -> Iterator[Passage]:
+    values = record.fields.get("passages") or []
+    if not isinstance(values, list):
+        raise record.wrong("passages", f"expected a list of objects, got {_kind(values)}")
+    for i, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise record.wrong(f"passages[{i}]", f"expected an object, got {_kind(value)}")
+        yield _passage(record, value, f"passages[{i}].")
+
+
+def _pooled_passages(record: _Record, pool: Mapping[str, Passage]) -> Iterator[Passage]:
+    if not pool:
+        return
+    values = record.fields.get("passage_ids") or []
+    if not isinstance(values, list):
+        raise record.wrong("passage_ids", f"expected a list of strings, got {_kind(values)}")
+    for i, value in enumerate(values):
+        if value not in pool:
+            raise record.wrong(f"passage_ids[{i}]", f"{value!r} is not in the pool of passages")
+        yield pool[value]
+
+
+def _passage(record: _Record, fields: Mapping[str, Any], prefix: str) -> Passage:
+    if "text" not in fields:
+        raise record.wrong(f"{prefix}text", f"missing; it has {_names(fields)}")
+    text = record.string(fields["text"], f"{prefix}text")
+    title = fields.get("title") or ""
+    title = record.string(title, f"{prefix}title") if title else ""
+    name = _id(record, fields, f"{prefix}id")
+    return Passage(text, id=name or _digest(f"{title}\n{text}"), title=title)
+
+
+def _id(record: _Record, fields: Mapping[str, Any], field: str) -> str:
+    value = fields.get("id")
+    if value is None or value == "":
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    return record.string(value, field)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def _records(path: str | PathLike[str]) -> Iterator[_Record]:
+    opened = gzip.open if Path(path).suffix == ".gz" else open
+    number = 0
+    try:
+        with opened(path, "rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if line.strip():
+                    yield _Record(str(path), number, _parsed(line, f"{path}, line {number}"))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadRecord(f"{path}: not a whole gzip file after line {number} ({error})") from error
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _parsed(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise BadRecord(
+            f"{where}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"{where}: not JSON that can be read, {error}") from error
+    if not isinstance(value, dict):
+        raise BadRecord(f"{where}: expected an object like {{'question': ...}}, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _names(fields: Mapping[str, Any]) -> str:
+    names = ", ".join(repr(name) for name in list(fields)[:8])
+    return f"only {names}" if names else "no fields"

@@ -1,0 +1,119 @@
+"""Short answers against the accepted ones; each metric is the best over the references.
+
+References:
+    Rajpurkar et al., EMNLP 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text",
+    section 6.1 (exact match and F1, with punctuation and articles ignored).
+"""
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+
+from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.words import words
+
+_ARTICLE = re.compile(r"\b(a|an|the)\b")
+_LEAD_INS = (("the", "answer", "is"), ("answer", "is"), ("answer",))
+
+
+def normalized(text: str) -> str:
+    """Lower case, without punctuation and articles, single spaces (SQuAD).
+
+    On ASCII text this is SQuAD's normalization, save that articles stay where nothing else
+    would be left ("A", "The The"). Beyond ASCII, text is brought to NFKC first and every Unicode
+    punctuation mark goes, so that "1914–18" and "1914-18" are equal.
+    """
+    lowered = unicodedata.normalize("NFKC", text).lower()
+    bare = "".join(c for c in lowered if not _is_punctuation(c))
+    return " ".join(_ARTICLE.sub(" ", bare).split()) or " ".join(bare.split())
+
+
+def exact_match(prediction: str, references: Sequence[str]) -> float:
+    """1 if the prediction is a reference, character for character between outer spaces, else 0.
+
+    Raises:
+        MissingReferences: there are none. (So do all metrics of this module.)
+    """
+    return float(prediction.strip() in [r.strip() for r in checked(references)])
+
+
+def normalized_exact_match(prediction: str, references: Sequence[str]) -> float:
+    """1 if the prediction equals a reference after `normalized`, else 0; SQuAD's "EM"."""
+    return max(float(_equal(prediction, reference)) for reference in checked(references))
+
+
+def f1(prediction: str, references: Sequence[str]) -> float:
+    """Harmonic mean of word precision and recall after `normalized`, in [0, 1]."""
+    return max(_f1(prediction, reference) for reference in checked(references))
+
+
+def contains(prediction: str, references: Sequence[str]) -> float:
+    """1 if a normalized reference stands, as whole words, in the normalized prediction, else 0.
+
+    What is often called accuracy for models that answer in sentences. It favours long answers,
+    and finds nothing inside text written without spaces.
+    """
+    padded = f" {normalized(prediction)} "
+    return max(
+        float(f" {normalized(r)} " in padded if normalized(r) else _equal(prediction, r))
+        for r in checked(references)
+    )
+
+
+def accuracy(prediction: str, references: Sequence[str]) -> float:
+    """1 if the prediction picks a reference from given options, else 0.
+
+    It picks the option it begins with, word for word, after a lead-in such as "The answer is":
+    "(B) maybe.", "Answer: maybe" and "maybe, because ..." all pick "maybe" or "B" as far as
+    they begin with it. Articles count, as an option may be "A".
+    """
+    said = _without_lead_in(words(prediction))
+    return max(float(_begins(said, words(r), prediction, r)) for r in checked(references))
+
+
+def checked(references: Sequence[str]) -> Sequence[str]:
+    """The references, if they are a list with something in it.
+
+    Raises:
+        MissingReferences: there are none.
+        InvalidInput: one string came in place of a list (its letters would be the references).
+    """
+    if isinstance(references, str):
+        raise InvalidInput(f"references came as one string, {references[:40]!r}; put it in a list")
+    if not references:
+        raise MissingReferences(
+            "no references to compare the prediction with; give at least one accepted answer, "
+            "or leave unanswered questions out"
+        )
+    return references
+
+
+def _is_punctuation(character: str) -> bool:
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
+
+
+def _equal(prediction: str, reference: str) -> bool:
+    # "!!!" is a band: where normalization leaves nothing, the texts themselves are compared
+    said, wanted = normalized(prediction), normalized(reference)
+    return said == wanted if said or wanted else prediction.strip() == reference.strip()
+
+
+def _f1(prediction: str, reference: str) -> float:
+    said, wanted = normalized(prediction).split(), normalized(reference).split()
+    if not said or not wanted:
+        return float(_equal(prediction, reference))
+    shared = sum((Counter(said) & Counter(wanted)).values())
+    return 2 * shared / (len(said) + len(wanted))
+
+
+def _without_lead_in(said: list[str]) -> list[str]:
+    for lead_in in _LEAD_INS:
+        if tuple(said[: len(lead_in)]) == lead_in:
+            return _without_lead_in(said[len(lead_in) :])
+    return said
+
+
+def _begins(said: list[str], wanted: list[str], prediction: str, reference: str) -> bool:
+    return said[: len(wanted)] == wanted if wanted else _equal(prediction, reference)

@@ -1,0 +1,198 @@
+"""Do probabilities keep what they promise, and how sure is a figure from a few questions?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from sklearn.metrics import roc_auc_score
+
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its percentile bootstrap interval."""
+
+    value: float
+    """The statistic on the sample itself."""
+    low: float
+    high: float
+    level: float
+    """Share of the resamples between `low` and `high`, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much larger the mean of `a` is than that of `b` on the same questions."""
+
+    interval: Interval
+    share_not_larger: float
+    """Share of the resamples in which the mean of `a` is not above that of `b`, 0 to 1. Near 0:
+    `a` is larger; near 1: it is not. Read it like a one-sided p-value."""
+
+
+def expected_calibration_error(
+    probabilities: ArrayLike, outcomes: ArrayLike, bins: int = 10
+) -> float:
+    r"""Mean distance between probability and outcome, over bins of equal width; 0 is best.
+
+    .. math:: ECE = \sum_i \frac{n_i}{N} |acc(b_i) - conf(b_i)| \in [0, 1]
+
+    Args:
+        probabilities: in [0, 1].
+        outcomes: 0 or 1, or a degree of success between.
+        bins: [0, 1/bins), [1/bins, 2/bins), ...; the last holds 1 as well.
+
+    References:
+        Li et al., ACL 2024 (GECE), eq. 1; Guo et al., ICML 2017.
+    """
+    p, y = _probabilities(probabilities, outcomes)
+    if bins < 1:
+        raise InvalidInput(f"ECE needs at least 1 bin, got {bins}")
+    bin_of = np.minimum((p * bins).astype(int), bins - 1)
+    # n_i |acc - conf| is the absolute sum of the residuals in the bin
+    return float(np.abs(np.bincount(bin_of, weights=y - p, minlength=bins)).sum() / p.size)
+
+
+def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
+    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best.
+
+    Always saying 0.5 scores 0.25 (Brier, Monthly Weather Review 1950, for two classes).
+    """
+    p, y = _probabilities(probabilities, outcomes)
+    return float(np.mean((p - y) ** 2))
+
+
+def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
+    """Share of the (positive, negative) pairs in which the positive has the larger score.
+
+    In [0, 1], ties count half; 0.5 is chance. Only the order of the scores matters, so they
+    may be infinite.
+
+    Args:
+        outcomes: 0 or 1; 1 is what large scores should find.
+
+    Raises:
+        CalibrationError: the outcomes are all alike, so there are no pairs.
+        InvalidInput: NaN, another outcome than 0 and 1, or lengths that differ.
+    """
+    s, y = _columns(scores, outcomes)
+    if not np.isin(y, (0, 1)).all():
+        raise InvalidInput("AUROC needs outcomes that are 0 or 1; set a threshold first")
+    if y.min() == y.max():
+        raise CalibrationError(
+            f"AUROC needs outcomes of both kinds; all {y.size} are {int(y[0])}. "
+            "Add questions of the other kind."
+        )
+    ranks = np.unique(s, return_inverse=True)[1]
+    return float(roc_auc_score(y, ranks))
+
+
+def bootstrap_interval(
+    *columns: ArrayLike,
+    statistic: Callable[..., float],
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Interval:
+    """How far a statistic could have come out otherwise: percentile bootstrap over questions.
+
+    Args:
+        columns: arrays of one length, resampled together (row i of all is question i).
+        statistic: takes as many arrays and gives a number; `np.mean`, `auroc`, ...
+
+    Resamples on which the statistic raises `CalibrationError` (AUROC on one kind only) are
+    left out.
+
+    Raises:
+        CalibrationError: it raised on more than half of them, or on the sample itself.
+
+    References:
+        Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
+    """
+    arrays = _columns(*columns)
+    _check_bootstrap(level, resamples)
+    value = float(statistic(*arrays))
+    n, rng, drawn = len(arrays[0]), np.random.default_rng(seed), []
+    for _ in range(resamples):
+        rows = rng.integers(n, size=n)
+        try:
+            drawn.append(float(statistic(*(column[rows] for column in arrays))))
+        except CalibrationError:
+            continue
+    if len(drawn) * 2 < resamples:
+        raise CalibrationError(
+            f"the statistic exists on only {len(drawn)} of {resamples} resamples of {n} questions; "
+            "give more questions, of both kinds"
+        )
+    return _interval(value, np.asarray(drawn), level)
+
+
+def mean_interval(
+    values: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Interval:
+    """`bootstrap_interval` of the mean, all resamples in a few array operations."""
+    [x] = _columns(values)
+    _check_bootstrap(level, resamples)
+    return _interval(float(x.mean()), _resampled_means(x, resamples, seed), level)
+
+
+def paired_bootstrap(
+    a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> Difference:
+    """Mean of `a` minus mean of `b` where row i of both is the same question.
+
+    References:
+        Koehn, EMNLP 2004, "Statistical Significance Tests for Machine Translation Evaluation".
+    """
+    x, y = _columns(a, b)
+    _check_bootstrap(level, resamples)
+    means = _resampled_means(x - y, resamples, seed)
+    interval = _interval(float((x - y).mean()), means, level)
+    return Difference(interval, float(np.mean(means <= 0)))
+
+
+def _resampled_means(
+    x: Float[np.ndarray, " n"], resamples: int, seed: int
+) -> Float[np.ndarray, " resamples"]:
+    rng, n = np.random.default_rng(seed), x.size
+    at_once = max(1, 2_000_000 // n)  # bounds the table of indices to 16 MB
+    parts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
+    return np.concatenate([x[rng.integers(n, size=(part, n))].mean(axis=1) for part in parts])
+
+
+def _interval(value: float, drawn: Float[np.ndarray, " resamples"], level: float) -> Interval:
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high), level)
+
+
+def _check_bootstrap(level: float, resamples: int) -> None:
+    if not 0 < level < 1 or resamples < 1:
+        raise InvalidInput(
+            f"a bootstrap needs 0 < level < 1 and resamples >= 1, got {level} and {resamples}"
+        )
+
+
+def _probabilities(
+    probabilities: ArrayLike, outcomes: ArrayLike
+) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    p, y = _columns(probabilities, outcomes)
+    for name, column in (("probabilities", p), ("outcomes", y)):
+        if column.min() < 0 or column.max() > 1:
+            raise InvalidInput(
+                f"{name} must lie in [0, 1]; they go from {column.min():g} to {column.max():g}"
+            )
+    return p, y
+
+
+def _columns(*columns: ArrayLike) -> tuple[Float[np.ndarray, " n"], ...]:
+    """The columns as float arrays of one length, with no NaN among them."""
+    arrays = tuple(np.asarray(column, dtype=float) for column in columns)
+    shapes = [array.shape for array in arrays]
+    if not arrays or len(set(shapes)) != 1 or len(shapes[0]) != 1 or not arrays[0].size:
+        raise InvalidInput(f"expected lists of one length, at least 1 long; got shapes {shapes}")
+    if any(np.isnan(array).any() for array in arrays):
+        raise InvalidInput("NaN among the values; leave those questions out, or find its source")
+    return arrays

@@ -1,0 +1,139 @@
+"""Longer answers against references; each metric is the best over the references.
+
+Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR and ROUGE see
+`words` (lower case, any script, no punctuation); BLEU, chrF and TER are sacrebleu's, on the
+sentence and with its own settings, so BLEU and chrF tell capitals from small letters.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache, lru_cache
+from threading import Lock
+from typing import Any, final
+
+from nltk.corpus import wordnet
+from nltk.stem import PorterStemmer
+from nltk.translate.meteor_score import meteor_score
+from rouge_score.rouge_scorer import RougeScorer
+from rouge_score.tokenizers import Tokenizer
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+from ltrag_plugins.metrics.answer import checked
+from ltrag_plugins.words import words
+
+
+def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True) -> float:
+    r"""METEOR: word matches, exact, by stem and by synonym, penalized for broken order.
+
+    .. math:: \frac{10 P R}{R + 9 P} \left(1 - \frac{1}{2} (chunks / matches)^3\right) \in [0, 1)
+
+    As one word is one chunk, a right answer of one word scores 0.5 and not 1, of two words
+    0.9375. `meteor_stages` tells whether synonyms are looked up; nltk looks up the stems of what
+    is left by then, so that synonyms whose stem is no word are missed.
+
+    Args:
+        synonyms: look them up where WordNet is installed. False gives the same value on every
+            machine.
+
+    References:
+        Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
+    """
+    said, wanted = words(prediction), [words(r) for r in checked(references)]
+    if not synonyms or _wordnet() is None:
+        return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=_NO_SYNONYMS)
+    with _WORDNET_LOCK:  # its reader seeks in files that all threads share
+        return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=wordnet)
+
+
+def meteor_stages() -> tuple[str, ...]:
+    """The matching stages of `meteor` here: "synonym" is among them if nltk finds WordNet.
+
+    To add it: `python -m nltk.downloader wordnet`. Nothing is downloaded at run time.
+    """
+    return ("exact", "stem") if _wordnet() is None else ("exact", "stem", "synonym")
+
+
+def rouge_1(prediction: str, references: Sequence[str]) -> float:
+    """F-measure of shared words (Lin, ACL workshop 2004), without stemming."""
+    return float(_ROUGE_1.score_multi(checked(references), prediction)["rouge1"].fmeasure)
+
+
+def rouge_l(prediction: str, references: Sequence[str]) -> float:
+    """F-measure of the longest common subsequence of words (Lin, 2004), without stemming."""
+    return float(_ROUGE_L.score_multi(checked(references), prediction)["rougeL"].fmeasure)
+
+
+def bleu(prediction: str, references: Sequence[str]) -> float:
+    """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu).
+
+    The order is cut to the prediction's length, so that a right answer under four words
+    scores 1.
+    """
+    return max(_scores(_BLEU.sentence_score, prediction, references))
+
+
+def chrf(prediction: str, references: Sequence[str]) -> float:
+    """chrF2: F-score of character 1- to 6-grams, recall weighted twice (Popović, WMT 2015)."""
+    return max(_scores(_CHRF.sentence_score, prediction, references))
+
+
+def ter(prediction: str, references: Sequence[str]) -> float:
+    """Edits and shifts per reference word (Snover et al., AMTA 2006); 0 = equal.
+
+    A prediction longer than the reference can need more edits than the reference has words:
+    values above 1 are no mistake. Case is ignored.
+    """
+    wanted = checked(references)
+    return min(_TER.sentence_score(prediction, [r]).score / 100 for r in wanted)
+
+
+def ter_quality(prediction: str, references: Sequence[str]) -> float:
+    """TER turned round to stand beside the others: max(0, 1 - TER), in [0, 1]."""
+    return max(0.0, 1.0 - ter(prediction, references))
+
+
+def _scores(
+    score: Callable[[str, Sequence[str]], Any], prediction: str, references: Sequence[str]
+) -> list[float]:
+    # sacrebleu's 100 can come out as 100.00000000000004
+    return [min(1.0, score(prediction, [r]).score / 100) for r in checked(references)]
+
+
+@cache
+def _wordnet() -> object | None:
+    try:
+        with _WORDNET_LOCK:
+            wordnet.synsets("word")
+    except LookupError:
+        return None
+    return wordnet
+
+
+@final
+class _NoSynonyms:
+    def synsets(self, word: str) -> list[Any]:
+        return []
+
+
+@final
+class _RememberingStemmer:
+    def __init__(self) -> None:
+        self.stem = lru_cache(maxsize=65_536)(PorterStemmer().stem)
+
+
+@final
+class _Words(Tokenizer):
+    # rouge-score's own tokenizer drops every letter outside a-z
+    def tokenize(self, text: str) -> list[str]:
+        return words(text)
+
+
+_WORDNET_LOCK = Lock()
+_NO_SYNONYMS: Any = _NoSynonyms()
+_STEMMER: Any = _RememberingStemmer()
+_ROUGE_1 = RougeScorer(["rouge1"], tokenizer=_Words())
+_ROUGE_L = RougeScorer(["rougeL"], tokenizer=_Words())
+_BLEU = BLEU(effective_order=True)
+_CHRF = CHRF()
+_TER = TER()

@@ -1,0 +1,128 @@
+r"""BM25 over a list of passages.
+
+.. math::
+    s(q, d) = \sum_{w \in q} \ln\left(1 + \frac{N - n_w + 0.5}{n_w + 0.5}\right)
+    \frac{f_{w,d} (k_1 + 1)}{f_{w,d} + k_1 (1 - b + b |d| / \overline{|d|})}
+
+with n_w of N passages holding the word w, f of it in d. The idf is Lucene's, which is positive
+for every word; the original's is negative for words in more than half of the passages.
+
+References:
+    Robertson & Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009;
+    Kamphuis et al., ECIR 2020, "Which BM25 Do You Mean?" (table 1, the variants' idf).
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Literal, final, get_args
+
+import numpy as np
+from jaxtyping import Float64, Int
+from rank_bm25 import BM25Okapi
+
+from ltrag_plugins.errors import InvalidInput, MissingExtra
+from ltrag_plugins.types import Passage
+from ltrag_plugins.words import words
+
+Engine = Literal["rank-bm25", "bm25s", "auto"]
+Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
+
+LARGE_POOL = 5_000
+"""Passages from which `engine="auto"` prefers bm25s."""
+
+
+@final
+class BM25Retriever:
+    """Finds passages by the query's words; a `Retriever`.
+
+    Title and text are indexed as `words`. Passages come back as copies with their score; of
+    equal scores the one handed in first comes first; passages that share no word with the query
+    are left out, so there may be fewer than `k`.
+
+    Args:
+        passages: the pool; at least one of them with words.
+        k1: how fast repeated words stop counting, at least 0.
+        b: how much long passages are held back, 0 to 1.
+        engine: "rank-bm25" scores the whole pool at each query; "bm25s" (extra `fast`) looks up
+            scores computed beforehand; "auto" takes bm25s for pools from `LARGE_POOL` on where
+            it is installed. All rank alike; the attribute `engine` tells which one is at work.
+
+    Raises:
+        InvalidInput: no passages, none with words, or settings out of range.
+        MissingExtra: bm25s was asked for and is not installed.
+    """
+
+    def __init__(
+        self,
+        passages: Iterable[Passage],
+        *,
+        k1: float = 1.5,
+        b: float = 0.75,
+        engine: Engine = "rank-bm25",
+    ) -> None:
+        self.passages = tuple(passages)
+        documents = [words(f"{p.title} {p.text}") for p in self.passages]
+        _check(documents, k1, b, engine)
+        self._known = frozenset(word for document in documents for word in document)
+        self.engine, self._scores = _scorer(documents, k1, b, engine)
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages per query, best first, in the order of the queries.
+
+        Raises:
+            InvalidInput: `k` is below 1, or one string came in place of a list.
+        """
+        if isinstance(queries, str):
+            raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
+        if k < 1:
+            raise InvalidInput(f"search needs k of at least 1, got {k}")
+        return [self._found(query, k) for query in queries]
+
+    def _found(self, query: str, k: int) -> list[Passage]:
+        known = [word for word in words(query) if word in self._known]
+        if not known:
+            return []
+        scores = self._scores(known)
+        return [replace(self.passages[i], score=float(scores[i])) for i in best(scores, k)]
+
+
+def best(scores: Float64[np.ndarray, " n"], k: int) -> Int[np.ndarray, " found"]:
+    """Indices of the `k` largest scores above 0, largest first, equal ones in order."""
+    floor = np.partition(scores, -k)[-k] if k < scores.size else 0.0
+    candidates = np.flatnonzero((scores >= floor) & (scores > 0))
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
+
+
+@final
+class _LuceneIdf(BM25Okapi):
+    def _calc_idf(self, nd: dict[str, int]) -> None:
+        n = self.corpus_size
+        self.idf = {word: math.log(1 + (n - df + 0.5) / (df + 0.5)) for word, df in nd.items()}
+
+
+def _scorer(
+    documents: list[list[str]], k1: float, b: float, engine: Engine
+) -> tuple[Engine, Scores]:
+    """The engine that is used, and what it computes."""
+    if engine == "bm25s" or (engine == "auto" and len(documents) >= LARGE_POOL):
+        try:
+            from ltrag_plugins.retrieval import fast
+        except MissingExtra:
+            if engine == "bm25s":
+                raise
+        else:
+            index = fast.scorer(documents, k1=k1, b=b)
+            return "bm25s", lambda query: fast.scores(index, query)
+    return "rank-bm25", _LuceneIdf(documents, k1=k1, b=b).get_scores
+
+
+def _check(documents: list[list[str]], k1: float, b: float, engine: str) -> None:
+    if not documents:
+        raise InvalidInput("BM25Retriever got no passages; give it at least one")
+    if not any(documents):
+        raise InvalidInput(f"none of the {len(documents)} passages has a word in it")
+    if k1 < 0 or not 0 <= b <= 1:
+        raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
+    if engine not in get_args(Engine):
+        raise InvalidInput(f"engine must be one of {get_args(Engine)}, got {engine!r}")

@@ -1,0 +1,177 @@
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from ltrag_plugins.data import read_passages, read_questions
+from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
+from ltrag_plugins.metrics.answer import normalized
+from ltrag_plugins.types import Passage
+from ltrag_plugins.words import words
+
+EMMA = {"question": "who wrote Emma?", "answers": ["Jane Austen", "Austen"], "id": "q1"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines, name="questions.jsonl"):
+        path = tmp_path / name
+        raw = [x if isinstance(x, bytes) else json.dumps(x).encode() for x in lines]
+        path.write_bytes(b"\n".join(raw))
+        return path
+
+    return write
+
+
+def test_a_question_is_read_with_its_answers_and_id(file):
+    [question] = read_questions(file(EMMA))
+    assert (question.text, question.answers) == ("who wrote Emma?", ("Jane Austen", "Austen"))
+    assert question.id == "q1"
+    assert question.passages == ()
+
+
+def test_gzip_is_read_by_the_name(tmp_path, file):
+    path = tmp_path / "q.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(EMMA).encode()))
+    assert read_questions(path) == read_questions(str(file(EMMA)))
+
+
+def test_one_answer_may_stand_alone(file):
+    [question] = read_questions(file({"question": "is it?", "answer": "yes"}))
+    assert question.answers == ("yes",)
+
+
+def test_answers_may_be_missing_until_they_are_required(file):
+    path = file(EMMA, b"", {"question": "who knows?"}, {"question": "and now?", "answers": []})
+    assert [q.answers for q in read_questions(path)] == [("Jane Austen", "Austen"), (), ()]
+    with pytest.raises(MissingReferences, match=r"questions\.jsonl, line 3, field 'answers': no"):
+        read_questions(path, require_answers=True)
+
+
+def test_blank_lines_byte_order_marks_and_windows_line_ends_are_forgiven(file):
+    path = file(b"\xef\xbb\xbf" + json.dumps(EMMA).encode() + b"\r", b"  ", b"", EMMA)
+    assert len(read_questions(path)) == 2
+
+
+def test_passages_come_with_ids_that_depend_on_title_and_text_alone(file):
+    passages = [{"title": "Emma", "text": "a novel"}, {"text": "a novel"}, {"text": "x", "id": 3}]
+    one, two = read_questions(file({**EMMA, "passages": passages}, {**EMMA, "passages": passages}))
+    assert one.passages == two.passages
+    titled, bare, named = one.passages
+    assert (titled.title, titled.text, bare.title, named.id) == ("Emma", "a novel", "", "3")
+    # printf 'Emma\na novel' | sha1sum
+    assert titled.id == "338ef08f16a0"
+    assert titled.id != bare.id
+
+
+def test_a_question_without_an_id_gets_one_of_its_text(file):
+    one, two, other = read_questions(
+        file({"question": "who?"}, {"question": "who? "}, {"question": "what?"})
+    )
+    assert one.id == two.id != other.id
+
+
+def test_passage_ids_are_looked_up_in_a_pool(file):
+    path = file({**EMMA, "passage_ids": ["b", "a"]})
+    pool = [Passage("A", id="a"), Passage("B", id="b")]
+    [question] = read_questions(path, pool=pool)
+    assert [p.text for p in question.passages] == ["B", "A"]
+    assert read_questions(path)[0].passages == ()
+    with pytest.raises(BadRecord, match=r"line 1, field 'passage_ids\[1\]': 'a' is not in the"):
+        read_questions(path, pool=pool[1:])
+
+
+def test_a_pool_of_passages_is_read(file):
+    path = file({"id": "a", "title": "T", "text": "x"}, {"text": "y"}, name="pool.jsonl")
+    first, second = read_passages(path)
+    assert first == Passage("x", id="a", title="T")
+    assert len(second.id) == 12
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"answers": []}, "field 'question': missing; this line has only 'answers'"),
+        ({}, "field 'question': missing; this line has no fields"),
+        ({"question": 7}, "field 'question': expected a string, got int"),
+        ({"question": " "}, "field 'question': expected a string with words, got an empty one"),
+        ({"question": "q", "answers": 7}, "field 'answers': expected a list of strings, got int"),
+        ({"question": "q", "answers": "a"}, "field 'answers': expected a list of strings, got str"),
+        ({"question": "q", "answers": ["a", None]}, "field 'answers[1]': expected a string, got"),
+        ({"question": "q", "answer": ["a"]}, "field 'answer': expected a string, got list"),
+        ({"question": "q", "id": True}, "field 'id': expected a string, got bool"),
+        ({"question": "q", "passages": "p"}, "field 'passages': expected a list of objects, got"),
+        ({"question": "q", "passages": ["p"]}, "field 'passages[0]': expected an object, got str"),
+        ({"question": "q", "passages": [{"title": "t"}]}, "field 'passages[0].text': missing"),
+        ({"question": "q", "passages": [{"text": "t", "title": 1}]}, "'passages[0].title': expec"),
+        (b'{"question": "\\ud800"}', "field 'question': half of a surrogate pair"),
+        (b'{"question": "q",}', "column 18: not JSON, "),
+        (b"\xff\xfe", "not UTF-8 (byte 1); save the file as UTF-8"),
+        (b'["q"]', "expected an object like {'question': ...}, got list"),
+        (b"[" * 200_000, "not JSON that can be read"),
+        (b'{"question": "q", "n": ' + b"1" * 5000 + b"}", "not JSON that can be read"),
+    ],
+)
+def test_a_bad_line_is_one_message_with_file_line_and_field(file, line, message):
+    path = file(EMMA, b"", line, EMMA)
+    with pytest.raises(BadRecord) as caught:
+        read_questions(path)
+    said = str(caught.value)
+    assert said.startswith(f"{path}, line 3")
+    assert message in said
+    assert "\n" not in said
+    assert len(said) < len(str(path)) + 200
+
+
+def test_a_passage_id_that_comes_twice_is_refused(file):
+    path = file({"id": "a", "text": "x"}, {"id": "a", "text": "y"})
+    with pytest.raises(BadRecord, match="line 2, field 'id': 'a' was on line 1 already"):
+        read_passages(path)
+
+
+@pytest.mark.parametrize("lines", [(), (b"", b" ")])
+@pytest.mark.parametrize("read", [read_questions, read_passages])
+def test_an_empty_file_is_refused(file, read, lines):
+    with pytest.raises(BadRecord, match=r"questions\.jsonl: no (questions|passages) in it"):
+        read(file(*lines))
+
+
+def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path):
+    with pytest.raises(InvalidInput, match=r"cannot read .*gone\.jsonl: No such file"):
+        read_questions(tmp_path / "gone.jsonl")
+    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
+        read_questions(tmp_path)
+
+
+def test_a_gzip_file_that_is_none_or_ends_too_soon_is_refused(file, tmp_path):
+    with pytest.raises(BadRecord, match="not a whole gzip file after line 0"):
+        read_questions(file(EMMA, name="q.jsonl.gz"))
+    path = tmp_path / "cut.jsonl.gz"
+    path.write_bytes(gzip.compress(json.dumps(EMMA).encode())[:-12])
+    with pytest.raises(BadRecord, match="not a whole gzip file"):
+        read_questions(path)
+
+
+SLICE = Path(__file__).parent.parent / "examples" / "data"
+
+
+def test_the_carried_questions_find_their_passages_in_the_carried_pool():
+    pool = read_passages(SLICE / "nq_passages.jsonl.gz")
+    fitted = read_questions(SLICE / "nq_calibration.jsonl", require_answers=True, pool=pool)
+    asked = read_questions(SLICE / "nq_questions.jsonl", require_answers=True, pool=pool)
+    assert (len(fitted), len(asked), len(pool)) == (200, 120, 1305)
+    assert not {normalized(q.text) for q in fitted} & {normalized(q.text) for q in asked}
+    assert {len(q.passages) for q in fitted + asked} == {10}
+    assert {p.id for q in fitted + asked for p in q.passages} == {p.id for p in pool}
+
+
+@pytest.mark.parametrize("name", ["nq_calibration.jsonl", "nq_questions.jsonl"])
+def test_of_a_carried_questions_passages_the_gold_one_holds_an_answer(name):
+    pool = {p.id: p for p in read_passages(SLICE / "nq_passages.jsonl.gz")}
+    for line in (SLICE / name).read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        assert record["gold"] in record["passage_ids"]
+        gold = words(pool[record["gold"]].text)
+        answers = [words(answer) for answer in record["answers"]]
+        assert any(f" {' '.join(a)} " in f" {' '.join(gold)} " for a in answers), record["id"]
