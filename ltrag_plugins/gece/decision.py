@@ -29,6 +29,11 @@ class Decision:
     ingredients: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The signals behind the score, by name."""
 
+    @property
+    def answer(self) -> str:
+        """The draft's text without surrounding white space."""
+        return self.draft.text.strip()
+
     def as_metadata(self) -> dict[str, Any]:
         """The decision as plain values for traces, run metadata and JSON (without the draft)."""
         return {

@@ -1,0 +1,131 @@
+"""Judge gates on recorded answers of Llama-3.1-8B-Instruct, without running it.
+
+Fits on `train`, reports on `dev_test` of adarague_llm_records: answers without retrieval, with one
+BM25 retrieval of 15 passages. Usage:
+
+    LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py
+"""
+
+import gzip
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.embedded import embedded_encoder
+
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.answer import normalized_exact_match
+from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
+from ltrag_plugins.types import Generation
+
+RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
+
+
+def records(split: str) -> list[dict]:
+    root = os.environ.get("LTRAG_DATA")
+    if not root:
+        sys.exit("set LTRAG_DATA to the folder that holds adarague_llm_records/")
+    path = Path(root) / "adarague_llm_records" / f"{split}.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def outcomes(rows: list[dict], encoder: Encoder, *, recorded: bool) -> list[Outcome]:
+    drafts = [row["no_retrieval"] or "" for row in rows]
+    asked, said = encoder.encode([row["question"] for row in rows]), encoder.encode(drafts)
+    return [
+        Outcome(
+            Evidence(
+                row["question"],
+                Generation(draft),
+                vectors=np.stack([asked[i], said[i]]),
+                extra=extra_signals(row, recorded),
+            ),
+            right=normalized_exact_match(draft, row["answers"]) == 1,
+            right_with_retrieval=normalized_exact_match(
+                row["one_retrieval_bm25_15"] or "", row["answers"]
+            )
+            == 1,
+        )
+        for i, (row, draft) in enumerate(zip(rows, drafts, strict=True))
+    ]
+
+
+def extra_signals(row: dict, recorded: bool) -> dict[str, float]:
+    """How long the model reasoned before its short answer; with `recorded`, its uncertainties."""
+    extra = {"reasoning_words": float(np.log1p(len((row["no_retrieval_cot"] or "").split())))}
+    if recorded:
+        extra |= {k: float(v) for k, v in row["seakr_direct"].items() if k != "answer"}
+    return extra
+
+
+def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
+    right = np.array([o.right for o in test])
+    mended = np.array([bool(o.right_with_retrieval) for o in test])
+    fails = 1 - right.astype(int)
+    fitted, fit = fit_outcomes(train, target_rate=0.25)
+    gate = GECEGate(fitted, World(llm=ScriptedLLM(lambda prompt: "", name="recorded")), fit)
+    decisions = [gate.judge(o.evidence) for o in test]
+    probability = np.array([d.probability for d in decisions])
+    score = np.array([d.score for d in decisions])
+    print(f"\n## {title}: {len(train)} questions to fit, {len(test)} to judge")
+    print(
+        f"EM never {right.mean():.4f}, always {mended.mean():.4f}, "
+        f"either {np.mean(right | mended):.4f}; objective chosen by the fit: {fit.objective}"
+    )
+    names = list(fitted.names)
+    alone = {n: auroc([d.ingredients[n] for d in decisions], fails) for n in names}
+    print(
+        f"AUROC 'direct fails': fitted {auroc(probability, fails):.4f} "
+        f"(cross-validated on train {fit.auroc.value:.4f}), "
+        f"ECE {expected_calibration_error(probability, fails):.3f}; alone: "
+        + ", ".join(f"{n} {v:.3f}" for n, v in sorted(alone.items(), key=lambda x: -x[1]))
+    )
+    print(f"{'EM at retrieval rate':<24}" + " ".join(f"{r:>6.0%}" for r in RATES))
+    rows = {"gate": score, "fitted P(fails)": probability}
+    rows |= {n: np.array([d.ingredients[n] for d in decisions]) for n in names}
+    for name, values in rows.items():
+        print(f"{name:<24}" + " ".join(f"{gated(values, right, mended, r):.4f}" for r in RATES))
+    print(
+        f"{'random (expected)':<24}"
+        + " ".join(f"{(1 - r) * right.mean() + r * mended.mean():.4f}" for r in RATES)
+    )
+    chosen = np.array([d.retrieve for d in decisions])
+    gate_right = np.where(chosen, mended, right)
+    versus = paired_bootstrap(gate_right, mended)
+    print(
+        f"the gate as fitted for 25 %: retrieves {chosen.mean():.1%}, EM {gate_right.mean():.4f}; "
+        f"minus always {versus.interval.value:+.4f} "
+        f"({versus.interval.low:+.4f} to {versus.interval.high:+.4f})"
+    )
+
+
+def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float) -> float:
+    retrieve = np.zeros(len(values), dtype=bool)
+    retrieve[np.argsort(-values, kind="stable")[: round(rate * len(values))]] = True
+    return float(np.where(retrieve, mended, right).mean())
+
+
+def main() -> None:
+    encoder = embedded_encoder()
+    train, test = records("train"), records("dev_test")
+    report(
+        "text tier",
+        outcomes(train, encoder, recorded=False),
+        outcomes(test, encoder, recorded=False),
+    )
+    probabilities = [[r for r in rows if r.get("seakr_direct")] for rows in (train, test)]
+    report(
+        "recorded signals (NQ, TriviaQA, SQuAD)",
+        outcomes(probabilities[0], encoder, recorded=True),
+        outcomes(probabilities[1], encoder, recorded=True),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Single retrieval: one search with the question, one answer from what it found.
+
+References:
+    Lewis et al., NeurIPS 2020, https://arxiv.org/abs/2005.11401; our wording.
+"""
+
+from collections.abc import Sequence
+
+from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.types import Answer, Passage
+
+PROMPT = (
+    "{passages}\n\nAnswer the question in a few words from the text above, without explanation.\n"
+    "Question: {question}\nAnswer:"
+)
+"""`{passages}` and `{question}` are replaced; other braces are left alone."""
+
+
+def passages_block(passages: Sequence[Passage], *, max_words: int = 200) -> str:
+    """The passages, one paragraph each with its title, each cut to `max_words` words."""
+    return "\n".join(
+        f"{passage.title}: {text}" if passage.title else text
+        for passage in passages
+        for text in [" ".join(passage.text.split()[:max_words])]
+    )
+
+
+def reading_prompt(question: str, passages: Sequence[Passage], template: str = PROMPT) -> str:
+    """The template with passages and question in their places."""
+    before, _, after = template.partition("{passages}")
+    # the question goes in before the passages do, so a passage that says "{question}" stays as is
+    return (
+        before.replace("{question}", question)
+        + passages_block(passages)
+        + after.replace("{question}", question)
+    )
+
+
+def single_retrieval(
+    question: str, *, k: int = 3, template: str = PROMPT, max_tokens: int = 24
+) -> Flow[Answer]:
+    """One search, one model call."""
+    [found] = yield from fetch(question, k=k)
+    prompt = reading_prompt(question, found, template)
+    [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
+    return Answer(reply.text.strip(), passages=tuple(found), trace=(reply,))

@@ -1,0 +1,138 @@
+"""From evidence to the columns that the fitted gate reads."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.errors import CalibrationError, NeedsGradients, NoTokenProbabilities
+from ltrag_plugins.gece.frequency import WordFrequencies
+from ltrag_plugins.gece.signals import SIGNALS, Evidence
+from ltrag_plugins.words import words
+
+_ABSENT = (CalibrationError, NeedsGradients, NoTokenProbabilities)
+_ASKING = ("who", "what", "which", "when", "where", "how", "why", "first", "last", "same")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """Columns for a set of questions."""
+
+    signals: Float[np.ndarray, "questions signals"]
+    """Plain signals, larger = more likely to fail."""
+    traits: Float[np.ndarray, "questions traits"]
+    """What the texts look like; which way each points is learned."""
+    vectors: Float[np.ndarray, "questions dims"]
+    """Embeddings of question and draft side by side; no columns without an encoder."""
+
+    def __getitem__(self, rows: Float[np.ndarray, " rows"] | slice) -> "Features":
+        return Features(self.signals[rows], self.traits[rows], self.vectors[rows])
+
+    def __len__(self) -> int:
+        return len(self.signals)
+
+    @property
+    def scalars(self) -> Float[np.ndarray, "questions scalars"]:
+        """Signals and traits side by side."""
+        return np.hstack([self.signals, self.traits])
+
+
+def available_signals(evidence: Sequence[Evidence], frequencies: WordFrequencies) -> list[str]:
+    """Names of the plain signals, and of the caller's own, that all of the evidence has.
+
+    Errors of the model (a NaN log-probability) are not absence, and are raised.
+    """
+    names = [name for name in SIGNALS if _has(evidence[0], name, frequencies)]
+    for item in evidence[1:]:
+        names = [name for name in names if _has(item, name, frequencies)]
+    extra = set.intersection(*(set(item.extra) for item in evidence))
+    return names + sorted(extra)
+
+
+def read_signals(
+    evidence: Evidence, names: Sequence[str], frequencies: WordFrequencies
+) -> dict[str, float]:
+    """The named signals of one question.
+
+    Raises:
+        CalibrationError: one of the caller's own signals is missing.
+        NoTokenProbabilities, NeedsGradients: a signal's source is missing.
+    """
+    return {name: _read(evidence, name, frequencies) for name in names}
+
+
+def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
+    """What question and draft look like: lengths, rarities, overlap, kind of question."""
+    question, draft = evidence.question, evidence.draft.text.strip()
+    asked, said = words(question), words(draft)
+    new = [word for word in said if word not in set(asked)]
+    rare, rare_said, rare_new = (
+        frequencies.rarities(" ".join(part)) for part in (asked, said, new)
+    )
+    traits = {
+        "question rarity": _mean(rare),
+        "question rarest three": _mean(sorted(rare)[-3:]),
+        "draft rarity": _mean(rare_said),
+        "draft rarest": max(rare_said, default=0.0),
+        "draft new words' rarity": _mean(rare_new),
+        "draft rarest new word": max(rare_new, default=0.0),
+        "question words": np.log1p(len(asked)),
+        "draft words": np.log1p(len(said)),
+        "draft letters": np.log1p(len(draft)),
+        "draft new words": len(new) / (len(said) + 1),
+        "draft words of the question": len(said) - len(new),
+        "draft repetition": 1 - len(set(said)) / len(said) if said else 0.0,
+        "question names": len(re.findall(r"\b[A-Z]\w+", question)),
+        "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
+        "draft capital": draft[:1].isupper(),
+        "draft digits": any(map(str.isdigit, draft)),
+        "draft is a year": bool(re.fullmatch(r"\D*\d{4}\D*", draft)),
+        "question digits": any(map(str.isdigit, question)),
+        "question mark": question.rstrip().endswith("?"),
+        "draft commas": draft.count(","),
+        "draft yes or no": said in (["yes"], ["no"]),
+    }
+    traits |= {f"asks {word}": word in asked for word in _ASKING}
+    return {name: float(value) for name, value in traits.items()}
+
+
+def features(
+    evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
+) -> Features:
+    """The columns of some questions, with the named signals."""
+    rows = [read_signals(item, names, frequencies) for item in evidence]
+    traits = [read_traits(item, frequencies) for item in evidence]
+    return Features(_table(rows), _table(traits), np.stack([_vectors(item) for item in evidence]))
+
+
+def _table(rows: Sequence[Mapping[str, float]]) -> Float[np.ndarray, "rows columns"]:
+    return np.array([list(row.values()) for row in rows], dtype=float).reshape(len(rows), -1)
+
+
+def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:
+    return np.zeros(0) if evidence.vectors is None else evidence.vectors.ravel().astype(float)
+
+
+def _read(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
+    if name in SIGNALS:
+        return SIGNALS[name].read(evidence, frequencies)
+    if name not in evidence.extra:
+        raise CalibrationError(
+            f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
+            f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
+        )
+    return float(evidence.extra[name])
+
+
+def _has(evidence: Evidence, name: str, frequencies: WordFrequencies) -> bool:
+    try:
+        SIGNALS[name].read(evidence, frequencies)
+    except _ABSENT:
+        return False
+    return True
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,103 @@
+"""GECE with the reference at hand: for calibration, evaluation and analysis.
+
+References:
+    Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
+    Language Models", eq. 2. The gradient is of the mean token NLL of the reference given the
+    question; its mean is over the questions scored.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.errors import NeedsGradients
+from ltrag_plugins.flow import Observer, World, run_many
+from ltrag_plugins.gece.drafting import drafting
+from ltrag_plugins.gece.frequency import WordFrequencies
+from ltrag_plugins.gece.score import QUALITIES, GECEScore, gece_score
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
+from ltrag_plugins.metrics.answer import checked
+from ltrag_plugins.types import Generation, GradientAgreement, Question
+from ltrag_plugins.uncertainty import mean_probability
+
+
+def score_questions(
+    questions: Sequence[Question],
+    *,
+    llm: LLM,
+    settings: GECESettings | None = None,
+    frequencies: WordFrequencies | None = None,
+    observers: Iterable[Observer] = (),
+) -> list[GECEScore]:
+    """GECE of each question against its own accepted answers (the first one's gradient).
+
+    Args:
+        llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
+
+    Raises:
+        MissingReferences: a question has no accepted answers.
+        NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
+    """
+    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+    for question in questions:
+        checked(question.answers)
+    flows = [drafting(q.text, settings, vectors=False) for q in questions]
+    drafts = [found.draft for found in run_many(flows, World(llm=llm), observers=observers)]
+    agreements: Sequence[GradientAgreement | None] = [None] * len(questions)
+    if settings.semantics:
+        local = gradient_llm(llm)
+        prompts, references = references_like(questions, drafts, settings)
+        along = local.mean_gradient(prompts, references, layers=settings.layers)
+        agreements = local.gradient_agreement(
+            prompts,
+            references,
+            along=along,
+            cosine=settings.agreement == "cosine",
+            layers=settings.layers,
+        )
+    return [
+        gece_score(
+            meteor=QUALITIES[settings.quality](draft.text, question.answers),
+            mean_probability=mean_probability(draft),
+            word_frequency=frequencies.mean(question.text),
+            gradient_agreement=None if found is None else getattr(found, settings.agreement),
+            settings=settings,
+        )
+        for question, draft, found in zip(questions, drafts, agreements, strict=True)
+    ]
+
+
+def mean_reference_gradient(
+    questions: Sequence[Question], drafts: Sequence[Generation], llm: LLM, settings: GECESettings
+) -> Direction:
+    """The mean gradient of the references: E[grad] of eq. 2."""
+    prompts, references = references_like(questions, drafts, settings)
+    return gradient_llm(llm).mean_gradient(prompts, references, layers=settings.layers)
+
+
+def references_like(
+    questions: Sequence[Question], drafts: Sequence[Generation], settings: GECESettings
+) -> tuple[list[str], list[str]]:
+    """Prompts, and the first accepted answers set off as the model sets off its own drafts.
+
+    A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
+    """
+    prompts = [direct_prompt(question.text.strip(), settings.prompt) for question in questions]
+    blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
+    return prompts, [
+        blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)
+    ]
+
+
+def gradient_llm(llm: LLM) -> GradientLLM:
+    """The model itself, if it has gradients.
+
+    Raises:
+        NeedsGradients: it has not; the message has the remedy.
+    """
+    if not isinstance(llm, GradientLLM):
+        raise NeedsGradients(
+            f"{llm.name} has no gradients. Load local weights with TransformersLLM, or leave the "
+            "term out: GECESettings(gradients='never'), for scores GECESettings(semantics=False)."
+        )
+    return llm

@@ -1,0 +1,81 @@
+"""What can be set about a gate."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ltrag_plugins.baselines.direct import PROMPT
+from ltrag_plugins.errors import InvalidInput
+
+Quality = Literal["meteor", "chrf", "ter"]
+Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
+
+
+@dataclass(frozen=True)
+class GECESettings:
+    """Settings of `GECEGate`; the defaults are what measured best on our data."""
+
+    scorer: str = "fitted"
+    """What the gate thresholds. "fitted": a model of all signals, learned on the calibration
+    questions. "gece": the paper's formula, its METEOR estimated from the draft. Or the name of one
+    plain signal (`ltrag_plugins.gece.SIGNALS`)."""
+    tier: Literal["auto", "probabilities", "text"] = "auto"
+    """What the gate may read of a draft. "auto": token probabilities if every draft has them."""
+    gradients: Literal["auto", "always", "never"] = "never"
+    """Whether the gate computes the gradient term at run time (local weights only; it costs two
+    to five times a draft). "auto": only if it raises the fit's AUROC beyond the paired
+    bootstrap's doubt."""
+    layers: int = 4
+    """Last layers whose feed-forward weights the gradients are of (paper: the last 4)."""
+    agreement: Literal["dot", "cosine"] = "dot"
+    """How gradients are compared (paper: dot product)."""
+    quality: Quality = "meteor"
+    """The quality metric in eq. 2 (paper: METEOR; table 3 replaces it by chrF and TER)."""
+    statistics: bool = True
+    """Whether eq. 2 divides by the word frequency (table 3: "w/o Statistics")."""
+    semantics: bool = True
+    """Whether eq. 2 divides by the gradient agreement (table 3: "w/o Semantics")."""
+    floor: float = 1e-9
+    """Smallest denominator of eq. 2; a product at or below 0 becomes this."""
+    correct: Correct = "contains"
+    """When a direct answer counts as right: it contains an accepted answer, equals one, or has
+    token F1 of at least 0.5 with one."""
+    prompt: str = PROMPT
+    """Zero-shot prompt of the draft; must hold `{question}`."""
+    max_tokens: int = 24
+    """Longest draft, in tokens."""
+    stop: tuple[str, ...] = ("\n",)
+    """The draft ends before the first of these."""
+    samples: int = 0
+    """Further drafts, sampled, whose agreement with the first is a signal; each costs a call.
+    For models without token probabilities."""
+    temperature: float = 0.7
+    """Temperature of those samples, above 0."""
+    calibration: Literal["platt", "isotonic"] = "platt"
+    """How scores become probabilities; isotonic wants several hundred questions."""
+    folds: int = 5
+    """Cross-validation folds behind the report, the threshold and the calibration."""
+    max_words: int = 2000
+    """Longest question, in words; a longer one raises `PromptTooLong`."""
+    seed: int = 0
+    """Seed of the folds, the bootstrap, the trees and the samples."""
+
+    def __post_init__(self) -> None:
+        if "{question}" not in self.prompt:
+            raise InvalidInput(f"prompt must hold '{{question}}', got {self.prompt!r}")
+        _at_least("layers", self.layers, 1)
+        _at_least("max_tokens", self.max_tokens, 1)
+        _at_least("samples", self.samples, 0)
+        _at_least("folds", self.folds, 2)
+        _at_least("max_words", self.max_words, 1)
+        if self.floor <= 0 or self.temperature <= 0:
+            raise InvalidInput("floor and temperature must be above 0")
+
+    @classmethod
+    def paper(cls) -> "GECESettings":
+        """The formula of the paper with its gradients, instead of a fitted model."""
+        return cls(scorer="gece", gradients="always", calibration="isotonic")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InvalidInput(f"{name} must be at least {least}, got {value}")
