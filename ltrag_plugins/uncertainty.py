@@ -2,13 +2,15 @@
 
 All functions take a `Generation` and raise `NoTokenProbabilities` when it has none. Sums
 stay in log space, so long answers do not underflow. A generation without a single token (the
-model ended at once) says nothing about certainty: it gets the least certain value.
+model ended at once) says nothing about certainty: it gets the least certain value. A
+log-probability under -20 counts as -20 (one in five hundred million): servers write -inf or
+-9999 for tokens they have no number for, and one of those must not swamp a mean.
 """
 
 import math
 from collections.abc import Sequence
 
-from ltrag_plugins.errors import NoTokenProbabilities
+from ltrag_plugins.errors import InvalidLogProbability, NoTokenProbabilities
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.types import Generation, Token
 
@@ -36,14 +38,14 @@ def mean_probability(generation: Generation) -> float:
     References:
         Li et al., ACL 2024 (GECE), eq. 2.
     """
-    tokens = checked_tokens(generation)
-    return math.fsum(math.exp(t.logprob) for t in tokens) / len(tokens) if tokens else 0.0
+    logprobs = _logprobs(generation)
+    return math.fsum(map(math.exp, logprobs)) / len(logprobs) if logprobs else 0.0
 
 
 def mean_logprob(generation: Generation) -> float:
-    """Mean log-probability of the tokens, at most 0 (the negative log of the perplexity)."""
-    tokens = checked_tokens(generation)
-    return math.fsum(t.logprob for t in tokens) / len(tokens) if tokens else _LOG_NOTHING
+    """Mean log-probability of the tokens, in [-20, 0] (minus the log of the perplexity)."""
+    logprobs = _logprobs(generation)
+    return math.fsum(logprobs) / len(logprobs) if logprobs else _LEAST_LOGPROB
 
 
 def product_uncertainty(generation: Generation) -> float:
@@ -54,14 +56,14 @@ def product_uncertainty(generation: Generation) -> float:
     References:
         Chen et al. (SGIC), eq. 1 (there: the product itself).
     """
-    tokens = checked_tokens(generation)
-    return -math.expm1(min(0.0, math.fsum(t.logprob for t in tokens))) if tokens else 1.0
+    logprobs = _logprobs(generation)
+    return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
 
 
 def least_probability(generation: Generation) -> float:
     """Probability of the least likely token, in [0, 1]."""
-    tokens = checked_tokens(generation)
-    return math.exp(min(t.logprob for t in tokens)) if tokens else 0.0
+    logprobs = _logprobs(generation)
+    return math.exp(min(logprobs)) if logprobs else 0.0
 
 
 def mean_entropy(generation: Generation) -> float:
@@ -72,9 +74,10 @@ def mean_entropy(generation: Generation) -> float:
 
     Raises:
         NoTokenProbabilities: neither entropies nor alternatives were given.
+        InvalidLogProbability: an entropy is not a number from 0 on.
     """
     tokens = checked_tokens(generation)
-    return math.fsum(map(_entropy, tokens)) / len(tokens) if tokens else -_LOG_NOTHING
+    return math.fsum(map(_entropy, tokens)) / len(tokens) if tokens else _MOST_ENTROPY
 
 
 def mean_margin(generation: Generation) -> float:
@@ -87,15 +90,19 @@ def mean_margin(generation: Generation) -> float:
     return math.fsum(map(_margin, tokens)) / len(tokens) if tokens else 0.0
 
 
-_LOG_NOTHING = math.log(1e-6)
+_LEAST_LOGPROB = -20.0
+_MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common vocabulary
+
+
+def _logprobs(generation: Generation) -> list[float]:
+    # above 0 only by rounding, see checked_token
+    return [min(0.0, max(_LEAST_LOGPROB, t.logprob)) for t in checked_tokens(generation)]
 
 
 def _entropy(token: Token) -> float:
     if token.entropy is not None:
-        return token.entropy
-    if not token.alternatives:
-        raise _no_alternatives(token)
-    logprobs = [logprob for _, logprob in token.alternatives]
+        return _checked_entropy(token, token.entropy)
+    logprobs = _alternatives(token, at_least=1)
     rest = max(0.0, 1.0 - math.fsum(map(math.exp, logprobs)))
     return _surprise(logprobs) - (rest * math.log(rest) if rest > 0 else 0.0)
 
@@ -105,10 +112,26 @@ def _surprise(logprobs: Sequence[float]) -> float:
 
 
 def _margin(token: Token) -> float:
-    if len(token.alternatives) < 2:
-        raise _no_alternatives(token)
-    (_, first), (_, second) = token.alternatives[:2]
+    first, second = _alternatives(token, at_least=2)[:2]
     return math.exp(first) - math.exp(second)
+
+
+def _alternatives(token: Token, *, at_least: int) -> list[float]:
+    """Log-probabilities of the likeliest tokens, best first."""
+    if len(token.alternatives) < at_least:
+        raise _no_alternatives(token)
+    for text, logprob in token.alternatives:
+        checked_token(Token(text, logprob), "the model")
+    return sorted((min(0.0, logprob) for _, logprob in token.alternatives), reverse=True)
+
+
+def _checked_entropy(token: Token, entropy: float) -> float:
+    if not -1e-4 <= entropy < math.inf:
+        raise InvalidLogProbability(
+            f"the model reported entropy {entropy} for token {token.text!r}; an entropy is a "
+            "number from 0 on. Send None where it is not known."
+        )
+    return max(0.0, entropy)
 
 
 def _no_alternatives(token: Token) -> NoTokenProbabilities:

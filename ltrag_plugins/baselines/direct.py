@@ -4,6 +4,7 @@ References:
     The "w/o RAG" row of the papers; our wording.
 """
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.types import Answer
 
@@ -12,7 +13,13 @@ PROMPT = "Answer the question in a few words, without explanation.\nQuestion: {q
 
 
 def direct_prompt(question: str, template: str = PROMPT) -> str:
-    """The template with the question in its place."""
+    """The template with the question in its place.
+
+    Raises:
+        InvalidInput: the template has no place for it.
+    """
+    if "{question}" not in template:
+        raise InvalidInput(f"the template must hold '{{question}}', got {template!r}")
     return template.replace("{question}", question)
 
 

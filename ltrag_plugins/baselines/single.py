@@ -6,6 +6,8 @@ References:
 
 from collections.abc import Sequence
 
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.types import Answer, Passage
 
@@ -26,7 +28,15 @@ def passages_block(passages: Sequence[Passage], *, max_words: int = 200) -> str:
 
 
 def reading_prompt(question: str, passages: Sequence[Passage], template: str = PROMPT) -> str:
-    """The template with passages and question in their places."""
+    """The template with passages and question in their places.
+
+    Raises:
+        InvalidInput: the template has no place for one of them.
+    """
+    if "{passages}" not in template or "{question}" not in template:
+        raise InvalidInput(
+            f"the template must hold '{{passages}}' and '{{question}}', got {template!r}"
+        )
     before, _, after = template.partition("{passages}")
     # the question goes in before the passages do, so a passage that says "{question}" stays as is
     return (
@@ -39,8 +49,8 @@ def reading_prompt(question: str, passages: Sequence[Passage], template: str = P
 def single_retrieval(
     question: str, *, k: int = 3, template: str = PROMPT, max_tokens: int = 24
 ) -> Flow[Answer]:
-    """One search, one model call."""
+    """One search, one model call; where nothing is found, the question is asked as in `direct`."""
     [found] = yield from fetch(question, k=k)
-    prompt = reading_prompt(question, found, template)
+    prompt = reading_prompt(question, found, template) if found else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(found), trace=(reply,))

@@ -1,10 +1,12 @@
 """The three drivers: alone, on an event loop, side by side."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow.requests import Flow, Request, merge
 from ltrag_plugins.flow.world import World
 
@@ -22,6 +24,8 @@ class Step:
     """Time the model or retriever took; 0 for a request."""
     flows: tuple[int, ...] = (0,)
     """Indices of the flows whose requests were merged into this one."""
+    shares: tuple[int, ...] | None = None
+    """How many of the request's items each of those flows asked for; None: one flow, all."""
 
 
 Observer = Callable[[Step], None]
@@ -37,15 +41,10 @@ def run(flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()) -> T
         UnknownRequest: the flow yielded something that is not a request.
     """
     observers = tuple(observers)
-    with _Closing(flow):
+    with closing(flow):
         step = _first(flow)
         while not isinstance(step, _Done):
-            try:
-                reply = _observed(step, world, observers)
-            except Exception as error:
-                step = _throw(flow, error)
-            else:
-                step = _send(flow, reply)
+            step = _resumed(flow, _observed(step, world, observers))
         return step.value
 
 
@@ -56,15 +55,10 @@ async def arun(flow: Flow[T], world: World, *, observers: Iterable[Observer] = (
     thread. Cancelling the task closes the flow.
     """
     observers = tuple(observers)
-    with _Closing(flow):
+    with closing(flow):
         step = _first(flow)
         while not isinstance(step, _Done):
-            try:
-                reply = await _aobserved(step, world, observers)
-            except Exception as error:
-                step = _throw(flow, error)
-            else:
-                step = _send(flow, reply)
+            step = _resumed(flow, await _aobserved(step, world, observers))
         return step.value
 
 
@@ -74,6 +68,7 @@ def run_many(
     world: World,
     *,
     observers: Iterable[Observer] = ...,
+    batch: int | None = ...,
     return_exceptions: Literal[False] = ...,
 ) -> list[T]: ...
 @overload
@@ -82,6 +77,7 @@ def run_many(
     world: World,
     *,
     observers: Iterable[Observer] = ...,
+    batch: int | None = ...,
     return_exceptions: Literal[True],
 ) -> list[T | Exception]: ...
 def run_many(
@@ -89,6 +85,7 @@ def run_many(
     world: World,
     *,
     observers: Iterable[Observer] = (),
+    batch: int | None = None,
     return_exceptions: bool = False,
 ) -> list[T] | list[T | Exception]:
     """Run flows side by side; requests of one round that can share a call do.
@@ -98,9 +95,16 @@ def run_many(
     its own `yield`.
 
     Args:
+        batch: most prompts (queries, texts) of one call, so that memory is bounded and
+            observers see progress; None: all that can share a call do.
         return_exceptions: put a failed flow's exception in its place in the result
             instead of closing the others and raising it.
+
+    Raises:
+        InvalidInput: `batch` is below 1.
     """
+    if batch is not None and batch < 1:
+        raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
     observers = tuple(observers)
     done: dict[int, T | Exception] = {}
     waiting: dict[int, Request] = {}
@@ -118,42 +122,30 @@ def run_many(
         else:
             waiting[i] = step
 
-    with _Closing(*flows):
+    with ExitStack() as stack:
+        for flow in flows:
+            stack.callback(flow.close)
         for i, flow in enumerate(flows):
             settle(i, lambda flow=flow: _first(flow))
         while waiting:
             now, waiting = waiting, {}
-            for merged, members in merge(now):
-                try:
-                    replies = _observed(merged, world, observers, tuple(i for i, _ in members))
-                except Exception as error:
-                    for i, _ in members:
-                        settle(i, lambda i=i, error=error: _throw(flows[i], error))
-                    continue
-                start = 0
-                for i, size in members:
-                    part = replies[start : start + size]
-                    settle(i, lambda i=i, part=part: _send(flows[i], part))
-                    start += size
+            for merged, members in merge(now, batch):
+                outcome = _observed(merged, world, observers, members)
+                for i, share in _shared(outcome, members):
+                    settle(i, lambda i=i, share=share: _resumed(flows[i], share))
         return [done[i] for i in range(len(flows))]  # type: ignore[return-value]
-
-
-class _Closing:
-    """Close the flows on the way out, whatever the way."""
-
-    def __init__(self, *flows: Flow[Any]) -> None:
-        self.flows = flows
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        for flow in self.flows:
-            flow.close()
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """Goes to the flow, unlike what an observer raises: that ends the run."""
+
+    error: Exception
 
 
 def _first(flow: Flow[Any]) -> Request | _Done:
@@ -167,32 +159,51 @@ def _send(flow: Flow[Any], reply: Sequence[Any] | None) -> Request | _Done:
         return _Done(done.value)
 
 
-def _throw(flow: Flow[Any], error: Exception) -> Request | _Done:
+def _resumed(flow: Flow[Any], outcome: "Sequence[Any] | _Failed") -> Request | _Done:
+    if not isinstance(outcome, _Failed):
+        return _send(flow, outcome)
     try:
-        return flow.throw(error)
+        return flow.throw(outcome.error)
     except StopIteration as done:
         return _Done(done.value)
+
+
+def _shared(
+    outcome: "Sequence[Any] | _Failed", members: Sequence[tuple[int, int]]
+) -> Iterator[tuple[int, "Sequence[Any] | _Failed"]]:
+    """Each flow's part of the replies to a merged request, or the failure of all."""
+    start = 0
+    for i, size in members:
+        yield i, outcome if isinstance(outcome, _Failed) else outcome[start : start + size]
+        start += size
 
 
 def _observed(
     request: Request,
     world: World,
     observers: tuple[Observer, ...],
-    flows: tuple[int, ...] = (0,),
-) -> Sequence[Any]:
-    _tell(observers, Step("request", request, flows=flows))
+    members: Sequence[tuple[int, int]] | None = None,
+) -> "Sequence[Any] | _Failed":
+    flows, shares = zip(*members, strict=True) if members else ((0,), None)
+    _tell(observers, Step("request", request, flows=flows, shares=shares))
     start = time.perf_counter()
-    reply = world.reply(request)
-    _tell(observers, Step("reply", request, reply, time.perf_counter() - start, flows))
+    try:
+        reply = world.reply(request)
+    except Exception as error:
+        return _Failed(error)
+    _tell(observers, Step("reply", request, reply, time.perf_counter() - start, flows, shares))
     return reply
 
 
 async def _aobserved(
     request: Request, world: World, observers: tuple[Observer, ...]
-) -> Sequence[Any]:
+) -> "Sequence[Any] | _Failed":
     _tell(observers, Step("request", request))
     start = time.perf_counter()
-    reply = await world.areply(request)
+    try:
+        reply = await world.areply(request)
+    except Exception as error:
+        return _Failed(error)
     _tell(observers, Step("reply", request, reply, time.perf_counter() - start))
     return reply
 

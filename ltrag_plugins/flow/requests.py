@@ -1,6 +1,6 @@
 """What a flow may yield, typed helpers to yield it, and how requests merge."""
 
-from collections.abc import Generator, Hashable, Mapping, Sequence
+from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -87,17 +87,52 @@ def agree(
     return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
 
 
-def merge(requests: Mapping[int, Request]) -> list[tuple[Request, list[tuple[int, int]]]]:
-    """Join requests that can share a call; with each, (flow index, its share of the replies)."""
+def items(request: Request) -> tuple[str, ...]:
+    """What the request wants a reply for, one each."""
+    match request:
+        case Ask() | Agree():
+            return request.prompts
+        case Fetch():
+            return request.queries
+        case Embed():
+            return request.texts
+        case _:
+            return ()
+
+
+def merge(
+    requests: Mapping[int, Request], batch: int | None = None
+) -> list[tuple[Request, list[tuple[int, int]]]]:
+    """Join requests that can share a call; with each, (flow index, its share of the replies).
+
+    Args:
+        batch: most items of one joined request; one flow's request is never cut.
+    """
     groups: dict[Hashable, list[tuple[int, Request]]] = {}
     for i, request in requests.items():
         groups.setdefault(_kind(request), []).append((i, request))
     merged = []
-    for members in groups.values():
-        parts = [request for _, request in members]
-        sizes = [(i, len(_items(request))) for i, request in members]
-        merged.append((_joined(parts), sizes))
+    for group in groups.values():
+        for members in _batches(group, batch):
+            parts = [request for _, request in members]
+            sizes = [(i, len(items(request))) for i, request in members]
+            merged.append((_joined(parts), sizes))
     return merged
+
+
+def _batches(
+    members: list[tuple[int, Request]], batch: int | None
+) -> Iterator[list[tuple[int, Request]]]:
+    taken: list[tuple[int, Request]] = []
+    size = 0
+    for member in members:
+        more = len(items(member[1]))
+        if batch is not None and taken and size + more > batch:
+            yield taken
+            taken, size = [], 0
+        taken.append(member)
+        size += more
+    yield taken
 
 
 def _kind(request: Request) -> Hashable:
@@ -115,30 +150,18 @@ def _kind(request: Request) -> Hashable:
             return (object(),)
 
 
-def _items(request: Request) -> tuple[str, ...]:
-    match request:
-        case Ask() | Agree():
-            return request.prompts
-        case Fetch():
-            return request.queries
-        case Embed():
-            return request.texts
-        case _:
-            return ()
-
-
 def _joined(parts: list[Request]) -> Request:
     first = parts[0]
-    items = tuple(item for part in parts for item in _items(part))
+    joined = tuple(item for part in parts for item in items(part))
     match first:
         case Ask():
-            return Ask(items, first.max_tokens, first.stop, first.temperature, first.seed)
+            return Ask(joined, first.max_tokens, first.stop, first.temperature, first.seed)
         case Fetch():
-            return Fetch(items, first.k)
+            return Fetch(joined, first.k)
         case Embed():
-            return Embed(items)
+            return Embed(joined)
         case Agree():
             continuations = tuple(c for p in parts if isinstance(p, Agree) for c in p.continuations)
-            return Agree(items, continuations, first.along, first.cosine, first.layers)
+            return Agree(joined, continuations, first.along, first.cosine, first.layers)
         case _:
             return first

@@ -1,7 +1,8 @@
 """What flows may reach, and how a request is answered there."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,11 @@ from ltrag_plugins.errors import (
     ModelFailed,
     NeedsGradients,
     NoRetriever,
+    RetrievalError,
     RetrieverFailed,
     UnknownRequest,
 )
-from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request
+from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request, items
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 
@@ -33,39 +35,34 @@ class World:
         Raises:
             ModelFailed, RetrieverFailed: the call raised; the original is the cause.
             ModelError, NoRetriever: there is nothing here that could answer.
+            ModelError, RetrievalError: more or fewer replies came than were asked for.
             UnknownRequest: this is no request.
         """
-        try:
+        with _explained(request):
             match request:
                 case Ask():
-                    return self._model().generate(request.prompts, **_settings(request))
+                    reply = self._model().generate(request.prompts, **_settings(request))
                 case Fetch():
-                    return self._searcher().search(request.queries, request.k)
+                    reply = self._searcher().search(request.queries, request.k)
                 case Embed():
-                    return self._encode(request)
+                    reply = self._encode(request)
                 case Agree():
-                    return self._agree(request)
+                    reply = self._agree(request)
                 case _:
                     raise _unknown(request)
-        except LtragError:
-            raise
-        except Exception as error:
-            raise _failed(request, error) from error
+            return _aligned(request, reply)
 
     async def areply(self, request: Request) -> Sequence[Any]:
         """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
-        try:
+        with _explained(request):
             match request:
                 case Ask() if isinstance(self.llm, AsyncLLM):
-                    return await self.llm.agenerate(request.prompts, **_settings(request))
+                    reply = await self.llm.agenerate(request.prompts, **_settings(request))
                 case Fetch() if isinstance(self.retriever, AsyncRetriever):
-                    return await self.retriever.asearch(request.queries, request.k)
+                    reply = await self.retriever.asearch(request.queries, request.k)
                 case _:
                     return await asyncio.to_thread(self.reply, request)
-        except LtragError:
-            raise
-        except Exception as error:
-            raise _failed(request, error) from error
+            return _aligned(request, reply)
 
     def _model(self) -> LLM:
         if self.llm is None:
@@ -113,8 +110,27 @@ def _unknown(request: object) -> UnknownRequest:
     )
 
 
-def _failed(request: Request, error: Exception) -> LtragError:
-    what = f"{type(error).__name__}: {error}"
+def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
+    wanted = len(items(request))
+    if len(reply) == wanted:
+        return reply
+    counts = f"{len(reply)} replies came for {wanted} {_ITEMS[type(request)]}"
     if isinstance(request, Fetch):
-        return RetrieverFailed(f"the retriever raised {what}")
-    return ModelFailed(f"the model raised {what}")
+        raise RetrievalError(f"{counts}; a retriever's search() returns one list for each query.")
+    raise ModelError(f"{counts}; a model or encoder returns one reply for each, in their order.")
+
+
+_ITEMS = {Ask: "prompts", Fetch: "queries", Embed: "texts", Agree: "instances"}
+
+
+@contextmanager
+def _explained(request: Request) -> Iterator[None]:
+    try:
+        yield
+    except LtragError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        if isinstance(request, Fetch):
+            raise RetrieverFailed(f"the retriever raised {what}") from error
+        raise ModelFailed(f"the model raised {what}") from error

@@ -5,16 +5,49 @@ References:
     Language Models".
 """
 
-from ltrag_plugins.gece.decision import Decision, Tier
-from ltrag_plugins.gece.fitting import FittedGate, Outcome, fit_outcomes
-from ltrag_plugins.gece.frequency import WordFrequencies
-from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.reference import score_questions
-from ltrag_plugins.gece.report import FitReport
-from ltrag_plugins.gece.route import DecidingGate, Gate, routed
-from ltrag_plugins.gece.score import GECEScore, gece_score
-from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, Signal
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ltrag_plugins.gece.decision import Decision as Decision
+    from ltrag_plugins.gece.decision import Tier as Tier
+    from ltrag_plugins.gece.fitted import FittedGate as FittedGate
+    from ltrag_plugins.gece.fitted import Outcome as Outcome
+    from ltrag_plugins.gece.fitting import fit_outcomes as fit_outcomes
+    from ltrag_plugins.gece.frequency import WordFrequencies as WordFrequencies
+    from ltrag_plugins.gece.gate import GECEGate as GECEGate
+    from ltrag_plugins.gece.reference import score_questions as score_questions
+    from ltrag_plugins.gece.report import FitReport as FitReport
+    from ltrag_plugins.gece.route import DecidingGate as DecidingGate
+    from ltrag_plugins.gece.route import Gate as Gate
+    from ltrag_plugins.gece.route import routed as routed
+    from ltrag_plugins.gece.score import GECEScore as GECEScore
+    from ltrag_plugins.gece.score import gece_score as gece_score
+    from ltrag_plugins.gece.settings import GECESettings as GECESettings
+    from ltrag_plugins.gece.signals import SIGNALS as SIGNALS
+    from ltrag_plugins.gece.signals import Evidence as Evidence
+    from ltrag_plugins.gece.signals import Signal as Signal
+
+_HOMES = {
+    "SIGNALS": "signals",
+    "DecidingGate": "route",
+    "Decision": "decision",
+    "Evidence": "signals",
+    "FitReport": "report",
+    "FittedGate": "fitted",
+    "GECEGate": "gate",
+    "GECEScore": "score",
+    "GECESettings": "settings",
+    "Gate": "route",
+    "Outcome": "fitted",
+    "Signal": "signals",
+    "Tier": "decision",
+    "WordFrequencies": "frequency",
+    "fit_outcomes": "fitting",
+    "gece_score": "score",
+    "routed": "route",
+    "score_questions": "reference",
+}
 
 __all__ = [
     "SIGNALS",
@@ -36,3 +69,14 @@ __all__ = [
     "routed",
     "score_questions",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # the adapters need no more than the decision and the route; scikit-learn only the fit
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

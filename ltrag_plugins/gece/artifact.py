@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from os import PathLike
@@ -19,14 +20,14 @@ from safetensors.numpy import save as save_arrays
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.calibrators import Isotonic, Platt
-from ltrag_plugins.gece.fitting import FittedGate
+from ltrag_plugins.gece.fitted import FittedGate
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees
 from ltrag_plugins.gece.report import FitReport
 from ltrag_plugins.gece.scorers import Formula, OneSignal
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.llm.base import LLM, Direction, Encoder
-from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
+from ltrag_plugins.metrics.interval import Interval
 
 FORMAT = 1
 _KINDS = {
@@ -59,7 +60,8 @@ def save(
     numbers = save_arrays(arrays)
     body["sha256"] = hashlib.sha256(numbers).hexdigest()
     _replace(path / "gate.safetensors", numbers)
-    _replace(path / "gate.json", json.dumps(body, indent=1, ensure_ascii=False).encode())
+    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+    _replace(path / "gate.json", text.encode())
 
 
 def load(
@@ -82,12 +84,19 @@ def load(
         _match(path, body, llm, encoder)
         arrays = load_arrays(numbers)
         gate, report = _built(body["gate"], arrays), _built(body["report"], arrays)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        if not isinstance(gate, FittedGate) or not isinstance(report, FitReport):
+            raise ValueError("gate.json holds something else than a gate and its report")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise UnreadableArtifact(
             f"{path} holds no readable gate ({type(error).__name__}: {error}). Fit it again: "
             "GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
         ) from error
     along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
+    if along and not isinstance(llm, GradientLLM):
+        raise ArtifactMismatch(
+            f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights with "
+            "TransformersLLM, or fit a gate with gradients='never'."
+        )
     return gate, report, along or None
 
 
@@ -112,6 +121,8 @@ def _plain(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
         return {"is": "array", "at": where}
     if isinstance(value, Mapping):
         return {"is": "mapping", "items": [[k, v] for k, v in value.items()]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"is": "number", "written": repr(float(value))}  # JSON has no infinity
     if isinstance(value, tuple | list):
         return [_plain(item, f"{where}.{i}", arrays) for i, item in enumerate(value)]
     return value
@@ -126,6 +137,8 @@ def _built(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
     kind = value["is"]
     if kind == "array":
         return arrays[value["at"]]
+    if kind == "number":
+        return float(value["written"])
     if kind == "mapping":
         return dict(value["items"])
     return _KINDS[kind](**{k: _built(v, arrays) for k, v in value.items() if k != "is"})

@@ -1,13 +1,10 @@
-"""From a score to a probability: Platt scaling or isotonic regression, trained by scikit-learn."""
+"""From a score to a probability; `training.fit_calibrator` fits these with scikit-learn."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from scipy.special import expit
-from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,10 +17,13 @@ class Platt:
 
     slope: float
     intercept: float
+    logarithm: bool = False
+    """Whether log(1 + score) stands in the score's place: GECE spans many powers of ten."""
 
     def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
         """The probability of each score."""
-        return expit(self.slope * scores + self.intercept)
+        x = np.log1p(scores) if self.logarithm else scores
+        return expit(self.slope * x + self.intercept)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,17 +43,3 @@ class Isotonic:
 
 
 Calibrator = Platt | Isotonic
-
-
-def fit_calibrator(
-    scores: Float[np.ndarray, " rows"],
-    fails: Int[np.ndarray, " rows"],
-    method: Literal["platt", "isotonic"],
-) -> Calibrator:
-    """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
-    if method == "isotonic":
-        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
-        return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
-    scale = float(scores.std()) or 1.0
-    model = LogisticRegression(C=100.0).fit(scores[:, None] / scale, fails)
-    return Platt(float(model.coef_[0, 0]) / scale, float(model.intercept_[0]))

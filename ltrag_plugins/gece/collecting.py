@@ -8,12 +8,13 @@ from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.gece.drafting import drafting, holding
-from ltrag_plugins.gece.fitting import Outcome
-from ltrag_plugins.gece.reference import mean_reference_gradient
-from ltrag_plugins.gece.score import QUALITIES
+from ltrag_plugins.gece.fitted import Outcome
+from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.qualities import QUALITIES
+from ltrag_plugins.gece.reference import gradient_llm, mean_reference_gradient
 from ltrag_plugins.gece.settings import Correct, GECESettings
-from ltrag_plugins.gece.signals import Evidence
-from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.gece.signals import SIGNALS, Evidence
+from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.metrics import answer as metrics
 from ltrag_plugins.types import Answer, Question
 
@@ -39,23 +40,35 @@ def collect(
     retrieving: Callable[[str], Flow[Answer]] | None,
     retrieved_answers: Sequence[str] | None,
     observers: tuple[Observer, ...],
+    batch: int | None = None,
 ) -> Collected:
-    """Draft an answer to every question, and answer it with retrieval where that is possible."""
-    _check(questions, world, retrieved_answers)
+    """Draft an answer to every question, and answer it with retrieval where that is possible.
+
+    What cannot end well is refused before the model is asked anything.
+
+    Raises:
+        CalibrationError, MissingReferences, InvalidInput: these questions or settings cannot do.
+        NeedsGradients: the settings ask for gradients, and the model has none.
+    """
+    _check_questions(questions, retrieved_answers)
+    _check_scorer(settings)
+    if settings.gradients == "always" and world.llm is not None:
+        gradient_llm(world.llm)
     drafts = run_many(
         [drafting(q.text, settings, vectors=world.encoder is not None) for q in questions],
         world,
         observers=observers,
+        batch=batch,
     )
     along = _mean_gradient(questions, drafts, world, settings)
     if along is not None:
-        drafts = run_many(
-            [holding(evidence, settings, along) for evidence in drafts], world, observers=observers
-        )
+        holdings = [holding(evidence, settings, along) for evidence in drafts]
+        drafts = run_many(holdings, world, observers=observers, batch=batch)
     answers = retrieved_answers
-    if answers is None and world.retriever is not None:
+    if answers is None and (retrieving is not None or world.retriever is not None):
         flows = [(retrieving or partial(single_retrieval, k=3))(q.text) for q in questions]
-        answers = [answer.text for answer in run_many(flows, world, observers=observers)]
+        found = run_many(flows, world, observers=observers, batch=batch)
+        answers = [answer.text for answer in found]
     return Collected(tuple(_outcomes(questions, drafts, answers, settings)), along)
 
 
@@ -83,24 +96,50 @@ def _mean_gradient(
     world: World,
     settings: GECESettings,
 ) -> Direction | None:
-    if settings.gradients == "never" or world.llm is None:
+    if settings.gradients == "never" or not isinstance(world.llm, GradientLLM):
         return None
     return mean_reference_gradient(questions, [d.draft for d in drafts], world.llm, settings)
 
 
-def _check(
-    questions: Sequence[Question], world: World, retrieved_answers: Sequence[str] | None
+def _check_questions(
+    questions: Sequence[Question], retrieved_answers: Sequence[str] | None
 ) -> None:
-    if not questions:
-        raise CalibrationError("no calibration questions; give at least 20, better 200")
     for question in questions:
+        if not isinstance(question, Question):
+            raise InvalidInput(
+                f"calibration questions are Question(text, answers), got {question!r:.60}"
+            )
         if not question.answers:
             raise MissingReferences(
                 f"calibration question {question.id or question.text[:60]!r} has no accepted "
                 "answers; add 'answers', or leave it out"
             )
+    check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         raise InvalidInput(
             f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
             "for each, in their order"
         )
+
+
+def _check_scorer(settings: GECESettings) -> None:
+    scorer = settings.scorer
+    if scorer not in ("fitted", "gece", *SIGNALS):
+        raise CalibrationError(
+            f"there is no scorer {scorer!r}; there are fitted, gece, {', '.join(SIGNALS)}"
+        )
+    if scorer == "disagreement" and not settings.samples:
+        raise CalibrationError("the scorer 'disagreement' needs GECESettings(samples=3) or more")
+    if scorer == "gradient_cosine" and settings.agreement != "cosine":
+        raise CalibrationError(f"the scorer {scorer!r} needs GECESettings(agreement='cosine')")
+    if needs_gradients(settings) and settings.gradients != "always":
+        raise CalibrationError(
+            f"the scorer {scorer!r} needs the gradient term: set gradients='always' (local weights "
+            "only), or, for the formula without it, semantics=False"
+        )
+
+
+def needs_gradients(settings: GECESettings) -> bool:
+    """Whether the scorer cannot do without the gradient term."""
+    formula = settings.scorer == "gece" and settings.semantics
+    return formula or settings.scorer.startswith("gradient_")

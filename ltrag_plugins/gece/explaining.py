@@ -1,20 +1,32 @@
 """Decisions in words."""
 
+import math
+
 import numpy as np
 
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.fitting import FittedGate
+from ltrag_plugins.gece.fitted import FittedGate
 from ltrag_plugins.gece.signals import SIGNALS
 
 
 def reason(fitted: FittedGate, score: float, probability: float) -> str:
     """One sentence: what was found, what it was held against."""
     objective = "expected gain of retrieval" if fitted.gain is not None else "long-tail score"
+    fails = f"the direct answer fails with probability {probability:.2f}"
+    if math.isinf(fitted.threshold):
+        habit = "always" if fitted.threshold < 0 else "never"
+        return f"{fails}; this gate was fitted to {habit} retrieve"
     side = "at or above" if score >= fitted.threshold else "below"
+    digits = _telling_digits(score, fitted.threshold)
     return (
-        f"the direct answer fails with probability {probability:.2f}; {objective} {score:.3g} is "
-        f"{side} the threshold {fitted.threshold:.3g}"
+        f"{fails}; {objective} {score:.{digits}g} is {side} the threshold "
+        f"{fitted.threshold:.{digits}g}"
     )
+
+
+def _telling_digits(a: float, b: float) -> int:
+    """Fewest significant digits, 3 at least, that tell the numbers apart."""
+    return next((n for n in range(3, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
 
 
 def explanation(fitted: FittedGate, decision: Decision) -> str:

@@ -5,14 +5,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from ltrag_plugins.errors import CalibrationError, NeedsGradients, NoTokenProbabilities
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    ModelError,
+    NeedsGradients,
+    NoTokenProbabilities,
+)
+from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.gece.signals import SIGNALS, Evidence
 from ltrag_plugins.words import words
 
 _ABSENT = (CalibrationError, NeedsGradients, NoTokenProbabilities)
+_LARGEST = float(np.finfo(np.float32).max)  # the trees split in single precision
 _ASKING = ("who", "what", "which", "when", "where", "how", "why", "first", "last", "same")
 
 
@@ -27,7 +35,7 @@ class Features:
     vectors: Float[np.ndarray, "questions dims"]
     """Embeddings of question and draft side by side; no columns without an encoder."""
 
-    def __getitem__(self, rows: Float[np.ndarray, " rows"] | slice) -> "Features":
+    def __getitem__(self, rows: Int[np.ndarray, " rows"] | slice) -> "Features":
         return Features(self.signals[rows], self.traits[rows], self.vectors[rows])
 
     def __len__(self) -> int:
@@ -39,15 +47,25 @@ class Features:
         return np.hstack([self.signals, self.traits])
 
 
-def available_signals(evidence: Sequence[Evidence], frequencies: WordFrequencies) -> list[str]:
+def available_signals(
+    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, without: Tier | None = None
+) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has.
 
     Errors of the model (a NaN log-probability) are not absence, and are raised.
+
+    Args:
+        without: a tier whose signals are not even looked at.
+
+    Raises:
+        InvalidInput: a signal of the caller's own has the name of a plain signal.
     """
-    names = [name for name in SIGNALS if _has(evidence[0], name, frequencies)]
-    for item in evidence[1:]:
+    names = [name for name, signal in SIGNALS.items() if signal.tier != without]
+    for item in evidence:
         names = [name for name in names if _has(item, name, frequencies)]
     extra = set.intersection(*(set(item.extra) for item in evidence))
+    if taken := sorted(extra & SIGNALS.keys()):
+        raise InvalidInput(f"Evidence.extra has {taken}, which are names of ours; rename yours")
     return names + sorted(extra)
 
 
@@ -101,18 +119,47 @@ def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, f
 def features(
     evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
 ) -> Features:
-    """The columns of some questions, with the named signals."""
+    """The columns of some questions, with the named signals.
+
+    Raises:
+        InvalidInput: a signal is not finite, or only some of the questions have embeddings.
+        ModelError: an embedding is not finite.
+    """
     rows = [read_signals(item, names, frequencies) for item in evidence]
+    for item, row in zip(evidence, rows, strict=True):
+        _check_finite(item, row)
     traits = [read_traits(item, frequencies) for item in evidence]
-    return Features(_table(rows), _table(traits), np.stack([_vectors(item) for item in evidence]))
+    vectors = [_vectors(item) for item in evidence]
+    if sizes := sorted({len(vector) for vector in vectors})[1:]:
+        raise InvalidInput(
+            f"embeddings of different length: {len(vectors[0])} numbers for the first question, "
+            f"{sizes[-1]} for others; encode all questions with one encoder, or none"
+        )
+    return Features(_table(rows), _table(traits), np.stack(vectors))
 
 
 def _table(rows: Sequence[Mapping[str, float]]) -> Float[np.ndarray, "rows columns"]:
     return np.array([list(row.values()) for row in rows], dtype=float).reshape(len(rows), -1)
 
 
+def _check_finite(evidence: Evidence, row: Mapping[str, float]) -> None:
+    for name, value in row.items():
+        if not abs(value) < _LARGEST:
+            raise InvalidInput(
+                f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
+                "signals are finite numbers. Find its source, or leave the signal out."
+            )
+
+
 def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:
-    return np.zeros(0) if evidence.vectors is None else evidence.vectors.ravel().astype(float)
+    if evidence.vectors is None:
+        return np.zeros(0)
+    if not np.isfinite(evidence.vectors).all():
+        raise ModelError(
+            f"the encoder gave NaN or infinity for {evidence.question[:60]!r} or its draft "
+            f"{evidence.draft.text[:60]!r}. Mend the encoder, or do without one: encoder=None."
+        )
+    return evidence.vectors.ravel().astype(float)
 
 
 def _read(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:

@@ -37,10 +37,20 @@ class WordFrequencies:
         return cls("", tuple(sorted(counts.items())))
 
     def of_word(self, word: str) -> float:
-        """Share of all words that are this one, in (0, 1]; at least `UNSEEN`."""
-        if not self.counts:
+        """Share of all words that are this one, in (0, 1]; at least `UNSEEN`.
+
+        Raises:
+            InvalidInput: `wordfreq` does not know the language.
+        """
+        if self.counts:
+            return max(UNSEEN, self._table.get(word.lower(), 0) / self._total)
+        try:
             return max(UNSEEN, word_frequency(word, self.language))
-        return max(UNSEEN, self._table.get(word, 0) / self._total)
+        except (LookupError, ValueError) as error:  # no such list; no such code
+            raise InvalidInput(
+                f"no word frequencies for the language {self.language!r}; give a code such as "
+                "'en' or 'de', or count your own texts: WordFrequencies.of_corpus(texts)"
+            ) from error
 
     def mean(self, text: str) -> float:
         """Mean relative frequency of the words of a text: the alpha of GECE, eq. 2.

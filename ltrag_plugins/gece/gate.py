@@ -9,12 +9,11 @@ import numpy as np
 
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import artifact
-from ltrag_plugins.gece.collecting import collect
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.drafting import drafting
 from ltrag_plugins.gece.explaining import explanation, reason
 from ltrag_plugins.gece.features import features
-from ltrag_plugins.gece.fitting import FittedGate, Outcome, fit_outcomes
+from ltrag_plugins.gece.fitted import FittedGate, Outcome
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.gece.report import FitReport
 from ltrag_plugins.gece.settings import GECESettings
@@ -54,6 +53,7 @@ class GECEGate:
         settings: GECESettings | None = None,
         frequencies: WordFrequencies | None = None,
         observers: Iterable[Observer] = (),
+        batch: int | None = None,
     ) -> "GECEGate":
         """Ask the model each question without retrieval and learn when its answers fail.
 
@@ -66,16 +66,23 @@ class GECEGate:
             target_accuracy: in its place, the least share of right answers.
             retriever: also answer each calibration question with retrieval, so that the gate
                 learns where retrieval *helps* and reports the accuracy to expect.
-            retrieving: the flow that answers with retrieval; `single_retrieval` by default.
+            retrieving: the flow that answers with retrieval; `single_retrieval` by default. It
+                may do without `retriever` if it fetches nothing itself.
             retrieved_answers: what your own chain answered with retrieval, in order, in place
                 of `retriever`.
             frequencies: word frequencies of your corpus; English by default.
+            batch: most prompts of one model call; see `run_many`.
 
         Raises:
             CalibrationError: too few questions, all right or all wrong, target out of reach.
             MissingReferences: a question has no accepted answers.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
+        # these two bring scikit-learn and the metrics, which a gate at work does without
+        from ltrag_plugins.gece.collecting import collect
+        from ltrag_plugins.gece.fitting import check_targets, fit_outcomes
+
+        check_targets(target_rate, target_accuracy)
         settings = settings or GECESettings()
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         collected = collect(
@@ -85,6 +92,7 @@ class GECEGate:
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
             observers=tuple(observers),
+            batch=batch,
         )
 
         def fitted(outcomes: Sequence[Outcome]) -> tuple[FittedGate, FitReport]:
@@ -113,7 +121,8 @@ class GECEGate:
 
         Raises:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
-            ArtifactMismatch: it was fitted with another model or encoder.
+            ArtifactMismatch: it was fitted with another model or encoder, or reads gradients
+                that this model does not have.
         """
         fitted, report, along = artifact.load(folder, llm=llm, encoder=encoder)
         return cls(fitted, World(llm=llm, encoder=encoder), report, along)
@@ -180,6 +189,8 @@ class GECEGate:
 
         Raises:
             CalibrationError: a signal of your own that the fit had is missing.
+            NoTokenProbabilities, InvalidLogProbability: the draft cannot be read.
+            InvalidInput: a signal is not finite, or embeddings are missing.
         """
         fitted = self.fitted
         columns = features([evidence], fitted.names, fitted.frequencies)

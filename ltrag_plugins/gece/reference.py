@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import NeedsGradients
-from ltrag_plugins.flow import Observer, World, run_many
+from ltrag_plugins.flow import Observer, World, agree, run_many
 from ltrag_plugins.gece.drafting import drafting
 from ltrag_plugins.gece.frequency import WordFrequencies
-from ltrag_plugins.gece.score import QUALITIES, GECEScore, gece_score
+from ltrag_plugins.gece.qualities import QUALITIES
+from ltrag_plugins.gece.score import GECEScore, gece_score
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 from ltrag_plugins.metrics.answer import checked
@@ -28,11 +29,13 @@ def score_questions(
     settings: GECESettings | None = None,
     frequencies: WordFrequencies | None = None,
     observers: Iterable[Observer] = (),
+    batch: int | None = None,
 ) -> list[GECEScore]:
     """GECE of each question against its own accepted answers (the first one's gradient).
 
     Args:
         llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
+        batch: most prompts of one model call; see `run_many`.
 
     Raises:
         MissingReferences: a question has no accepted answers.
@@ -42,19 +45,12 @@ def score_questions(
     for question in questions:
         checked(question.answers)
     flows = [drafting(q.text, settings, vectors=False) for q in questions]
-    drafts = [found.draft for found in run_many(flows, World(llm=llm), observers=observers)]
+    world, observers = World(llm=llm), tuple(observers)
+    evidence = run_many(flows, world, observers=observers, batch=batch)
+    drafts = [found.draft for found in evidence]
     agreements: Sequence[GradientAgreement | None] = [None] * len(questions)
     if settings.semantics:
-        local = gradient_llm(llm)
-        prompts, references = references_like(questions, drafts, settings)
-        along = local.mean_gradient(prompts, references, layers=settings.layers)
-        agreements = local.gradient_agreement(
-            prompts,
-            references,
-            along=along,
-            cosine=settings.agreement == "cosine",
-            layers=settings.layers,
-        )
+        agreements = _agreements(questions, drafts, world, settings, observers, batch)
     return [
         gece_score(
             meteor=QUALITIES[settings.quality](draft.text, question.answers),
@@ -65,6 +61,24 @@ def score_questions(
         )
         for question, draft, found in zip(questions, drafts, agreements, strict=True)
     ]
+
+
+def _agreements(
+    questions: Sequence[Question],
+    drafts: Sequence[Generation],
+    world: World,
+    settings: GECESettings,
+    observers: tuple[Observer, ...],
+    batch: int | None,
+) -> list[GradientAgreement]:
+    assert world.llm is not None
+    along = mean_reference_gradient(questions, drafts, world.llm, settings)
+    cosine, layers = settings.agreement == "cosine", settings.layers
+    flows = [
+        agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
+        for prompt, reference in zip(*references_like(questions, drafts, settings), strict=True)
+    ]
+    return [found for [found] in run_many(flows, world, observers=observers, batch=batch)]
 
 
 def mean_reference_gradient(

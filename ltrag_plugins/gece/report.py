@@ -1,11 +1,12 @@
 """What a fit says of itself."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ltrag_plugins.gece.decision import Tier
-from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.metrics.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class FitReport:
     target: str
     """What the threshold was set for."""
     threshold: float
+    """Minus infinity where everything retrieves, infinity where nothing does."""
     direct_accuracy: float
     """Share of right answers if nothing is ever retrieved, 0 to 1."""
     retrieval_accuracy: float | None
@@ -30,12 +32,15 @@ class FitReport:
     """Expected share of questions that retrieve, with its bootstrap interval."""
     accuracy: Interval | None
     """Expected share of right answers behind the gate; None as for `retrieval_accuracy`."""
-    kept_accuracy: Interval
-    """Expected share of right answers among the questions answered directly."""
+    kept_accuracy: Interval | None
+    """Expected share of right answers among the questions answered directly; None where there
+    are none."""
     auroc: Interval
-    """How well the gate tells failing direct answers from right ones; 0.5 is chance."""
+    """How well the gate tells failing direct answers from right ones; 0.5 is chance. The interval
+    is over the questions; how far a fit on other folds would have come out is not in it."""
     ece: float
-    """Expected calibration error of the probabilities, 0 to 1."""
+    """Expected calibration error of the probabilities, 0 to 1; each by a calibrator that was
+    fitted without its question."""
     signal_aurocs: Mapping[str, float] = field(default_factory=dict)
     """AUROC of each plain signal by itself, on the same questions."""
     curve: tuple[tuple[float, float], ...] = ()
@@ -44,8 +49,9 @@ class FitReport:
     """What a user should know before relying on this gate."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return asdict(self)
+        """Plain values for JSON; an infinite threshold, which JSON cannot say, is None."""
+        threshold = self.threshold if math.isfinite(self.threshold) else None
+        return asdict(self) | {"threshold": threshold}
 
     def __str__(self) -> str:
         rows = [
@@ -67,7 +73,9 @@ class FitReport:
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
 
-def _interval(interval: Interval) -> str:
+def _interval(interval: Interval | None) -> str:
+    if interval is None:
+        return "no such questions"
     return (
         f"{interval.value:.3f}  ({interval.level:.0%} interval {interval.low:.3f} to "
         f"{interval.high:.3f})"

@@ -70,4 +70,4 @@ def routed(question: str, gate: Gate, retrieving: Callable[[str], Flow[Answer]])
     decision = yield from gate.deciding(question)
     if decision.retrieve:
         return (yield from retrieving(question))
-    return Answer(decision.draft.text, uncertainty=decision.probability, trace=(decision.draft,))
+    return Answer(decision.answer, uncertainty=decision.probability, trace=(decision.draft,))

@@ -8,18 +8,9 @@ References:
     Language Models", eq. 2; ablations of table 3.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.gece.settings import GECESettings, Quality
-from ltrag_plugins.metrics.text import chrf, meteor, ter_quality
-
-QUALITIES: dict[Quality, Callable[[str, Sequence[str]], float]] = {
-    "meteor": meteor,
-    "chrf": chrf,
-    "ter": ter_quality,
-}
-"""Metrics that can stand for M, each in [0, 1]; TER as 1 - TER, at least 0."""
+from ltrag_plugins.gece.settings import GECESettings
 
 
 @dataclass(frozen=True, slots=True)

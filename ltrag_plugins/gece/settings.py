@@ -1,13 +1,17 @@
 """What can be set about a gate."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ltrag_plugins.baselines.direct import PROMPT
 from ltrag_plugins.errors import InvalidInput
 
 Quality = Literal["meteor", "chrf", "ter"]
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
+_TierChoice = Literal["auto", "probabilities", "text"]
+_Gradients = Literal["auto", "always", "never"]
+_Agreement = Literal["dot", "cosine"]
+_Calibration = Literal["platt", "isotonic"]
 
 
 @dataclass(frozen=True)
@@ -18,15 +22,15 @@ class GECESettings:
     """What the gate thresholds. "fitted": a model of all signals, learned on the calibration
     questions. "gece": the paper's formula, its METEOR estimated from the draft. Or the name of one
     plain signal (`ltrag_plugins.gece.SIGNALS`)."""
-    tier: Literal["auto", "probabilities", "text"] = "auto"
+    tier: _TierChoice = "auto"
     """What the gate may read of a draft. "auto": token probabilities if every draft has them."""
-    gradients: Literal["auto", "always", "never"] = "never"
+    gradients: _Gradients = "never"
     """Whether the gate computes the gradient term at run time (local weights only; it costs two
-    to five times a draft). "auto": only if it raises the fit's AUROC beyond the paired
-    bootstrap's doubt."""
+    to five times a draft). "auto": only if it lifts the fit's AUROC above the whole bootstrap
+    interval of the gate without it; a model without gradients does without."""
     layers: int = 4
     """Last layers whose feed-forward weights the gradients are of (paper: the last 4)."""
-    agreement: Literal["dot", "cosine"] = "dot"
+    agreement: _Agreement = "dot"
     """How gradients are compared (paper: dot product)."""
     quality: Quality = "meteor"
     """The quality metric in eq. 2 (paper: METEOR; table 3 replaces it by chrF and TER)."""
@@ -50,7 +54,7 @@ class GECESettings:
     For models without token probabilities."""
     temperature: float = 0.7
     """Temperature of those samples, above 0."""
-    calibration: Literal["platt", "isotonic"] = "platt"
+    calibration: _Calibration = "platt"
     """How scores become probabilities; isotonic wants several hundred questions."""
     folds: int = 5
     """Cross-validation folds behind the report, the threshold and the calibration."""
@@ -62,18 +66,31 @@ class GECESettings:
     def __post_init__(self) -> None:
         if "{question}" not in self.prompt:
             raise InvalidInput(f"prompt must hold '{{question}}', got {self.prompt!r}")
+        _one_of("tier", self.tier, _TierChoice)
+        _one_of("gradients", self.gradients, _Gradients)
+        _one_of("agreement", self.agreement, _Agreement)
+        _one_of("quality", self.quality, Quality)
+        _one_of("correct", self.correct, Correct)
+        _one_of("calibration", self.calibration, _Calibration)
         _at_least("layers", self.layers, 1)
         _at_least("max_tokens", self.max_tokens, 1)
         _at_least("samples", self.samples, 0)
         _at_least("folds", self.folds, 2)
         _at_least("max_words", self.max_words, 1)
-        if self.floor <= 0 or self.temperature <= 0:
-            raise InvalidInput("floor and temperature must be above 0")
+        if not (self.floor > 0 and self.temperature > 0):
+            raise InvalidInput(
+                f"floor and temperature must be above 0, got {self.floor} and {self.temperature}"
+            )
 
     @classmethod
     def paper(cls) -> "GECESettings":
         """The formula of the paper with its gradients, instead of a fitted model."""
         return cls(scorer="gece", gradients="always", calibration="isotonic")
+
+
+def _one_of(name: str, value: str, choice: object) -> None:
+    if value not in get_args(choice):
+        raise InvalidInput(f"{name} must be one of {', '.join(get_args(choice))}; got {value!r}")
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -6,21 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from sklearn.metrics import roc_auc_score
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-
-
-@dataclass(frozen=True, slots=True)
-class Interval:
-    """A figure with its percentile bootstrap interval."""
-
-    value: float
-    """The statistic on the sample itself."""
-    low: float
-    high: float
-    level: float
-    """Share of the resamples between `low` and `high`, 0 to 1."""
+from ltrag_plugins.metrics.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +74,11 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
             f"AUROC needs outcomes of both kinds; all {y.size} are {int(y[0])}. "
             "Add questions of the other kind."
         )
-    ranks = np.unique(s, return_inverse=True)[1]
-    return float(roc_auc_score(y, ranks))
+    rank = np.unique(s, return_inverse=True)[1]
+    positives = np.bincount(rank, weights=y)
+    negatives = np.bincount(rank) - positives
+    below = np.cumsum(negatives) - negatives / 2  # of each score; its ties count half
+    return float(positives @ below / (y.sum() * (y.size - y.sum())))
 
 
 def bootstrap_interval(

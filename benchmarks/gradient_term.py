@@ -1,0 +1,251 @@
+"""The gradient term in batched forward mode beside backward loops, in one run.
+
+    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5]
+
+Questions and first gold answers of nq_open's training file, the embedded model, 2 threads. The
+loops take one question at a time, call `loss.backward()`, and hold the gradient of the last four
+layers' feed-forward matrices against the same direction:
+
+    all weights     every parameter requires its gradient, as transformers loads a model
+    loop            only those matrices do, so that autograd stops at the fourth-last layer
+    lean loop       and logits are computed at the positions of the answer only
+
+`ghost` is one backward pass a batch, the products read off each matrix's inputs and output
+gradients. The methods take turns; times are medians over the rounds.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
+from ltrag_plugins.llm.tail import FeedForwardTail
+from ltrag_plugins.llm.transformers import TransformersLLM
+
+Pair = tuple[list[int], list[int]]
+BATCH = 32
+MEGABYTE = 2**20
+
+
+def main(questions: int = 64, rounds: int = 5) -> None:
+    torch.set_num_threads(2)
+    llm = embedded()
+    model, rows = llm.model, real_questions(questions)
+    for kind in ("chat template", "plain prompt"):
+        pairs = tokens(llm, rows, kind)
+        batches = [batch_of(pairs[i : i + BATCH]) for i in range(0, len(pairs), BATCH)]
+        print(
+            f"\n{kind}: {len(pairs)} questions, {len(pairs[0][0])} to {len(pairs[-1][0])} tokens, "
+            f"of which the first {batches[0].shared_prefix()} are shared; batches of {BATCH}"
+        )
+        mean = mean_gradient(model, batches)
+        methods: dict[str, Callable[[], list[float]]] = {
+            "forward mode": lambda b=batches, m=mean: forward_mode(model, b, m),
+            "with cosine": lambda b=batches, m=mean: forward_mode(model, b, m, cosine=True),
+            "mean gradient": lambda b=batches: [float(len(mean_gradient(model, b)))],
+            "ghost": lambda b=batches, m=mean: ghost(model, b, m),
+            "lean loop": lambda p=pairs, m=mean: loop(model, p, m, lean=True),
+            "loop": lambda p=pairs, m=mean: loop(model, p, m),
+            "all weights": lambda p=pairs, m=mean: loop(model, p, m, every_weight=True),
+        }
+        compare(methods, rounds)
+        against_float64(model, pairs[:: max(1, len(pairs) // 8)], mean)
+    memory(mean)
+
+
+def compare(methods: dict[str, Callable[[], list[float]]], rounds: int) -> None:
+    wall: dict[str, list[float]] = {name: [] for name in methods}
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, method in methods.items():
+            start = time.perf_counter()
+            found[name] = method()
+            wall[name].append(time.perf_counter() - start)
+    ours = statistics.median(wall["forward mode"])
+    print(f"  {'':14}{'seconds':>9}{'range':>15}{'times forward mode':>20}   difference from loop")
+    for name, times in wall.items():
+        each = statistics.median(times)
+        span = f"{min(times):.2f} to {max(times):.2f}"
+        apart = "" if name == "mean gradient" else difference(found[name], found["loop"])
+        print(f"  {name:14}{each:9.2f}{span:>15}{each / ours:20.2f}   {apart}")
+
+
+def difference(some: list[float], reference: list[float]) -> str:
+    """Relative to each product (worst and median), and to the mean size of a product."""
+    gap, size = np.abs(np.subtract(some, reference)), np.abs(reference)
+    each = gap / np.maximum(size, 1e-12)
+    return (
+        f"max {each.max():.1e}  median {np.median(each):.1e}  of mean {gap.max() / size.mean():.1e}"
+    )
+
+
+def against_float64(model: nn.Module, pairs: list[Pair], along: Direction) -> None:
+    one_by_one = [batch_of([pair]) for pair in pairs]
+    forward, backward = forward_mode(model, one_by_one, along), loop(model, pairs, along)
+    model.double()
+    exact = loop(model, pairs, along)
+    model.float()
+    print(f"  against a float64 loop, {len(pairs)} of them:")
+    print(f"  {'forward mode':14}{difference(forward, exact)}")
+    print(f"  {'loop':14}{difference(backward, exact)}")
+
+
+def forward_mode(
+    model: nn.Module, batches: list[TokenBatch], along: Direction, *, cosine: bool = False
+) -> list[float]:
+    found = [gradient_agreement(model, b, along=along, cosine=cosine) for b in batches]
+    return [agreement.dot for batch in found for agreement in batch]
+
+
+def loop(
+    model: nn.Module,
+    pairs: list[Pair],
+    along: Direction,
+    *,
+    lean: bool = False,
+    every_weight: bool = False,
+) -> list[float]:
+    weights = dict(model.named_parameters())
+    direction = {name: torch.as_tensor(array) for name, array in along.items()}
+    for name, weight in weights.items():
+        weight.requires_grad_(every_weight or name in along)
+    products = []
+    for prompt, answer in pairs:
+        ids = torch.tensor([prompt + answer])
+        if lean:
+            read = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
+            logits = model(input_ids=ids, use_cache=False, logits_to_keep=read).logits[0]
+            loss = nn.functional.cross_entropy(logits, torch.tensor(answer))
+        else:
+            labels = torch.tensor([[-100] * len(prompt) + answer])
+            loss = model(input_ids=ids, use_cache=False, labels=labels).loss
+        loss.backward()
+        products.append(sum(float((weights[n].grad * d).sum()) for n, d in direction.items()))
+        model.zero_grad()
+    for weight in weights.values():
+        weight.requires_grad_(True)
+    return products
+
+
+def ghost(model: nn.Module, batches: list[TokenBatch], along: Direction) -> list[float]:
+    tail = FeedForwardTail(model, 4)
+    direction = {name: torch.as_tensor(array) for name, array in along.items()}
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    for name, linear in tail.linears.items():
+        linear.register_forward_hook(lambda _, x, y, name=name: seen.append((name, x[0], y)))
+    products: list[float] = []
+    for batch in batches:
+        seen.clear()
+        weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
+        losses = tail.losses(weights, batch, shared=False)
+        deltas = torch.autograd.grad(losses.sum(), [output for _, _, output in seen])
+        with torch.no_grad():
+            parts = [
+                (delta * (inputs @ direction[name].T)).sum((1, 2))
+                for (name, inputs, _), delta in zip(seen, deltas, strict=True)
+            ]
+        products += torch.stack(parts).sum(0).tolist()
+    return products
+
+
+def memory(direction: Direction) -> None:
+    """Peak memory of one call above what was held before it, each in a process of its own."""
+    one = sum(array.nbytes for array in direction.values()) / MEGABYTE
+    print(f"\nmemory: one gradient takes {one:.0f} MB, 64 of them {64 * one:.0f} MB; peak above")
+    print("what was held before the call, which holds one tangent besides the direction itself:")
+    for size in (8, 32, 64):
+        grown = [
+            subprocess.run(
+                [sys.executable, __file__, "--memory", str(size), method],
+                check=True,
+                capture_output=True,
+                text=True,
+            ).stdout.split()[-1]
+            for method in ("dot", "cosine", "mean")
+        ]
+        print(
+            "  batch of {:2}: products {} MB, with cosine {} MB, mean gradient {} MB".format(
+                size, *grown
+            )
+        )
+
+
+def measure_memory(size: int, method: str) -> None:
+    torch.set_num_threads(2)
+    llm = embedded()
+    pairs = tokens(llm, real_questions(64), "plain prompt")
+    along = mean_gradient(llm.model, [batch_of(pairs[:1])])
+    # the longest in each batch, so that no batch is longer than another
+    batch = batch_of(pairs[-1:] + pairs[: size - 1])
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts afresh
+    before = peak()
+    if method == "mean":
+        mean_gradient(llm.model, [batch])
+    else:
+        gradient_agreement(llm.model, batch, along=along, cosine=method == "cosine")
+    print(f"{(peak() - before) / MEGABYTE:.0f}")
+
+
+def peak() -> int:
+    """Bytes, Linux only."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+
+
+def tokens(llm: TransformersLLM, rows: list[tuple[str, str]], kind: str) -> list[Pair]:
+    """Prompt and answer as tokens, the shortest first."""
+    pairs = []
+    for question, answer in rows:
+        if kind == "chat template":
+            said = [{"role": "user", "content": question}]
+            prompt = llm.tokenizer.apply_chat_template(
+                said, tokenize=False, add_generation_prompt=True
+            )
+        else:
+            prompt, answer = f"{question}?\nAnswer:", f" {answer}"
+        pairs.append(
+            tuple(llm.tokenizer(t, add_special_tokens=False).input_ids for t in (prompt, answer))
+        )
+    return sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
+
+
+def batch_of(pairs: list[Pair]) -> TokenBatch:
+    length = max(len(prompt) + len(answer) for prompt, answer in pairs)
+    ids = torch.zeros(len(pairs), length, dtype=torch.long)
+    mask, targets = torch.zeros_like(ids), torch.zeros_like(ids, dtype=torch.bool)
+    for row, (prompt, answer) in enumerate(pairs):
+        end = len(prompt) + len(answer)
+        ids[row, :end] = torch.tensor(prompt + answer)
+        mask[row, :end] = 1
+        targets[row, len(prompt) : end] = True
+    return TokenBatch(ids, mask, targets)
+
+
+def real_questions(count: int) -> list[tuple[str, str]]:
+    folder = os.environ.get("LTRAG_DATA")
+    if not folder:
+        sys.exit("LTRAG_DATA is not set: give the folder that holds nq_open/train.jsonl.")
+    path = Path(folder) / "nq_open" / "train.jsonl"
+    if not path.is_file():
+        sys.exit(f"{path} is missing: LTRAG_DATA must hold nq_open/train.jsonl.")
+    with path.open(encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines][:count]
+    return [(row["question"], row["answers"][0]) for row in rows]
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--memory"]:
+        measure_memory(int(sys.argv[2]), sys.argv[3])
+    else:
+        main(*(int(argument) for argument in sys.argv[1:]))

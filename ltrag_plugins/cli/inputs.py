@@ -1,0 +1,36 @@
+"""What a command reads: questions that can be asked, and passages to search."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ltrag_plugins.data import read_passages
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.gece.drafting import checked_question
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Question
+
+
+def check_askable(questions: Sequence[Question], path: Path, max_words: int) -> None:
+    """Let pass what a gate can ask.
+
+    Raises:
+        InvalidInput: a question has no words, or more than `max_words`; the message names the
+            file and the record.
+    """
+    for number, question in enumerate(questions, start=1):
+        try:
+            checked_question(question.text, max_words)
+        except InvalidInput as error:
+            raise type(error)(f"{path}, record {number} (id {question.id!r}): {error}") from error
+
+
+def retriever_of(pool: Path | None, questions: Sequence[Question]) -> BM25Retriever | None:
+    """BM25 over a file of passages, or else over those of the questions; None without any.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    if pool is not None:
+        return BM25Retriever(read_passages(pool), engine="auto")
+    known = {passage.id: passage for question in questions for passage in question.passages}
+    return BM25Retriever(known.values(), engine="auto") if known else None

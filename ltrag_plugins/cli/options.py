@@ -1,0 +1,71 @@
+"""Arguments and options that commands share, and the choices they offer."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from ltrag_plugins.cli.models import checked_encoder, checked_model
+
+# the choices of GECESettings, written again: importing them would make --help twice as slow
+Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
+Gradients = Literal["auto", "always", "never"]
+Quality = Literal["meteor", "chrf", "ter"]
+
+Questions = Annotated[
+    Path,
+    typer.Argument(
+        metavar="QUESTIONS.jsonl",
+        help='One JSON object a line: {"question": ..., "answers": [...], "id": ...}; '
+        "may be gzipped (.gz).",
+        show_default=False,
+    ),
+]
+_MODEL_HELP = (
+    "[bold]embedded[/] (SmolLM2-135M, the default); a folder or .gguf file; "
+    "[bold]hf:ORG/NAME[/] from the hub; or [bold]openai:NAME@BASE_URL[/] for any "
+    "OpenAI-compatible server (its key is read from OPENAI_API_KEY)."
+)
+_ENCODER_HELP = (
+    "[bold]none[/] (the default); [bold]embedded[/] (all-MiniLM-L6-v2); a folder of "
+    "sentence-transformers; or [bold]hf:ORG/NAME[/] from the hub."
+)
+Model = Annotated[
+    str, typer.Option("--model", metavar="MODEL", callback=checked_model, help=_MODEL_HELP)
+]
+Encoder = Annotated[
+    str, typer.Option("--encoder", metavar="ENCODER", callback=checked_encoder, help=_ENCODER_HELP)
+]
+GateModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        callback=checked_model,
+        help="The model the gate was fitted with, as for 'gate fit'; by default what 'gate fit' "
+        "noted in the folder.",
+    ),
+]
+GateEncoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="ENCODER",
+        callback=checked_encoder,
+        help="Its encoder; by default as for --model.",
+    ),
+]
+Gate = Annotated[
+    Path, typer.Option("--gate", metavar="GATE/", help="Folder that 'ltrag gate fit' wrote.")
+]
+Cache = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE.sqlite",
+        help="Keep the model's answers here, and ask nothing twice; a fit that was stopped goes "
+        "on where it was.",
+    ),
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")]
+Batch = Annotated[int, typer.Option(min=1, help="Most prompts given to the model at once.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing else there.")]

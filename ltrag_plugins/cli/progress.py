@@ -1,0 +1,73 @@
+"""Progress on stderr: a bar for each part of the work, fed by replies that have come."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from ltrag_plugins.flow import Request, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the work, done by requests of one kind."""
+
+    label: str
+    kind: type[Request]
+    total: int
+    """Prompts or texts; 0: this part is left out."""
+
+
+class StageBars:
+    """An observer that shows how many replies have come; silent where stderr is no terminal.
+
+    Use it as a context manager. A reply counts for the first stage of its kind that is not
+    full, so stages of one kind stand in the order of the work.
+    """
+
+    def __init__(self, *stages: Stage) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description:>14}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            speed_estimate_period=900,  # a reply may take a minute
+            disable=not console.is_terminal,
+        )
+        self._tasks = [
+            (stage.kind, self._progress.add_task(stage.label, total=stage.total, start=False))
+            for stage in stages
+            if stage.total
+        ]
+
+    def __call__(self, step: Step) -> None:
+        """Take in one step."""
+        going = (
+            task
+            for kind, task in self._tasks
+            if isinstance(step.request, kind) and not self._progress.tasks[task].finished
+        )
+        if (task := next(going, None)) is None:
+            return
+        if step.kind == "request":
+            self._progress.start_task(task)
+        else:
+            self._progress.advance(task, len(step.reply or ()))
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()

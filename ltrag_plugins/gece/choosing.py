@@ -1,0 +1,49 @@
+"""Which scorer the settings name, and its fit."""
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.errors import CalibrationError
+from ltrag_plugins.gece.features import Features
+from ltrag_plugins.gece.labels import Labels
+from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear
+from ltrag_plugins.gece.scorers import Formula, OneSignal
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.training import fit_failure, fit_gain
+
+
+def fit_scorer(
+    features: Features, labels: Labels, names: list[str], settings: GECESettings
+) -> FailureModel | Formula | OneSignal:
+    """Fit what `settings.scorer` names.
+
+    Raises:
+        CalibrationError: the named signal is not at hand on this tier.
+    """
+    if settings.scorer == "fitted":
+        return fit_failure(features, labels.fails, settings.seed)
+    if settings.scorer == "gece":
+        gradient = _column(names, f"gradient_{settings.agreement}") if settings.semantics else -1
+        columns = (_column(names, "mean_probability"), _column(names, "word_frequency"), gradient)
+        return Formula(_quality_model(features, labels.quality), columns, settings)
+    return OneSignal(_column(names, settings.scorer))
+
+
+def fit_gain_scorer(features: Features, labels: Labels) -> GainModel:
+    """Fit what retrieval is expected to change."""
+    return fit_gain(features, labels.gain)
+
+
+def _quality_model(features: Features, quality: Float[np.ndarray, " questions"]) -> Linear:
+    return fit_gain(
+        Features(features.signals, features.traits, features.vectors[:, :0]), quality
+    ).scalars
+
+
+def _column(names: list[str], name: str) -> int:
+    if name not in names:
+        raise CalibrationError(
+            f"the scorer needs the signal {name!r}; at hand here are {names}. Use a model that "
+            "gives token probabilities (or local weights, for gradients), or another scorer."
+        )
+    return names.index(name)

@@ -1,0 +1,170 @@
+"""How a gate learns, with scikit-learn.
+
+`fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
+plain signals, one on signals and traits, one on the embeddings, and boosted trees on signals
+and traits. Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning
+1996), so that on few questions a member that is noise is left out instead of turned round.
+`fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no change, -1 spoiled.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn import config_context
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.model_selection import StratifiedKFold
+
+from ltrag_plugins.gece.calibrators import Calibrator, Isotonic, Platt
+from ltrag_plugins.gece.features import Features
+from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, members
+
+_INNER_FOLDS = 4
+_SCALAR_WEIGHT = 0.1
+"""Weight of a standardized scalar beside unit-length embeddings in the ridge regression."""
+
+
+def logistic(
+    x: Float[np.ndarray, "rows columns"], y: Int[np.ndarray, " rows"], *, c: float, unit: bool
+) -> Linear:
+    """Fit a logistic regression; `unit` columns are centred but not rescaled (embeddings)."""
+    mean = x.mean(axis=0)
+    deviation = np.ones(x.shape[1]) if unit else x.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, 1.0)
+    model = LogisticRegression(C=c, max_iter=2000).fit((x - mean) / scale, y)
+    return Linear(mean, scale, model.coef_[0], float(model.intercept_[0]))
+
+
+def boosted_trees(
+    x: Float[np.ndarray, "rows columns"], y: Int[np.ndarray, " rows"], *, seed: int
+) -> Trees:
+    """Fit boosted trees and read them into arrays."""
+    # each of the 150 stages checks its input again; the table was checked before
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        model = boosting(len(y), seed).fit(x, y)
+    return read_trees(model, prior=float(np.mean(y)))
+
+
+def boosting(questions: int, seed: int) -> GradientBoostingClassifier:
+    """The classifier before its fit; leaves hold 5 % of the questions, 2 at least, 20 at most."""
+    return GradientBoostingClassifier(
+        n_estimators=150,
+        learning_rate=0.05,
+        max_depth=3,
+        subsample=0.7,
+        max_features="sqrt",
+        min_samples_leaf=max(2, min(20, questions // 20)),
+        random_state=seed,
+    )
+
+
+def read_trees(model: GradientBoostingClassifier, *, prior: float) -> Trees:
+    """The arrays of a fitted classifier whose training labels were 1 at the rate `prior`."""
+    parts = [tree.tree_ for tree in model.estimators_[:, 0]]
+    own = np.arange(max(part.node_count for part in parts))
+
+    def padded(values: np.ndarray) -> np.ndarray:
+        return np.pad(values, (0, len(own) - len(values)))
+
+    def child(nodes: np.ndarray) -> np.ndarray:
+        nodes = np.pad(nodes, (0, len(own) - len(nodes)), constant_values=-1)
+        return np.where(nodes < 0, own, nodes)
+
+    return Trees(
+        feature=np.stack([padded(np.maximum(p.feature, 0)) for p in parts]),
+        threshold=np.stack([padded(p.threshold) for p in parts]),
+        left=np.stack([child(p.children_left) for p in parts]),
+        right=np.stack([child(p.children_right) for p in parts]),
+        value=np.stack([padded(p.value[:, 0, 0] * model.learning_rate) for p in parts]),
+        base=float(np.log(prior / (1 - prior))),
+        depth=int(model.max_depth),
+    )
+
+
+def fit_failure(
+    features: Features, fails: Int[np.ndarray, " questions"], seed: int
+) -> FailureModel:
+    """Fit the members on all rows, and their weights on what each says of rows it has not seen."""
+    unseen = np.zeros((len(fails), 4 if features.vectors.shape[1] else 3))
+    for train, test in stratified(fails, _INNER_FOLDS, seed).split(unseen, fails):
+        unseen[test] = members(_fit_members(features[train], fails[train], seed), features[test])
+    return replace(_fit_members(features, fails, seed), stack=_stack(unseen, fails))
+
+
+def fit_gain(features: Features, gain: Float[np.ndarray, " questions"]) -> GainModel:
+    """Fit the ridge regression, its strength by leave-one-out error."""
+    scalars, vectors = features.scalars, features.vectors
+    mean, deviation = scalars.mean(axis=0), scalars.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, 1.0) / _SCALAR_WEIGHT
+    center = vectors.mean(axis=0)
+    x = np.hstack([(scalars - mean) / scale, vectors - center])
+    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    weights, size = np.asarray(model.coef_), scalars.shape[1]
+    on_scalars = Linear(mean, scale, weights[:size], float(model.intercept_))
+    on_vectors = Linear(center, np.ones_like(center), weights[size:], 0.0)
+    return GainModel(on_scalars, on_vectors if len(center) else None)
+
+
+def _stack(unseen: Float[np.ndarray, "rows members"], fails: Int[np.ndarray, " rows"]) -> Linear:
+    model = Ridge(alpha=1.0, positive=True).fit(unseen, fails)
+    weights = model.coef_ if model.coef_.any() else np.full(unseen.shape[1], 1 / unseen.shape[1])
+    zeros, ones = np.zeros(unseen.shape[1]), np.ones(unseen.shape[1])
+    return Linear(zeros, ones, weights, float(fails.mean() - unseen.mean(axis=0) @ weights))
+
+
+def _fit_members(
+    features: Features, fails: Int[np.ndarray, " questions"], seed: int
+) -> FailureModel:
+    none = np.zeros(0)
+    return FailureModel(
+        signals=logistic(features.signals, fails, c=1.0, unit=False),
+        scalars=logistic(features.scalars, fails, c=0.1, unit=False),
+        vectors=logistic(features.vectors, fails, c=1.0, unit=True)
+        if features.vectors.shape[1]
+        else None,
+        trees=boosted_trees(features.scalars, fails, seed=seed),
+        stack=Linear(none, none, none, 0.0),
+    )
+
+
+def fit_calibrator(
+    scores: Float[np.ndarray, " rows"],
+    fails: Int[np.ndarray, " rows"],
+    method: Literal["platt", "isotonic"],
+    *,
+    logarithm: bool = False,
+) -> Calibrator:
+    """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
+    if method == "isotonic":
+        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
+        return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
+    x = np.log1p(scores) if logarithm else scores
+    line = logistic(x[:, None], fails, c=100.0, unit=False)
+    slope = float(line.weights[0] / line.scale[0])
+    return Platt(slope, line.intercept - slope * float(line.mean[0]), logarithm)
+
+
+def cross_calibrated(
+    scores: Float[np.ndarray, " rows"],
+    fails: Int[np.ndarray, " rows"],
+    method: Literal["platt", "isotonic"],
+    *,
+    logarithm: bool = False,
+    folds: int,
+    seed: int,
+) -> Float[np.ndarray, " rows"]:
+    """The probability of each score by a calibrator that was fitted without it."""
+    found = np.zeros(len(scores))
+    for train, test in stratified(fails, folds, seed).split(scores, fails):
+        calibrator = fit_calibrator(scores[train], fails[train], method, logarithm=logarithm)
+        found[test] = calibrator(scores[test])
+    return found
+
+
+def stratified(fails: Int[np.ndarray, " rows"], folds: int, seed: int) -> StratifiedKFold:
+    """Folds with the rarer outcome in every one; fewer than asked for if it is rarer than that."""
+    rarer = int(min(fails.sum(), len(fails) - fails.sum()))
+    return StratifiedKFold(min(folds, rarer), shuffle=True, random_state=seed)

@@ -1,0 +1,39 @@
+"""The components as LangChain's, and LangChain's models and retrievers as ours.
+
+Everything here translates: prompts, formulas and thresholds live in the rooms below. What
+the caller hands in (models, retrievers, documents) is never changed. Only `langchain_core`
+is imported.
+"""
+
+from ltrag_plugins.errors import missing_extra
+
+try:
+    import langchain_core as langchain_core
+except ImportError as error:
+    raise missing_extra("langchain-core", "langchain") from error
+
+from ltrag_plugins.langchain.documents import document_of, passage_of
+from ltrag_plugins.langchain.edge import gece_edge
+from ltrag_plugins.langchain.encoder import LangChainEncoder
+from ltrag_plugins.langchain.gece_retriever import GECERetriever
+from ltrag_plugins.langchain.llm import LangChainLLM
+from ltrag_plugins.langchain.ltrag_llm import LtragLLM
+from ltrag_plugins.langchain.passage_retriever import PassageRetriever
+from ltrag_plugins.langchain.retriever import LangChainRetriever
+from ltrag_plugins.langchain.router import GECERouter
+from ltrag_plugins.langchain.settings import AskSettings, set_fields
+
+__all__ = [
+    "AskSettings",
+    "GECERetriever",
+    "GECERouter",
+    "LangChainEncoder",
+    "LangChainLLM",
+    "LangChainRetriever",
+    "LtragLLM",
+    "PassageRetriever",
+    "document_of",
+    "gece_edge",
+    "passage_of",
+    "set_fields",
+]

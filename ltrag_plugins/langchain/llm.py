@@ -1,0 +1,114 @@
+"""Any LangChain chat model or LLM as ours."""
+
+from collections.abc import Sequence
+from functools import cached_property, lru_cache, partial
+from typing import Any, final
+
+from langchain_core.language_models import BaseLLM
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.names import identity
+from ltrag_plugins.langchain.replies import generation_of, generations_of
+from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
+from ltrag_plugins.langchain.trace import configs_for
+from ltrag_plugins.llm.stopping import stopped
+from ltrag_plugins.types import Generation
+
+
+@final
+class LangChainLLM:
+    """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
+
+    Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
+    cache and callbacks stay in force. The model itself is never changed; it is copied once for
+    each combination of settings.
+
+    Args:
+        model: the chat model or LLM.
+        logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
+            at most 20); None does not ask for log-probabilities.
+        settings: how the settings reach the model; the default sets declared fields on a
+            copy, see `ltrag_plugins.langchain.settings`. Seeds, temperatures and token limits
+            that a model has no field for are not sent.
+    """
+
+    def __init__(
+        self, model: Model, *, logprobs: int | None = 5, settings: Settings = set_fields
+    ) -> None:
+        if not isinstance(model, Runnable):
+            raise InvalidInput(
+                f"LangChainLLM takes a LangChain chat model or LLM, got {model!r:.60}. "
+                "For an OpenAI-compatible server without LangChain use ltrag_plugins.llm.openai."
+            )
+        self._logprobs = logprobs
+        # LangChain describes every new copy for its callbacks, at a millisecond or two
+        self._ready = lru_cache(maxsize=16)(partial(settings, model))
+
+    @cached_property
+    def name(self) -> str:
+        """Class, model name and a digest of the parameters (which are not shown)."""
+        return identity(self._ready(AskSettings(logprobs=self._logprobs)))
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
+        if not prompts:
+            return []
+        model = self._ready(AskSettings(max_tokens, temperature, seed, self._logprobs))
+        if isinstance(model, BaseLLM):
+            result = model.generate_prompt(**_llm_call(prompts, stop))
+            return self._ended(generations_of(result, self.name), stop)
+        replies = model.batch(list(prompts), configs_for(prompts), **_stop(stop))
+        return self._ended([generation_of(reply, self.name) for reply in replies], stop)
+
+    async def agenerate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """As `generate`, with the model's own async call."""
+        if not prompts:
+            return []
+        model = self._ready(AskSettings(max_tokens, temperature, seed, self._logprobs))
+        if isinstance(model, BaseLLM):
+            result = await model.agenerate_prompt(**_llm_call(prompts, stop))
+            return self._ended(generations_of(result, self.name), stop)
+        replies = await model.abatch(list(prompts), configs_for(prompts), **_stop(stop))
+        return self._ended([generation_of(reply, self.name) for reply in replies], stop)
+
+    def __repr__(self) -> str:
+        return f"LangChainLLM({self.name!r})"
+
+    def _ended(self, generations: Sequence[Generation], stop: Sequence[str]) -> list[Generation]:
+        # models that know no stop strings (fakes, pipelines) write past them
+        return [stopped(generation, stop) for generation in generations]
+
+
+def _stop(stop: Sequence[str]) -> dict[str, Any]:
+    return {"stop": list(stop)} if stop else {}
+
+
+def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
+    """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
+    configs: list[RunnableConfig] = configs_for(prompts)
+    return {
+        "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
+        "callbacks": [config.get("callbacks") for config in configs],
+        "tags": [config.get("tags") for config in configs],
+        "metadata": [config.get("metadata") for config in configs],
+        "run_name": [config.get("run_name") for config in configs],
+        **_stop(stop),
+    }

@@ -1,0 +1,65 @@
+"""Any LangChain retriever as ours."""
+
+import inspect
+from collections.abc import Sequence
+from typing import final
+
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStoreRetriever
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.documents import passage_of
+from ltrag_plugins.types import Passage
+
+
+@final
+class LangChainRetriever:
+    """Searches with any `BaseRetriever`, or any Runnable from a query to documents.
+
+    The number of passages is asked of the retriever where it can be (see `asking_for`), and
+    longer lists are cut. A retriever that cannot be asked, and finds fewer, gives fewer.
+    """
+
+    def __init__(self, retriever: Runnable[str, list[Document]]) -> None:
+        if not isinstance(retriever, Runnable):
+            raise InvalidInput(
+                f"LangChainRetriever takes a LangChain retriever, got {retriever!r:.60}. "
+                "Wrap a plain function in langchain_core.runnables.RunnableLambda."
+            )
+        self._retriever = retriever
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages per query, best first, in the order of the queries."""
+        found = asking_for(self._retriever, k).batch(list(queries))
+        return [[passage_of(document) for document in documents[:k]] for documents in found]
+
+    async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """As `search`, with the retriever's own async call."""
+        found = await asking_for(self._retriever, k).abatch(list(queries))
+        return [[passage_of(document) for document in documents[:k]] for documents in found]
+
+
+def asking_for(
+    retriever: Runnable[str, list[Document]], k: int | None
+) -> Runnable[str, list[Document]]:
+    """The retriever, asked for `k` documents where it can be; never the caller's own, changed.
+
+    A retriever that declares `k` as an argument of its search, sync and async, is called with
+    it, so is a vector store's; one that has a field `k` is copied; any other comes back as it
+    is.
+    """
+    if k is None or not isinstance(retriever, BaseRetriever):
+        return retriever
+    if isinstance(retriever, VectorStoreRetriever) or _declares_k(type(retriever)):
+        return retriever.bind(k=k)
+    if "k" in type(retriever).model_fields:
+        return retriever.model_copy(update={"k": k})
+    return retriever
+
+
+def _declares_k(kind: type[BaseRetriever]) -> bool:
+    # the async default of BaseRetriever refuses every argument that the sync search declares
+    searches = (kind._get_relevant_documents, kind._aget_relevant_documents)
+    return all("k" in inspect.signature(search).parameters for search in searches)

@@ -1,0 +1,39 @@
+"""The components as LlamaIndex's, and LlamaIndex's models and retrievers as ours.
+
+Everything here translates: prompts, formulas and thresholds live in the rooms below. What
+the caller hands in (models, engines, nodes, responses) is never changed, and no synchronous
+call of a model or retriever runs on an event loop.
+"""
+
+from importlib import import_module
+
+from ltrag_plugins.errors import missing_extra
+
+try:
+    import_module("llama_index.core")
+except ImportError as error:
+    raise missing_extra("llama-index-core", "llama-index") from error
+
+from ltrag_plugins.llama_index.encoder import LlamaIndexEncoder
+from ltrag_plugins.llama_index.events import GECEDecisionEvent
+from ltrag_plugins.llama_index.gece_retriever import GECERetriever
+from ltrag_plugins.llama_index.llm import LlamaIndexLLM
+from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
+from ltrag_plugins.llama_index.nodes import node_of, passage_of
+from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
+from ltrag_plugins.llama_index.router import GECERouter
+from ltrag_plugins.llama_index.selector import GECESelector
+
+__all__ = [
+    "GECEDecisionEvent",
+    "GECERetriever",
+    "GECERouter",
+    "GECESelector",
+    "LlamaIndexEncoder",
+    "LlamaIndexLLM",
+    "LlamaIndexRetriever",
+    "LtragLLM",
+    "PassageRetriever",
+    "node_of",
+    "passage_of",
+]

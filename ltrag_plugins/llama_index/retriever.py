@@ -1,0 +1,87 @@
+"""LlamaIndex's retrievers as ours, and ours as LlamaIndex's."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llama_index.checks import demand
+from ltrag_plugins.llama_index.concurrency import amapped, inherits
+from ltrag_plugins.llama_index.nodes import node_of, passage_of
+from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+from ltrag_plugins.types import Passage
+
+
+class LlamaIndexRetriever:
+    """A LlamaIndex retriever as our `Retriever` and `AsyncRetriever`.
+
+    `k` only cuts: how many nodes LlamaIndex looks for is set where its retriever is built
+    (`similarity_top_k`), and the retriever is not changed here.
+    """
+
+    def __init__(self, retriever: BaseRetriever, *, concurrency: int = 8) -> None:
+        """Wrap `retriever`; `concurrency` is the most searches of one `asearch` at once.
+
+        Raises:
+            InvalidInput: it is no LlamaIndex retriever.
+        """
+        demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
+        self._retriever = retriever
+        self._most = concurrency
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages per query, as the retriever orders them."""
+        return [_passages(self._retriever.retrieve(query), k) for query in queries]
+
+    async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """As `search`."""
+        found = await amapped(partial(aretrieve, self._retriever), queries, self._most)
+        return [_passages(nodes, k) for nodes in found]
+
+
+class PassageRetriever(BaseRetriever):
+    """Our `Retriever` as a LlamaIndex retriever of at most `k` nodes."""
+
+    def __init__(
+        self,
+        retriever: Retriever,
+        *,
+        k: int = 5,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        """Wrap `retriever`.
+
+        Raises:
+            InvalidInput: it cannot search, or `k` is under 1.
+        """
+        demand(retriever, Retriever, "retriever", "an ltrag_plugins.retrieval Retriever")
+        if k < 1:
+            raise InvalidInput(f"k must be at least 1, got {k}.")
+        super().__init__(callback_manager)
+        self._retriever = retriever
+        self._k = k
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        [found] = self._retriever.search([query_bundle.query_str], self._k)
+        return [node_of(passage) for passage in found]
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        if not isinstance(self._retriever, AsyncRetriever):
+            return await asyncio.to_thread(self._retrieve, query_bundle)
+        [found] = await self._retriever.asearch([query_bundle.query_str], self._k)
+        return [node_of(passage) for passage in found]
+
+
+async def aretrieve(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
+    """Retrieve without blocking the loop: BaseRetriever's own `_aretrieve` runs sync code there."""
+    if inherits(retriever, BaseRetriever, "_aretrieve"):
+        return await asyncio.to_thread(retriever.retrieve, query)
+    return await retriever.aretrieve(query)
+
+
+def _passages(nodes: Sequence[NodeWithScore], k: int) -> list[Passage]:
+    return [passage_of(node) for node in nodes[:k]]

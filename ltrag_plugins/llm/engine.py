@@ -1,0 +1,55 @@
+"""What a local model must do for `TransformersLLM`: read sequences, and write on from them.
+
+Two ways stand behind it: `trees.TreeEngine` computes shared prefixes once, and
+`plain.PlainEngine` takes any architecture, prompts of equal length at a time.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+
+from ltrag_plugins.errors import missing_extra
+
+try:
+    from torch import Tensor
+except ImportError as error:
+    raise missing_extra("torch", "local") from error
+
+Ids = Sequence[int]
+"""Token ids of one sequence."""
+Place = tuple[int, int]
+"""A token to predict: which sequence of the call, and where in it."""
+
+
+@runtime_checkable
+class Writing(Protocol):
+    """Sequences that are being written on, a token each at a time."""
+
+    members: list[int]
+    """Which sequence of the call each row is."""
+    logits: Float[Tensor, "rows vocabulary"]
+    """Scores of the next token of each row."""
+
+    def step(self, chosen: Int[Tensor, " rows"]) -> None:
+        """Append one token to each row and score the next."""
+        ...
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Go on with these rows alone."""
+        ...
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs the model."""
+
+    def write(self, sequences: Sequence[Ids]) -> Iterator[Writing]:
+        """The sequences, read and ready to be written on; each in one `Writing`."""
+        ...
+
+    def read(
+        self, sequences: Sequence[Ids], first: Sequence[int]
+    ) -> Iterator[tuple[list[Place], Float[Tensor, "places vocabulary"]]]:
+        """Scores that predict the tokens of each sequence from its place ``first`` (>= 1) on."""
+        ...

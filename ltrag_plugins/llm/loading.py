@@ -1,0 +1,134 @@
+"""Load a causal language model and its tokenizer: from a folder, a hub, or a GGUF file."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.errors import InvalidInput, missing_extra
+
+try:
+    import torch
+    from torch import nn
+    from transformers import (
+        AutoModelForCausalLM,
+        AutoTokenizer,
+        GgufConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+    )
+    from transformers.utils import logging as transformers_logging
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+SAMPLED = 64
+"""Numbers of each weight that go into the fingerprint."""
+
+
+def load_model(
+    source: str | Path, *, device: str = "auto", dtype: str | torch.dtype = "auto"
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The model, ready to run, and its tokenizer.
+
+    Args:
+        source: a folder in transformers' format, a model's name on the hub, or a path that
+            ends in ``.gguf``.
+        device: "auto" takes CUDA if there is one, else MPS, else the CPU.
+        dtype: a torch dtype or its name; "auto" takes float32 on the CPU, elsewhere the
+            model's own half precision, or bfloat16 where it has none.
+
+    Raises:
+        InvalidInput: the path does not exist, or the dtype is unknown.
+    """
+    where, names = _located(source)
+    target = chosen_device(device)
+    number = _chosen_dtype(dtype, target)
+    with quiet():
+        tokenizer = AutoTokenizer.from_pretrained(where, **names)
+        # Any: the classes of models are annotated so that their own methods do not type-check
+        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=number, **_unpacked(names))
+    if names:  # the weights are plain numbers now; what still calls them quantized would not save
+        model.hf_quantizer = None
+        vars(model.config).pop("quantization_config", None)
+    if dtype == "auto" and target.type != "cpu" and model.dtype == torch.float32:
+        model = model.to(torch.bfloat16)
+    return model.to(target).eval(), tokenizer
+
+
+def chosen_device(device: str) -> torch.device:
+    """The device itself, or for "auto" the best there is."""
+    if device != "auto":
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def fingerprint(model: nn.Module) -> str:
+    """Twelve hexadecimal digits that change with the weights or the architecture.
+
+    Of each weight, its name, shape, and numbers at regular distances are read: cheap, the
+    same in every process, and any training step changes it.
+    """
+    digest = hashlib.sha256(type(model).__name__.encode())
+    for name, weight in sorted(model.state_dict().items()):
+        digest.update(json.dumps([name, list(weight.shape)]).encode())
+        flat = weight.detach().reshape(-1)
+        some = flat[:: max(1, flat.numel() // SAMPLED)]
+        digest.update(some.to("cpu", torch.float32).numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without transformers' progress bars and load reports; as before afterwards."""
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def _located(source: str | Path) -> tuple[str, dict[str, str]]:
+    path = Path(source).expanduser()
+    if path.suffix.lower() == ".gguf":
+        if not path.is_file():
+            raise InvalidInput(f"there is no GGUF file {str(path)!r}; give the path of one.")
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise InvalidInput(
+                f"the folder {str(path)!r} has no config.json, so it is not a model in "
+                "transformers' format; save one there with model.save_pretrained, or name a "
+                ".gguf file."
+            )
+        return str(path), {}
+    if isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
+        raise InvalidInput(
+            f"there is no folder {str(path)!r}; give a folder, a hub name or a .gguf."
+        )
+    return str(source), {}
+
+
+def _unpacked(names: dict[str, str]) -> dict[str, Any]:
+    return names | {"quantization_config": GgufConfig(dequantize=True)} if names else {}
+
+
+def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    named = getattr(torch, dtype, None)
+    if not isinstance(named, torch.dtype):
+        raise InvalidInput(f"dtype {dtype!r} is none of torch's; say 'float32' or 'bfloat16'.")
+    return named

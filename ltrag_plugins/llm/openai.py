@@ -1,0 +1,264 @@
+"""Any server that speaks OpenAI's protocol: OpenAI, vLLM, llama.cpp, TGI, Ollama, ..."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, final
+from urllib.parse import urlsplit
+
+from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
+from ltrag_plugins.llm.stopping import stopped
+from ltrag_plugins.llm.wire import generation_of
+from ltrag_plugins.types import Generation
+
+try:
+    import openai
+    from openai import AsyncOpenAI, OpenAI
+except ImportError as error:
+    raise missing_extra("openai", "openai") from error
+
+
+@final
+class OpenAICompatibleLLM:
+    """A model behind an OpenAI-compatible server.
+
+    Where the server sends log-probabilities the generations have tokens, else None. One
+    request is sent for each prompt; the SDK repeats those that fail for a passing reason
+    (connection, 408, 409, 429, 5xx). The API key stands in no name, repr or error.
+
+    Args:
+        model: the model's name on the server.
+        base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or
+            OpenAI.
+        api_key: None: `OPENAI_API_KEY`; a server at a `base_url` may do without.
+        chat: send the prompt as one user message; False: as text to continue.
+        logprobs: ask for log-probabilities.
+        top_logprobs: alternatives asked for at each token (0 to 20 at OpenAI).
+        timeout: seconds that the server may stay silent.
+        max_retries: repetitions of a failed request.
+        max_concurrency: most requests under way at once, for each call of `generate` and,
+            in `agenerate`, for each event loop.
+        client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`.
+        async_client: the same for `agenerate`, on one event loop. Where one of the two is
+            missing, one with the other's address, key, timeout and retries is made.
+
+    Raises:
+        InvalidInput: a setting is out of range, or there is no API key.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        chat: bool = True,
+        logprobs: bool = True,
+        top_logprobs: int = 5,
+        timeout: float = 60.0,
+        max_retries: int = 2,
+        max_concurrency: int = 8,
+        client: OpenAI | None = None,
+        async_client: AsyncOpenAI | None = None,
+    ) -> None:
+        if max_concurrency < 1 or top_logprobs < 0:
+            raise InvalidInput(
+                f"max_concurrency is {max_concurrency} and top_logprobs {top_logprobs}; they "
+                "must be at least 1 and 0."
+            )
+        self.model = model
+        self.chat = chat
+        self.logprobs = logprobs
+        self.top_logprobs = top_logprobs
+        self.max_concurrency = max_concurrency
+        if client is None and async_client is not None:
+            client = OpenAI(**_like(async_client))
+        self._client = client or _client(base_url, api_key, timeout, max_retries)
+        self._async_client = async_client
+        self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
+
+    @property
+    def name(self) -> str:
+        """Model, server and prompt handling, and whether there are log-probabilities."""
+        handling = "chat" if self.chat else "text"
+        reported = f",logprobs={self.top_logprobs}" if self.logprobs else ""
+        return f"{self.model}@{_address(str(self._client.base_url))}[{handling}{reported}]"
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """One generation for each prompt, in their order; see `LLM`.
+
+        Raises:
+            ModelFailed: the server refused, stayed silent or sent what cannot be read; the
+                SDK's exception, where there is one, is the cause.
+            InvalidLogProbability: a log-probability is NaN or above 0.
+        """
+        settings = self._settings(max_tokens, stop, temperature, seed)
+
+        def one(prompt: str) -> Generation:
+            with self._explained():
+                reply = self._endpoint(self._client).create(**self._asked(prompt), **settings)
+                return self._read(reply.http_response.text, stop)
+
+        if len(prompts) < 2:
+            return [one(prompt) for prompt in prompts]
+        with ThreadPoolExecutor(min(self.max_concurrency, len(prompts))) as pool:
+            return list(pool.map(one, prompts))
+
+    async def agenerate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """As `generate`; a failing request cancels the others of its call."""
+        settings = self._settings(max_tokens, stop, temperature, seed)
+        lane = self._lane()
+
+        async def one(prompt: str) -> Generation:
+            async with lane.free:
+                with self._explained():
+                    endpoint = self._endpoint(lane.client)
+                    reply = await endpoint.create(**self._asked(prompt), **settings)
+                    return self._read(reply.http_response.text, stop)
+
+        tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatibleLLM({self.name!r})"
+
+    def _lane(self) -> "_Lane":
+        # connections and semaphores belong to the loop they were first used on
+        loop = asyncio.get_running_loop()
+        if loop not in self._lanes:
+            self._lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
+            client = self._async_client or AsyncOpenAI(**_like(self._client))
+            self._lanes[loop] = _Lane(client, asyncio.Semaphore(self.max_concurrency))
+        return self._lanes[loop]
+
+    def _endpoint(self, client: OpenAI | AsyncOpenAI) -> Any:
+        # raw: the SDK's typed replies keep neither what other servers add nor what they lack
+        api = client.chat.completions if self.chat else client.completions
+        return api.with_raw_response
+
+    def _asked(self, prompt: str) -> dict[str, Any]:
+        if self.chat:
+            return {"messages": [{"role": "user", "content": prompt}]}
+        return {"prompt": prompt}
+
+    def _settings(
+        self, max_tokens: int, stop: Sequence[str], temperature: float, seed: int | None
+    ) -> dict[str, Any]:
+        settings: dict[str, Any] = {"model": self.model, "temperature": temperature}
+        settings[self._bound()] = max_tokens
+        if stop:
+            settings["stop"] = list(stop)
+        if seed is not None:
+            settings["seed"] = seed
+        if self.logprobs and self.chat:
+            settings |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+        elif self.logprobs:
+            settings["logprobs"] = self.top_logprobs
+        return settings
+
+    def _bound(self) -> str:
+        # OpenAI's newer models know only the new name, most other servers only the old one
+        at_openai = urlsplit(str(self._client.base_url)).hostname == "api.openai.com"
+        return "max_completion_tokens" if self.chat and at_openai else "max_tokens"
+
+    def _read(self, body: str, stop: Sequence[str]) -> Generation:
+        generation = stopped(generation_of(body, self.name), stop)
+        return generation if self.logprobs else replace(generation, tokens=None)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ModelFailed as error:
+            error.args = (self._safe(str(error)),)
+            raise
+        except openai.OpenAIError as error:
+            for field in ("message", "body"):
+                if hasattr(error, field):
+                    setattr(error, field, self._safe(str(getattr(error, field))))
+            error.args = tuple(self._safe(str(part)) for part in error.args)
+            raise ModelFailed(f"{self.name}: {self._remedy(error)} ({error})") from error
+
+    def _remedy(self, error: openai.OpenAIError) -> str:
+        match error:
+            case openai.APITimeoutError():
+                return f"silent for {self._client.timeout} s; raise timeout=, or mend the server"
+            case openai.APIConnectionError():
+                return "cannot be reached; check base_url, and that the server runs"
+            case openai.AuthenticationError() | openai.PermissionDeniedError():
+                return "refused the API key; check api_key= or OPENAI_API_KEY"
+            case openai.NotFoundError():
+                return "no such model or address; check model and base_url"
+            case openai.RateLimitError():
+                return "too many requests; lower max_concurrency, raise max_retries, or wait"
+            case _ if self.logprobs and "logprob" in str(error).lower():
+                return "gives no log-probabilities; build with logprobs=False"
+            case _:
+                return "the request failed"
+
+    def _safe(self, text: str) -> str:
+        """Without the API key, which some servers echo."""
+        for client in filter(None, (self._client, self._async_client)):
+            if len(client.api_key) >= _SECRET and client.api_key != _NO_KEY:
+                text = text.replace(client.api_key, "***")
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """What belongs to one event loop."""
+
+    client: AsyncOpenAI
+    free: asyncio.Semaphore
+
+
+_NO_KEY = "none-needed"
+_SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
+
+
+def _client(base_url: str | None, api_key: str | None, timeout: float, max_retries: int) -> OpenAI:
+    if base_url is not None and api_key is None and "OPENAI_API_KEY" not in os.environ:
+        api_key = _NO_KEY
+    try:
+        return OpenAI(api_key=api_key, base_url=base_url, timeout=timeout, max_retries=max_retries)
+    except openai.OpenAIError as error:
+        raise InvalidInput(
+            "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the base_url of "
+            "a server that needs none."
+        ) from error
+
+
+def _like(client: OpenAI | AsyncOpenAI) -> dict[str, Any]:
+    """Arguments for a client of the other kind."""
+    names = ("api_key", "base_url", "timeout", "max_retries", "organization", "project")
+    return {name: getattr(client, name) for name in names}
+
+
+def _address(base_url: str) -> str:
+    """Where the server is, without user name, password and query."""
+    parts = urlsplit(base_url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}{parts.path.rstrip('/')}"

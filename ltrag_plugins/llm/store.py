@@ -1,0 +1,201 @@
+"""Answers in a SQLite file that many threads and processes share and no crash corrupts.
+
+The file is made whole, in a folder beside its place, and then linked into it: whoever finds
+a file finds a complete one, so anything that does not carry our mark is somebody else's and
+is refused without being opened by SQLite, which might write to it. SQLite's write-ahead log
+does the rest: readers never wait, and a process that is killed loses the call it was in.
+"""
+
+import json
+import os
+import sqlite3
+import struct
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ltrag_plugins.errors import CacheUnreadable
+from ltrag_plugins.types import Generation, Token
+
+VERSION = 1
+"""Of the table's layout and of the JSON in it."""
+
+_MARK = 0x4C545241  # "LTRA", SQLite's application id
+_PATIENCE = 60.0  # seconds to wait for another process's write
+
+
+class AnswerStore:
+    """Generations by key.
+
+    Args:
+        path: the SQLite file; made, with its folder, where there is none.
+
+    Raises:
+        CacheUnreadable: the file is corrupt, not an answer cache, of another version, or
+            cannot be made. It is never overwritten or deleted.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._process = os.getpid()
+        self._inherited: list[deque[sqlite3.Connection]] = []
+        with _explained(self.path):
+            if not self.path.exists():
+                _create(self.path)
+            _check_header(self.path)
+        with self._connection() as connection:
+            [(verdict,)] = connection.execute("PRAGMA quick_check(1)")
+            if verdict != "ok":
+                raise CacheUnreadable(_corrupt(self.path, verdict))
+
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, Generation]:
+        """The answers that are there."""
+        query = "SELECT answer FROM answers WHERE key = ?"
+        with self._connection() as connection:
+            rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
+            return {key: decoded(row[0]) for key, row in rows if row is not None}
+
+    def put(self, answers: Mapping[bytes, Generation]) -> None:
+        """Keep these answers, all or none; the first answer kept under a key stays."""
+        rows = [(key, encoded(answer)) for key, answer in answers.items()]
+        with self._connection() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
+
+    def __len__(self) -> int:
+        with self._connection() as connection:
+            return connection.execute("SELECT count(*) FROM answers").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the file; the next use opens it again."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        if self._process != os.getpid():
+            # SQLite forbids a forked child even to close what its parent opened
+            self._inherited.append(self._idle)
+            self._idle, self._process = deque(), os.getpid()
+        with _explained(self.path):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = _open(self.path)
+            try:
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+
+
+def encoded(answer: Generation) -> str:
+    """The answer as JSON, every float exactly itself."""
+    tokens = answer.tokens and [
+        [token.text, token.logprob, token.entropy, token.alternatives] for token in answer.tokens
+    ]
+    parts = [answer.text, tokens, answer.prompt_tokens, answer.completion_tokens]
+    return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
+
+
+def decoded(text: str) -> Generation:
+    """The answer that `encoded` wrote.
+
+    Raises:
+        ValueError: this is not what `encoded` writes.
+    """
+    try:
+        said, tokens, prompt_tokens, completion_tokens = json.loads(text)
+        if tokens is not None:
+            tokens = tuple(
+                Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
+                for piece, logprob, entropy, alternatives in tokens
+            )
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"not an answer: {text!r:.80}") from error
+    return Generation(said, tokens, prompt_tokens, completion_tokens)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    # mode=rw: a file that was deleted meanwhile is an error, not an empty database
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",
+        uri=True,
+        timeout=_PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+        made = Path(folder, "new")
+        with closing(sqlite3.connect(made)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA application_id = {_MARK}")
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute("CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL)")
+        try:
+            os.link(made, path)
+        except FileExistsError:
+            return  # another process was faster
+
+
+def _check_header(path: Path) -> None:
+    """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
+    with path.open("rb") as file:
+        head = file.read(100)
+    if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+        raise CacheUnreadable(
+            f"{path} is not an answer cache: it is not a SQLite file. It was left as it is; "
+            "choose another path, or move it away."
+        )
+    version, mark = struct.unpack_from(">I4xI", head, 60)
+    if mark != _MARK:
+        raise CacheUnreadable(
+            f"{path} is a SQLite file, but not an answer cache. It was left as it is; choose "
+            "another path."
+        )
+    if version != VERSION:
+        raise CacheUnreadable(
+            f"{path} is an answer cache of layout {version}; this version of ltrag_plugins "
+            f"reads layout {VERSION}. It was left as it is; choose another path."
+        )
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise CacheUnreadable(
+            f"the answer cache {path} cannot be used: {error}. Check that the file and its "
+            "folder can be written, that the disk has room, and that no other program holds "
+            "it locked; or choose another path."
+        ) from error
+    except OSError as error:
+        raise CacheUnreadable(
+            f"the answer cache {path} cannot be opened or made: {error}. Choose a path on a "
+            "local disk that can be written."
+        ) from error
+    except (sqlite3.DatabaseError, ValueError) as error:
+        raise CacheUnreadable(_corrupt(path, error)) from error
+
+
+def _corrupt(path: Path, what: object) -> str:
+    return (
+        f"the answer cache {path} is corrupt ({what}). It was left as it is; choose another "
+        "path, or rescue what is in it with: sqlite3 FILE .recover"
+    )

@@ -1,0 +1,224 @@
+"""The losses of a batch as a function of the feed-forward weights of a model's last layers.
+
+The model itself is never touched. `FeedForwardTail` works on a twin: modules, settings and
+hooks of its own over the caller's own weight memory, with eager attention (the one
+implementation that can be differentiated forward) and without dropout. The twin runs the
+model's own code from the embedding to the logits, so masks, sliding windows, rotary
+embeddings and soft caps are the model's own, whatever its family.
+
+Dtypes: the last layers, the final norm and the logits are computed in float32 whatever the
+dtype of the model (a bfloat16 product of gradients is good to about two digits); the layers
+below run in the model's dtype. Nothing is copied where the weights are float32 already.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from jaxtyping import Float
+
+from ltrag_plugins.errors import InvalidInput, NeedsGradients, missing_extra
+from ltrag_plugins.llm.tokens import TokenBatch
+
+try:
+    import torch
+    from torch import Tensor, nn
+    from torch.func import functional_call
+    from transformers import DynamicCache, PreTrainedModel
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+SUPPORTED = (
+    "Supported are causal language models of transformers that are a stack of `layers`, each "
+    "with a dense `mlp` of torch.nn.Linear with floating-point weights, under one "
+    "torch.nn.Linear head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others "
+    "(no mixture of experts, quantized weights or unmerged adapters). With any other model fit "
+    "the gate with gradients='never'."
+)
+
+WORTH_SHARING = 32
+"""Tokens that a shared prefix must save: the extra call that it takes costs about as many."""
+
+
+class FeedForwardTail:
+    """The losses of a batch as a function of the last layers' feed-forward matrices.
+
+    Raises:
+        NeedsGradients: the model has no such matrices; the message says what is supported.
+        InvalidInput: the model has fewer than `layers` layers, or `layers` is under 1.
+    """
+
+    def __init__(self, model: nn.Module, layers: int) -> None:
+        self._twin = _twin(model)
+        self._stack = _stack(self._twin)
+        if not 1 <= layers <= len(self._stack):
+            raise InvalidInput(
+                f"layers={layers}, but {type(model).__name__} has {len(self._stack)} layers; "
+                f"take 1 to {len(self._stack)} (default 4)."
+            )
+        self._head = _TargetHead(_head(self._twin))
+        self._twin.set_output_embeddings(self._head)
+        last = self._stack[-layers:]
+        self._below = len(self._stack) - layers
+        self._entered: list[Tensor] = []
+        self._resume_from: Tensor | None = None
+        last[0].register_forward_pre_hook(self._enter)
+        for layer in last:
+            layer.float().register_forward_pre_hook(_in_float32, with_kwargs=True)
+        parts = {part for layer in last for part in _feed_forward(layer)}
+        self.linears: dict[str, nn.Linear] = {
+            f"{name}.weight": module
+            for name, module in self._twin.named_modules()
+            if isinstance(module, nn.Linear) and module in parts
+        }
+        """The modules that hold the matrices, by parameter name, in the model's order."""
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The feed-forward matrices in float32, by their names in `model.named_parameters()`."""
+        return {name: linear.weight.detach() for name, linear in self.linears.items()}
+
+    @property
+    def entered(self) -> Float[Tensor, "batch time dim"]:
+        """The states that entered the last layers when the losses were last computed."""
+        return torch.cat([s.expand(len(self._entered[-1]), -1, -1) for s in self._entered], 1)
+
+    def resume_from(self, entered: Float[Tensor, "batch time dim"]) -> None:
+        """From here on leave out the layers below, and let these states enter the last ones."""
+        self._resume_from = entered
+        for index in range(self._below):
+            self._stack[index] = _Skipped()
+
+    def losses(
+        self, weights: Mapping[str, Tensor], batch: TokenBatch, *, shared: bool = True
+    ) -> Float[Tensor, " batch"]:
+        """Mean negative log-likelihood, in nats a token, of each instance's targets.
+
+        Logits are computed at the target positions only.
+
+        Args:
+            weights: what to take in the place of the model's own feed-forward matrices.
+            shared: compute what all prompts begin with (a chat template, instructions) once.
+                Losses, tangents and summed gradients are the same; what one instance's loss
+                says about activations there can no longer be told apart.
+
+        Raises:
+            InvalidInput: an instance has no targets, or is not padded on the right.
+        """
+        batch = batch.checked().to(self._twin.device)
+        start = batch.shared_prefix() if shared else 0
+        start = start if start * (len(batch.targets) - 1) >= WORTH_SHARING else 0
+        rows, columns = batch.targets.nonzero(as_tuple=True)
+        self._entered = []
+        cache = self._cache(weights, batch, start) if start else None
+        self._head.read_at = (rows, columns - 1 - start)
+        ids, mask = batch.input_ids[:, start:], batch.attention_mask
+        logits = self._run(weights, input_ids=ids, attention_mask=mask, past_key_values=cache)
+        target_logits = logits.gather(-1, batch.input_ids[rows, columns].unsqueeze(-1))
+        # subtracted first: what moves all logits alike would otherwise be multiplied by the
+        # rounding error of a sum over the vocabulary, 1e-5 in float32
+        surprise = (logits - target_logits).logsumexp(-1)
+        totals = surprise.new_zeros(len(ids)).index_add(0, rows, surprise)
+        return totals / batch.targets.sum(1)
+
+    def _cache(self, weights: Mapping[str, Tensor], batch: TokenBatch, time: int) -> DynamicCache:
+        """What the layers remember of the first tokens, for all instances."""
+        cache = DynamicCache(config=self._twin.config)
+        self._head.read_at = (slice(0), slice(0))
+        self._run(weights, input_ids=batch.input_ids[:1, :time], past_key_values=cache)
+        cache.batch_repeat_interleave(len(batch.input_ids))
+        return cache
+
+    def _run(self, weights: Mapping[str, Tensor], **arguments: Any) -> Tensor:
+        cached = arguments.get("past_key_values") is not None
+        return functional_call(
+            self._twin, dict(weights), kwargs={**arguments, "use_cache": cached}
+        ).logits
+
+    def _enter(self, module: nn.Module, positional: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._resume_from is not None:
+            return (self._resume_from, *positional[1:])
+        self._entered.append(positional[0])
+        return positional
+
+
+class _TargetHead(nn.Module):
+    """A head that computes the logits of some (row, column) positions only, in float32."""
+
+    def __init__(self, head: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = head.weight, head.bias
+        self.read_at: tuple[Any, Any] = (slice(None), slice(None))
+
+    def forward(self, hidden: Float[Tensor, "batch time dim"]) -> Float[Tensor, "... vocab"]:
+        bias = None if self.bias is None else self.bias.float()
+        return nn.functional.linear(hidden[self.read_at].float(), self.weight.float(), bias)
+
+
+class _Skipped(nn.Module):
+    def forward(self, hidden: Tensor, *positional: Any, **named: Any) -> Tensor:
+        return hidden
+
+
+def _twin(model: nn.Module) -> PreTrainedModel:
+    if not isinstance(model, PreTrainedModel):
+        raise _unsupported(model, "it is not a transformers.PreTrainedModel")
+    # deepcopy takes what it finds in the memo: the twin gets parameters of its own over the
+    # same memory, so its requires_grad, grad and dtype are not the caller's.
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for weight in model.parameters():
+        floating = weight.is_floating_point()
+        memo[id(weight)] = nn.Parameter(weight.detach(), False) if floating else weight
+    twin = copy.deepcopy(model, memo).eval()
+    twin.set_attn_implementation("eager")
+    return twin
+
+
+def _stack(model: PreTrainedModel) -> nn.ModuleList:
+    layers = getattr(model.get_decoder(), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise _unsupported(model, "its decoder has no list of `layers`")
+    for layer in layers:
+        if reason := _no_feed_forward(layer):
+            raise _unsupported(model, reason)
+    return layers
+
+
+def _head(model: PreTrainedModel) -> nn.Linear:
+    head = model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
+        raise _unsupported(model, "its head is not a plain torch.nn.Linear")
+    return head
+
+
+def _feed_forward(layer: nn.Module) -> list[nn.Linear]:
+    return [part for part in layer.get_submodule("mlp").children() if type(part) is nn.Linear]
+
+
+def _no_feed_forward(layer: nn.Module) -> str | None:
+    """Why the matrices of a layer's mlp cannot be had; None when they can."""
+    if not isinstance(mlp := getattr(layer, "mlp", None), nn.Module):
+        return "a layer has no `mlp`"
+    matrices = {id(weight) for weight in mlp.parameters() if weight.ndim > 1}
+    plain = {id(p.weight) for p in _feed_forward(layer) if p.weight.is_floating_point()}
+    if not matrices or matrices != plain:
+        return "the matrices of an `mlp` are not those of plain torch.nn.Linear modules"
+    return None
+
+
+def _in_float32(
+    module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    return _widened(positional), {key: _widened(value) for key, value in named.items()}
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_widened, value))
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _unsupported(model: object, reason: str) -> NeedsGradients:
+    return NeedsGradients(
+        f"the gradient term cannot be computed for {type(model).__name__}: {reason}. {SUPPORTED}"
+    )

@@ -1,0 +1,261 @@
+"""Any causal language model of transformers, run here: text, probabilities, gradients.
+
+What the prompts of one call share at their beginnings is computed once (see `trees`), and
+logits are computed only where they are read.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self, final
+
+import numpy as np
+
+from ltrag_plugins.errors import InvalidInput, missing_extra
+from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.llm.choosing import Reading, dice, readings
+from ltrag_plugins.llm.engine import Engine, Ids, Place
+from ltrag_plugins.llm.engines import best_engine
+from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
+from ltrag_plugins.llm.loading import fingerprint, load_model
+from ltrag_plugins.llm.prompting import Prompting, Scored, token_batches
+from ltrag_plugins.llm.spelling import Speller
+from ltrag_plugins.llm.writing import Row, WritingSettings, end_tokens, write
+from ltrag_plugins.types import Generation, GradientAgreement, Token
+
+try:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+
+@final
+class TransformersLLM:
+    """A causal language model with its weights at hand; a `GradientLLM`.
+
+    Prompts are wrapped in the tokenizer's chat template, as one user message, where it has
+    one. `Token.logprob`, `.entropy` and `.alternatives` (the five likeliest) are those of the
+    model's own distribution, whatever the temperature. The end-of-text token is neither in
+    the text nor in the tokens; `Generation.completion_tokens` counts it, as it counts what a
+    stop string cut off. A sample depends on the seed and the prompt, not on the rest of the
+    call: the same prompt twice with a seed gives the same text twice.
+
+    Calls from several threads take turns. The model handed in is not changed.
+
+    Args:
+        model: a causal language model in evaluation mode.
+        tokenizer: the one it was trained with.
+        chat: use the chat template; None: if there is one.
+        system: a system message before each prompt; needs the chat template.
+        batch_tokens: most tokens computed at once; None: 2,048 on the CPU, else 16,384.
+        share_prefixes: compute what prompts share once. The answers are the same either way.
+        label: what `name` starts with; None: the model's own name.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        chat: bool | None = None,
+        system: str | None = None,
+        batch_tokens: int | None = None,
+        share_prefixes: bool = True,
+        label: str | None = None,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self._prompting = Prompting.of(tokenizer, model.config, chat=chat, system=system)
+        self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
+        self._share = share_prefixes
+        self._lock = threading.RLock()
+        self._engine: Engine | None = None
+        self._spellings: dict[int, str] = {}
+        self._label = label or Path(model.config.name_or_path or type(model).__name__).name
+        self._name: str | None = None
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        *,
+        device: str = "auto",
+        dtype: str | torch.dtype = "auto",
+        chat: bool | None = None,
+        system: str | None = None,
+        batch_tokens: int | None = None,
+        share_prefixes: bool = True,
+    ) -> Self:
+        """From a folder in transformers' format, a hub name, or a ``.gguf`` file.
+
+        Args:
+            source: where the weights are.
+            device: "auto" takes CUDA if there is one, else MPS, else the CPU.
+            dtype: "auto" takes float32 on the CPU and half precision elsewhere.
+            chat, system, batch_tokens, share_prefixes: as for the class.
+
+        Raises:
+            InvalidInput: there is no model at `source`, or no such dtype.
+        """
+        model, tokenizer = load_model(source, device=device, dtype=dtype)
+        return cls(
+            model,
+            tokenizer,
+            chat=chat,
+            system=system,
+            batch_tokens=batch_tokens,
+            share_prefixes=share_prefixes,
+            label=Path(source).stem if str(source).endswith(".gguf") else Path(source).name,
+        )
+
+    @property
+    def name(self) -> str:
+        """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
+        if self._name is None:
+            dtype = str(self.model.dtype).removeprefix("torch.")
+            weights = fingerprint(self.model)
+            self._name = f"{self._label}@{weights}/{dtype}/{self._prompting.name}"
+        return self._name
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        max_tokens: int = 64,
+        stop: Sequence[str] = (),
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts; see `LLM`.
+
+        Raises:
+            PromptTooLong: a prompt and `max_tokens` exceed what the model reads.
+            InvalidInput: a setting is out of range.
+        """
+        settings = WritingSettings(max_tokens, tuple(stop), temperature)
+        # with a seed or without sampling the same prompt has the same answer: written once
+        once = list(prompts)
+        if temperature == 0 or seed is not None:
+            once = list(dict.fromkeys(once))
+        sequences = [self._prompting.ids(prompt) for prompt in once]
+        for prompt, ids in zip(once, sequences, strict=True):
+            self._prompting.check(prompt, len(ids), max_tokens)
+        throws = [dice(prompt, seed) for prompt in once]
+        written = self._written(sequences, throws, settings)
+        if len(once) == len(prompts):
+            return written
+        place = {prompt: i for i, prompt in enumerate(once)}
+        return [written[place[prompt]] for prompt in prompts]
+
+    def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
+        """The continuations, each with the log-probabilities of its tokens after its prompt.
+
+        A continuation is cut into tokens on its own, so that the prompt's tokens are those
+        of `generate`; where a word would go on across the seam, start the continuation with
+        its space. The end-of-text token is not scored.
+
+        Raises:
+            PromptTooLong: a prompt and its continuation exceed what the model reads.
+            InvalidInput: there are not as many continuations as prompts.
+        """
+        cut = self._prompting.scored(prompts, continuations)
+        found = iter(self._read([one for one in cut if one.continuation]))
+        return [
+            Generation(
+                text,
+                tuple(map(self._token, one.pieces, next(found))) if one.continuation else (),
+                prompt_tokens=len(one.prompt),
+                completion_tokens=len(one.continuation),
+            )
+            for text, one in zip(continuations, cut, strict=True)
+        ]
+
+    def mean_gradient(
+        self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
+    ) -> Direction:
+        """See `GradientLLM` and `gradients.mean_gradient`."""
+        cut = self._prompting.scored(prompts, continuations)
+        with self._lock:
+            batches = (batch for _, batch in self._batches(cut))
+            return mean_gradient(self.model, batches, layers=layers)
+
+    def gradient_agreement(
+        self,
+        prompts: Sequence[str],
+        continuations: Sequence[str],
+        *,
+        along: Direction,
+        cosine: bool = False,
+        layers: int = 4,
+    ) -> list[GradientAgreement]:
+        """See `GradientLLM` and `gradients.gradient_agreement`."""
+        cut = self._prompting.scored(prompts, continuations)
+        found: dict[int, GradientAgreement] = {}
+        with self._lock:
+            for members, batch in self._batches(cut):
+                agreements = gradient_agreement(
+                    self.model, batch, along=along, cosine=cosine, layers=layers
+                )
+                found.update(zip(members, agreements, strict=True))
+        return [found[i] for i in range(len(prompts))]
+
+    def __repr__(self) -> str:
+        return f"TransformersLLM({self._label!r}, device={str(self.model.device)!r})"
+
+    def _written(
+        self,
+        sequences: Sequence[Ids],
+        throws: Sequence[np.random.Generator],
+        settings: WritingSettings,
+    ) -> list[Generation]:
+        ends = end_tokens(self.model, self.tokenizer)
+        written: dict[int, Generation] = {}
+        with self._lock, torch.inference_mode():
+            for writing in self._running().write(sequences):
+                rows = [
+                    Row(i, Speller(self.tokenizer, sequences[i]), throws[i], settings)
+                    for i in writing.members
+                ]
+                write(writing, rows, ends)
+                for row in rows:
+                    read = len(sequences[row.member])
+                    written[row.member] = row.generation(read, self._token)
+        return [written[i] for i in range(len(sequences))]
+
+    def _read(self, cut: Sequence[Scored]) -> list[list[Reading]]:
+        sequences = [one.prompt + one.continuation for one in cut]
+        first = [len(one.prompt) for one in cut]
+        found: dict[Place, Reading] = {}
+        with self._lock, torch.inference_mode():
+            for places, logits in self._running().read(sequences, first):
+                targets = torch.tensor([sequences[i][place] for i, place in places])
+                found.update(zip(places, readings(logits, targets.to(logits.device)), strict=True))
+        return [
+            [found[i, place] for place in range(start, len(sequence))]
+            for i, (start, sequence) in enumerate(zip(first, sequences, strict=True))
+        ]
+
+    def _batches(self, cut: Sequence[Scored]) -> Iterator[tuple[list[int], TokenBatch]]:
+        return token_batches(cut, batch_tokens=self._batch_tokens, device=self.model.device)
+
+    def _running(self) -> Engine:
+        if self.model.training:
+            raise InvalidInput(
+                f"{self._label} is in training mode, where dropout would change its answers; "
+                "call model.eval() first."
+            )
+        if self._engine is None:
+            self._engine = best_engine(
+                self.model, batch_tokens=self._batch_tokens, share=self._share
+            )
+        return self._engine
+
+    def _token(self, piece: str, reading: Reading) -> Token:
+        alternatives = tuple((self._spelled(t), logprob) for t, logprob in reading.likeliest)
+        return Token(piece, reading.logprob, reading.entropy, alternatives)
+
+    def _spelled(self, token: int) -> str:
+        if token not in self._spellings:
+            self._spellings[token] = str(self.tokenizer.decode([token]))
+        return self._spellings[token]

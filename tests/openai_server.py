@@ -1,0 +1,76 @@
+"""A small OpenAI-compatible server on this machine: what it writes is a Python function."""
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Reply = tuple[str, float]
+"""(text, probability of each of its tokens)."""
+
+
+@contextmanager
+def openai_server(reply: Callable[[str], Reply]) -> Iterator[tuple[str, list[str]]]:
+    """Its base URL, and the prompts it was asked, while it runs."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = body["messages"][-1]["content"]
+            asked.append(prompt)
+            self._send(200, _completion(*reply(prompt)))
+
+        def _send(self, status: int, value: object) -> None:
+            content = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _completion(text: str, probability: float) -> dict[str, object]:
+    pieces = [piece if i == 0 else f" {piece}" for i, piece in enumerate(text.split(" "))]
+    logprob = math.log(probability)
+    content = [
+        {
+            "token": piece,
+            "logprob": logprob,
+            "bytes": list(piece.encode()),
+            "top_logprobs": [
+                {"token": piece, "logprob": logprob, "bytes": None},
+                {"token": " other", "logprob": math.log(1 - probability), "bytes": None},
+            ],
+        }
+        for piece in pieces
+    ]
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "scripted",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": "stop",
+                "message": {"role": "assistant", "content": text},
+                "logprobs": {"content": content},
+            }
+        ],
+        "usage": {"prompt_tokens": 9, "completion_tokens": len(pieces), "total_tokens": 0},
+    }

@@ -1,0 +1,313 @@
+"""`ltrag gate ...` against a real HTTP server: the answers, the files, the exit codes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from openai_server import openai_server
+from typer.testing import CliRunner
+
+from ltrag_plugins.cli import app
+from ltrag_plugins.gece import score_questions
+from ltrag_plugins.types import Question
+
+KNOWN = {f"who wrote book {i}?": f"Author {i}" for i in range(0, 40, 2)}
+"""What the server knows by heart; every other answer it gets wrong, and is unsure of."""
+
+
+def write(prompt: str) -> tuple[str, float]:
+    question = prompt.partition("Question: ")[2].partition("\n")[0]
+    number = question.removeprefix("who wrote book ").rstrip("?")
+    if "text above" in prompt:  # it reads what it is shown
+        return f"Author {number}", 0.9
+    return (KNOWN[question], 0.95) if question in KNOWN else ("some other person", 0.4)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with openai_server(write) as (url, asked):
+        yield url, asked
+
+
+@pytest.fixture(scope="module")
+def model(server):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "not-a-secret")
+        yield f"openai:scripted@{server[0]}"
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    lines = [
+        json.dumps({"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]})
+        for i in range(40)
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory):
+    path = tmp_path_factory.mktemp("passages") / "pool.jsonl"
+    lines = (json.dumps({"text": f"book {i} was written by Author {i}"}) for i in range(40))
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def ltrag(*arguments: object, env: dict[str, str] | None = None):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
+
+
+def fit(path: Path, model: str, *more: object, env: dict[str, str] | None = None):
+    """With one signal as the scorer: nothing to learn, so it is quick."""
+    return ltrag("gate", "fit", path, "--model", model, "--scorer", "product", *more, env=env)
+
+
+@pytest.fixture(scope="module")
+def fitted(questions, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted") / "deep" / "gate"
+    result = fit(questions, model, "--rate", 0.5, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return result, folder
+
+
+@pytest.fixture
+def gate(fitted):
+    return fitted[1]
+
+
+def test_a_fit_prints_its_report_and_saves_the_gate(fitted):
+    result, folder = fitted
+    assert "AUROC, direct answer fails         1.000" in result.stdout
+    assert "accuracy, never retrieving         0.500" in result.stdout
+    assert result.stderr == f"ltrag: the gate is in {folder}\n"
+    assert {path.name for path in folder.iterdir()} >= {"gate.json", "gate.safetensors"}
+
+
+def test_json_is_all_there_is_on_stdout(questions, model, tmp_path):
+    out = tmp_path / "gate"
+    result = ltrag("gate", "fit", questions, "--model", model, "--json", "--out", out)
+    report = json.loads(result.stdout)
+    assert report["questions"] == 40
+    assert report["tier"] == "probabilities"
+    assert report["scorer"] == "fitted"
+    assert report["direct_accuracy"] == 0.5
+    assert report["retrieval_accuracy"] is None
+
+
+def test_with_passages_the_fit_answers_with_retrieval_too(questions, passages, model, tmp_path):
+    arguments = ["--passages", passages, "--k", 1, "--rate", 0.5, "--json"]
+    result = fit(questions, model, *arguments, "--out", tmp_path / "gate")
+    report = json.loads(result.stdout)
+    assert report["retrieval_accuracy"] == 1.0
+    assert report["direct_accuracy"] == 0.5
+    assert report["accuracy"]["value"] == 1.0
+
+
+def test_the_passages_of_the_questions_do_as_well(model, tmp_path):
+    path = tmp_path / "questions.jsonl"
+    records = [
+        {
+            "question": f"who wrote book {i}?",
+            "answers": [f"Author {i}"],
+            "passages": [{"text": f"book {i} was written by Author {i}"}],
+        }
+        for i in range(24)
+    ]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    result = fit(path, model, "--json", "--out", tmp_path / "gate")
+    assert json.loads(result.stdout)["retrieval_accuracy"] == 1.0
+
+
+def test_k_is_how_many_passages_an_answer_is_shown(questions, passages, model, server, tmp_path):
+    shown = {}
+    for k in (1, 3):
+        server[1].clear()
+        arguments = ["--passages", passages, "--k", k]
+        assert fit(questions, model, *arguments, "--out", tmp_path / "g").exit_code == 0
+        shown[k] = {p.count("was written by") for p in server[1] if "text above" in p}
+    assert shown == {1: {1}, 3: {3}}
+
+
+def test_limit_takes_the_first_questions(questions, model, tmp_path):
+    result = fit(questions, model, "--limit", 22, "--json", "--out", tmp_path / "gate")
+    assert json.loads(result.stdout)["questions"] == 22
+
+
+def test_with_a_cache_nothing_is_asked_twice(questions, model, server, tmp_path):
+    arguments = ["--cache", tmp_path / "answers.sqlite", "--json"]
+    first = fit(questions, model, *arguments, "--out", tmp_path / "one")
+    server[1].clear()
+    second = fit(questions, model, *arguments, "--out", tmp_path / "two")
+    assert second.stdout == first.stdout
+    assert server[1] == []
+
+
+def test_explain_says_what_speaks_for_the_decision(gate, model):
+    knows, guesses = (
+        ltrag("gate", "explain", f"who wrote book {i}?", "--gate", gate, "--model", model)
+        for i in (4, 5)
+    )
+    assert knows.stdout.startswith("answer directly: ")
+    assert "draft: 'Author 4'" in knows.stdout
+    assert guesses.stdout.startswith("retrieve: ")
+    assert "mean_logprob" in guesses.stdout
+
+
+def test_explain_as_json_is_the_decision(gate, model):
+    question = "who wrote book 5?"
+    result = ltrag("gate", "explain", question, "--gate", gate, "--model", model, "--json")
+    decision = json.loads(result.stdout)
+    assert decision["question"] == question
+    assert decision["answer"] == "some other person"
+    assert decision["retrieve"] is True
+    assert decision["ingredients"]["mean_probability"] == pytest.approx(-0.4, abs=1e-6)
+
+
+def test_decide_gives_one_json_line_for_each_question_in_order(gate, questions, model):
+    result = ltrag("gate", "decide", questions, "--gate", gate, "--model", model, "--batch", 7)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line["id"] for line in lines] == [f"q{i}" for i in range(40)]
+    assert [line["retrieve"] for line in lines] == [i % 2 == 1 for i in range(40)]
+    assert "20 of 40 questions retrieve" in result.stderr
+
+
+def test_score_without_gradients_shows_the_formula_of_the_paper(questions, model, tmp_path):
+    out = tmp_path / "scores.jsonl"
+    arguments = ["--model", model, "--without-semantics", "--out", out, "--limit", 4]
+    result = ltrag("gate", "score", questions, *arguments)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    for record in records:
+        apart = abs(record["meteor"] - record["mean_probability"])
+        assert record["gece"] == pytest.approx(apart / record["word_frequency"])
+    assert [record["id"] for record in records] == ["q0", "q1", "q2", "q3"]
+    assert [record["mean_probability"] for record in records] == pytest.approx([0.95, 0.4] * 2)
+
+
+def test_without_statistics_the_frequency_does_not_divide(questions, model):
+    flags = ["--without-semantics", "--without-statistics", "--quality", "chrf", "--json"]
+    result = ltrag("gate", "score", questions, "--model", model, *flags, "--limit", 1)
+    record = json.loads(result.stdout)
+    assert record["quality"] == "chrf"
+    assert record["gece"] == pytest.approx(abs(record["meteor"] - 0.95))
+
+
+def test_a_score_table_shows_every_ingredient(questions, model):
+    arguments = ["--model", model, "--without-semantics", "--limit", 2]
+    result = ltrag("gate", "score", questions, *arguments)
+    for title in ("question", "GECE", "METEOR", "mean p", "word freq.", "gradient"):
+        assert title in result.stdout
+    assert "who wrote book 1?" in result.stdout
+
+
+def test_progress_is_on_stderr_and_only_for_a_terminal(questions, model, tmp_path):
+    arguments = ["--json", "--out", tmp_path / "gate"]
+    silent = fit(questions, model, *arguments)
+    shown = fit(questions, model, *arguments, env={"TTY_COMPATIBLE": "1"})
+    assert "40/40" in shown.stderr
+    assert "40/40" not in silent.stderr
+    assert shown.stdout == silent.stdout
+
+
+def test_a_model_without_gradients_is_refused_before_it_is_asked(questions, model, server):
+    server[1].clear()
+    result = ltrag("gate", "score", questions, "--model", model)
+    assert result.exit_code == 1
+    assert "has no gradients" in result.stderr
+    assert "--without-semantics" in result.stderr
+    assert server[1] == []
+
+
+def test_a_server_is_never_reached_because_a_gate_folder_says_so(gate, model, server, tmp_path):
+    # whoever made the folder would choose where the key in the environment goes
+    url = model.partition("@")[2]
+    assert url not in (gate / "command.json").read_text(encoding="utf-8")
+    notes = {"model": model, "encoder": "none"}
+    gate = shutil.copytree(gate, tmp_path / "foreign")
+    (gate / "command.json").write_text(json.dumps(notes), encoding="utf-8")
+    server[1].clear()
+    result = ltrag("gate", "explain", "who wrote book 1?", "--gate", gate)
+    assert result.exit_code == 1
+    assert "add --model" in result.stderr
+    assert server[1] == []
+
+
+def test_a_gate_of_another_model_is_refused(gate, server):
+    model = f"openai:another@{server[0]}"
+    result = ltrag("gate", "explain", "who wrote book 1?", "--gate", gate, "--model", model)
+    assert result.exit_code == 1
+    assert "was fitted with llm" in result.stderr
+    assert result.stdout == ""
+
+
+# --- as a program
+
+
+def started(*arguments: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ltrag_plugins.cli", *map(str, arguments)],
+        env={**os.environ, "OPENAI_API_KEY": "not-a-secret"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
+    came, go_on = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> tuple[str, float]:
+        came.set()
+        go_on.wait(60)
+        return "late", 0.5
+
+    with openai_server(slow) as (url, _):
+        arguments = ["gate", "fit", questions, "--model", f"openai:slow@{url}"]
+        process = started(*arguments, "--out", tmp_path / "gate")
+        assert came.wait(60), process.communicate()
+        process.send_signal(signal.SIGINT)
+        go_on.set()  # requests that are under way may end
+        stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert (stdout, stderr) == ("", "ltrag: stopped\n")
+    assert not (tmp_path / "gate").exists()
+
+
+def test_a_reader_that_leaves_early_is_no_error(gate, questions, model):
+    process = started("gate", "decide", questions, "--gate", gate, "--model", model)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 1
+
+
+def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
+    # the fixture only sees to it that the weights are converted before the program looks
+    path = tmp_path / "questions.jsonl"
+    capitals = {"France": "Paris", "Japan": "Tokyo", "Peru": "Lima"}
+    records = [
+        {"question": f"What is the capital of {country}?", "answers": [city]}
+        for country, city in capitals.items()
+    ]
+    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    process = started("gate", "score", path, "--json")
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    found = [json.loads(line) for line in stdout.splitlines()]
+    assert len(found) == 3
+    scores = score_questions(
+        [Question(r["question"], tuple(r["answers"])) for r in records], llm=smollm2
+    )
+    for record, score in zip(found, scores, strict=True):
+        assert record["gece"] == pytest.approx(score.value, rel=1e-3)
+        assert record["gradient_agreement"] == pytest.approx(score.gradient_agreement, rel=1e-3)

@@ -1,0 +1,259 @@
+"""Every bad input is a named error that says what to do, seen where users meet it: at the gate."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.errors import (
+    CalibrationError,
+    EmptyQuestion,
+    InvalidInput,
+    InvalidLogProbability,
+    MissingReferences,
+    ModelError,
+    ModelFailed,
+    NeedsGradients,
+    NoTokenProbabilities,
+    PromptTooLong,
+    RetrieverFailed,
+)
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece import Evidence, GECEGate, GECESettings
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Question, Token
+from tests.gece_parts import Letters, answer, honest_llm, questions, said
+
+PRODUCT = GECESettings(scorer="product")
+KNOWN = "What is the colour of house 100?"
+
+
+class Unchecked:
+    """A provider whose numbers nobody looked at; `change` spoils a generation."""
+
+    name = "honest"
+
+    def __init__(self, change: Callable[[Generation], Generation]) -> None:
+        self.change = change
+
+    def generate(self, prompts, **settings) -> list[Generation]:
+        return [self.change(answer(prompt)) for prompt in prompts]
+
+
+def with_logprob(logprob: float) -> Callable[[Generation], Generation]:
+    return lambda g: replace(g, tokens=tuple(Token(t.text, logprob) for t in g.tokens or ()))
+
+
+def without_tokens(generation: Generation) -> Generation:
+    return replace(generation, tokens=None)
+
+
+@pytest.fixture(scope="module")
+def gate() -> GECEGate:
+    return GECEGate.fit(questions(), llm=honest_llm(), target_rate=0.5, settings=PRODUCT)
+
+
+def refused(error, match, **fit):
+    """`fit` raises, and the model was not asked for nothing."""
+    llm = honest_llm()
+    with pytest.raises(error, match=match):
+        GECEGate.fit(**{"questions": questions(), "llm": llm, "settings": PRODUCT} | fit)
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("question", ["", "  \n\t", "?!", "...", "🙂"])
+def test_a_question_without_words(gate, question):
+    calls = len(gate.world.llm.calls)
+    with pytest.raises(EmptyQuestion, match="ask something"):
+        gate.decide(question)
+    assert len(gate.world.llm.calls) == calls
+    refused(EmptyQuestion, "ask something", questions=[*questions(), Question(question, ("x",))])
+
+
+@pytest.mark.parametrize("question", [None, 7, ["Who?"]])
+def test_a_question_that_is_no_string(gate, question):
+    with pytest.raises(InvalidInput, match="a question is a string"):
+        gate.decide(question)
+
+
+def test_a_question_of_twenty_thousand_words(gate):
+    long = "why " * 20_000
+    with pytest.raises(PromptTooLong, match=r"20000 words, the gate takes 2000\. Shorten it"):
+        gate.decide(long)
+    refused(PromptTooLong, "max_words", questions=[*questions(), Question(long, ("x",))])
+
+
+def test_a_longer_question_where_the_model_reads_it():
+    settings = replace(PRODUCT, max_words=3000)
+    gate = GECEGate.fit(questions(), llm=honest_llm(), settings=settings)
+    assert gate.decide("why " * 2500 + KNOWN).draft.text == "white"
+
+
+def test_no_calibration_questions():
+    refused(CalibrationError, "no calibration questions; a gate needs at least 20", questions=[])
+
+
+def test_fewer_than_twenty_calibration_questions():
+    refused(CalibrationError, "19 calibration questions.*better 200", questions=questions(19))
+
+
+def test_calibration_questions_that_are_plain_strings():
+    refused(InvalidInput, r"Question\(text, answers\)", questions=["Who?"] * 20)
+
+
+def test_a_calibration_question_without_accepted_answers():
+    bare = [*questions(), Question("Who wrote Emma?", id="q-61")]
+    refused(MissingReferences, "'q-61' has no accepted answers", questions=bare)
+    bare[-1] = replace(bare[-1], id="")
+    refused(MissingReferences, "Who wrote Emma", questions=bare)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "remedy"),
+    [("red", "right", "harder questions"), ("none", "wrong", "Always retrieve")],
+)
+@pytest.mark.parametrize("exceptions", [0, 1])
+def test_a_model_that_is_right_or_wrong_on_all_of_them(text, kind, remedy, exceptions):
+    other = {"right": "none", "wrong": "red"}[kind]
+    calibration = [Question(f"What colour is house {i}?", ("red",)) for i in range(30)]
+
+    def always(prompt):
+        return said(other if exceptions and "house 3?" in prompt else text, -0.1)
+
+    with pytest.raises(CalibrationError, match=f"{kind} on .nearly. all 30.*{remedy}"):
+        GECEGate.fit(calibration, llm=ScriptedLLM(always))
+
+
+@pytest.mark.parametrize("logprob", [math.nan, 0.7])
+def test_log_probabilities_that_are_none(gate, logprob):
+    broken = Unchecked(with_logprob(logprob))
+    with pytest.raises(InvalidLogProbability, match="natural logarithms"):
+        GECEGate.fit(questions(), llm=broken, settings=PRODUCT)
+    with pytest.raises(InvalidLogProbability, match="natural logarithms"):
+        replace(gate, world=World(llm=broken)).decide(KNOWN)
+
+
+def test_the_remedy_of_a_gate_on_text_works_on_such_a_model():
+    broken = Unchecked(with_logprob(math.nan))
+    settings = GECESettings(scorer="word_frequency", tier="text")
+    assert GECEGate.fit(questions(), llm=broken, settings=settings).decide(KNOWN).tier == "text"
+
+
+def test_minus_infinity_is_very_uncertain_and_no_error(gate):
+    hopeless = replace(gate, world=World(llm=Unchecked(with_logprob(-math.inf))))
+    with pytest.raises(NoTokenProbabilities, match="alternatives"):
+        hopeless.decide(KNOWN)  # the gate was fitted on alternatives too
+    sure = GECEGate.fit(
+        questions(),
+        llm=Unchecked(lambda g: with_logprob(g.tokens[0].logprob)(g)),
+        settings=PRODUCT,
+        target_rate=0.5,
+    )
+    assert replace(sure, world=hopeless.world).decide(KNOWN).retrieve
+
+
+def test_missing_token_probabilities(gate):
+    silent = Unchecked(without_tokens)
+    with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
+        replace(gate, world=World(llm=silent)).decide(KNOWN)
+    with pytest.raises(NoTokenProbabilities, match="tier='text'"):
+        GECEGate.fit(questions(), llm=silent, settings=replace(PRODUCT, tier="probabilities"))
+    with pytest.raises(CalibrationError, match=r"'product'.*gives token probabilities"):
+        GECEGate.fit(questions(), llm=silent, settings=PRODUCT)
+
+
+def test_a_retriever_that_raises_during_the_fit():
+    class Down:
+        def search(self, queries, k):
+            raise OSError("disk gone")
+
+    with pytest.raises(RetrieverFailed, match="disk gone") as caught:
+        GECEGate.fit(questions(), llm=honest_llm(), retriever=Down(), settings=PRODUCT)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_model_that_raises_during_the_fit():
+    def refuse(prompt):
+        raise PermissionError("no key")
+
+    with pytest.raises(ModelFailed, match="no key") as caught:
+        GECEGate.fit(questions(), llm=ScriptedLLM(refuse))
+    assert isinstance(caught.value.__cause__, PermissionError)
+
+
+def test_an_encoder_that_gives_nan():
+    class Broken(Letters):
+        def encode(self, texts):
+            return super().encode(texts) * np.nan
+
+    with pytest.raises(ModelError, match="encoder"):
+        GECEGate.fit(questions(), llm=honest_llm(), encoder=Broken(), settings=PRODUCT)
+
+
+@pytest.mark.parametrize(
+    ("targets", "match"),
+    [
+        ({"target_rate": 1.2}, r"target_rate must lie in \[0, 1\], got 1.2"),
+        ({"target_accuracy": -1}, "target_accuracy must lie"),
+        ({"target_rate": math.nan}, "target_rate must lie"),
+        ({"target_rate": 0.2, "target_accuracy": 0.9}, "not both"),
+    ],
+    ids=str,
+)
+def test_targets_that_cannot_be(targets, match):
+    refused(InvalidInput, match, **targets)
+
+
+def test_an_accuracy_that_cannot_be_reached():
+    with pytest.raises(CalibrationError, match=r"out of reach.*Ask for less"):
+        GECEGate.fit(
+            questions(),
+            llm=honest_llm(),
+            settings=PRODUCT,
+            target_accuracy=0.99,
+            retrieved_answers=["no idea"] * 60,
+        )
+
+
+@pytest.mark.parametrize("count", [0, 59, 61])
+def test_retrieved_answers_of_another_length(count):
+    refused(
+        InvalidInput, f"{count} retrieved_answers for 60 questions", retrieved_answers=["x"] * count
+    )
+
+
+@pytest.mark.parametrize("scorer", ["fitted", "gece", "gradient_dot"])
+def test_gradients_from_a_model_without_weights(scorer):
+    settings = GECESettings(scorer=scorer, gradients="always")
+    refused(NeedsGradients, r"honest has no gradients.*TransformersLLM", settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        (GECESettings(scorer="perplexity"), "no scorer 'perplexity'; there are fitted, gece, mean"),
+        (GECESettings(scorer="disagreement"), "samples=3"),
+        (GECESettings(scorer="gece"), "gradients='always'.*semantics=False"),
+        (GECESettings(scorer="gradient_dot"), "gradients='always'"),
+        (GECESettings(scorer="gradient_cosine", gradients="always"), "agreement='cosine'"),
+    ],
+    ids=lambda value: getattr(value, "scorer", ""),
+)
+def test_a_scorer_that_these_settings_cannot_feed_is_refused_before_the_model_is_asked(
+    settings, match
+):
+    refused(CalibrationError, match, settings=settings)
+
+
+def test_gradients_if_they_pay_do_without_them_on_a_model_that_has_none():
+    gate = GECEGate.fit(questions(), llm=honest_llm(), settings=replace(PRODUCT, gradients="auto"))
+    assert (gate.along, gate.report.tier) == (None, "probabilities")
+
+
+def test_evidence_without_the_embeddings_of_the_fit():
+    gate = GECEGate.fit(questions(20), llm=honest_llm(), encoder=Letters())
+    item = Evidence(KNOWN, answer(f"Question: {KNOWN}\nAnswer:"))
+    with pytest.raises(InvalidInput, match=r"20 columns and got 0.*Evidence\.vectors"):
+        gate.judge(item)

@@ -1,0 +1,310 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece import SIGNALS, GECEGate, GECESettings, WordFrequencies, fit_outcomes
+from ltrag_plugins.gece.training import cross_calibrated
+from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
+from ltrag_plugins.types import Generation, GradientAgreement
+from tests.gece_parts import honest_llm, ladder, outcomes
+
+PRODUCT = GECESettings(scorer="product")
+"""A gate on one signal: its scores are known without a fit, and it is quick."""
+
+
+def scores_of(fitted, recorded) -> np.ndarray:
+    gate = GECEGate(fitted, World(llm=honest_llm()), None)
+    return np.array([gate.judge(o.evidence).score for o in recorded])
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.2, 0.5, 0.83, 1.0])
+def test_the_target_rate_is_the_share_that_retrieves(rate):
+    recorded = ladder(40)
+    fitted, report = fit_outcomes(recorded, target_rate=rate, settings=PRODUCT)
+    retrieved = (scores_of(fitted, recorded) >= fitted.threshold).sum()
+    assert abs(retrieved - rate * 40) <= 1
+    assert report.retrieval_rate.value == pytest.approx(retrieved / 40)
+    assert report.target == f"target rate {rate:g}"
+
+
+def test_one_in_five_retrieves_where_nothing_else_is_asked_for():
+    assert fit_outcomes(ladder(40), settings=PRODUCT)[1].retrieval_rate.value == pytest.approx(0.2)
+
+
+def test_a_target_accuracy_is_met_among_the_answers_given_directly():
+    recorded = ladder(40)
+    fitted, report = fit_outcomes(recorded, target_accuracy=0.9, settings=PRODUCT)
+    kept = scores_of(fitted, recorded) < fitted.threshold
+    right = np.array([o.right for o in recorded])
+    assert right[kept].mean() >= 0.9
+    assert report.kept_accuracy.value == pytest.approx(right[kept].mean())
+    # brute force: every larger set of the surest answers falls short
+    order = np.argsort(scores_of(fitted, recorded))
+    for more in range(kept.sum() + 1, 41):
+        assert right[order[:more]].mean() < 0.9
+
+
+def test_a_target_accuracy_is_met_among_all_answers_where_retrieval_was_tried():
+    certainty = np.linspace(0.95, 0.05, 40)
+    fails, mended = (np.arange(40) >= 20).astype(int), np.ones(40, dtype=int)
+    recorded = outcomes(fails, certainty, mended=mended)
+    _, report = fit_outcomes(recorded, target_accuracy=0.75, settings=PRODUCT)
+    assert report.accuracy.value == pytest.approx(0.75)
+    assert report.retrieval_rate.value == pytest.approx(10 / 40)
+
+
+def test_an_accuracy_out_of_reach_is_refused_with_the_best_there_is():
+    recorded = outcomes(
+        [0] * 20 + [1] * 20, np.linspace(0.95, 0.05, 40), mended=[1] * 30 + [0] * 10
+    )
+    with pytest.raises(CalibrationError, match=r"0\.99 is out of reach.*best .* is 0\.750, at 50%"):
+        fit_outcomes(recorded, target_accuracy=0.99, settings=PRODUCT)
+
+
+def test_where_everything_retrieves_no_accuracy_is_made_up_for_direct_answers():
+    _, report = fit_outcomes(ladder(40), target_rate=1.0, settings=PRODUCT)
+    assert report.kept_accuracy is None
+    assert "no such questions" in str(report)
+
+
+def test_the_report_is_strict_json():
+    for rate in (0.0, 0.5, 1.0):
+        _, report = fit_outcomes(ladder(40), target_rate=rate, settings=PRODUCT)
+        text = json.dumps(report.as_dict(), allow_nan=False)
+        assert json.loads(text)["threshold"] == (None if rate in (0.0, 1.0) else report.threshold)
+
+
+def test_ties_that_miss_the_rate_are_reported_and_none_is_cut_in_two():
+    recorded = outcomes([0] * 15 + [1] * 15, [0.9] * 12 + [0.4] * 18)
+    fitted, report = fit_outcomes(recorded, target_rate=0.2, settings=PRODUCT)
+    assert report.retrieval_rate.value == 0
+    assert any("many scores are equal" in note for note in report.notes)
+    assert fitted.threshold == np.inf
+
+
+@pytest.fixture(scope="module")
+def fitted_on_ladder():
+    return fit_outcomes(ladder(60), target_rate=0.3)
+
+
+def test_the_fitted_gate_finds_what_the_signals_tell(fitted_on_ladder):
+    _, report = fitted_on_ladder
+    assert report.auroc.value > 0.9
+    assert report.tier == "probabilities"
+    assert report.objective == "failure"
+    assert report.retrieval_rate.value == pytest.approx(0.3)
+
+
+def test_the_same_seed_gives_the_same_gate_bit_for_bit(fitted_on_ladder):
+    fitted, report = fitted_on_ladder
+    again, report_again = fit_outcomes(ladder(60), target_rate=0.3)
+    assert report_again == report
+    assert scores_of(again, ladder(60)).tobytes() == scores_of(fitted, ladder(60)).tobytes()
+    assert again.threshold == fitted.threshold
+
+
+def test_features_that_are_noise_get_an_honest_auroc():
+    rng = np.random.default_rng(1)
+    recorded = outcomes(
+        rng.integers(0, 2, size=80), rng.uniform(0.05, 0.95, size=80), extra=rng.normal(size=80)
+    )
+    fitted, report = fit_outcomes(recorded)
+    assert report.auroc.low < 0.5 < report.auroc.high
+    # the same model, asked about the questions it was fitted on, would claim far more
+    fails = [not o.right for o in recorded]
+    assert auroc(scores_of(fitted, recorded), fails) > report.auroc.high
+
+
+def test_the_figures_are_those_of_the_metrics():
+    recorded = ladder(40)
+    fitted, report = fit_outcomes(recorded, settings=PRODUCT)
+    # one plain signal is the same whether or not its question was held out
+    scores, fails = scores_of(fitted, recorded), np.array([int(not o.right) for o in recorded])
+    assert report.signal_aurocs["product"] == auroc(scores, fails)
+    assert report.auroc == bootstrap_interval(scores, fails, statistic=auroc, resamples=500, seed=0)
+    unseen = cross_calibrated(scores, fails, "platt", folds=5, seed=0)
+    assert report.ece == expected_calibration_error(unseen, fails)
+    assert report.direct_accuracy == 1 - fails.mean()
+
+
+def test_the_calibration_error_of_an_isotonic_fit_is_not_that_of_its_own_questions():
+    rng = np.random.default_rng(0)
+    recorded = outcomes(rng.integers(0, 2, size=60), rng.uniform(0.05, 0.95, size=60))
+    settings = GECESettings(scorer="product", calibration="isotonic")
+    fitted, report = fit_outcomes(recorded, settings=settings)
+    fails = np.array([int(not o.right) for o in recorded])
+    own = expected_calibration_error(fitted.calibrator(scores_of(fitted, recorded)), fails)
+    assert own < 0.02 < report.ece
+
+
+def test_failure_misleads_where_retrieval_mends_only_what_is_nearly_known():
+    # the least certain third fails either way, the middle is mended: failure ranks them wrong
+    certainty = np.linspace(0.95, 0.05, 90)
+    fails = (np.arange(90) >= 30).astype(int)
+    mended = (np.arange(90) < 60).astype(int)
+    # the embedding-free gain model is linear, so the caller's own signal shows the middle
+    middle = ((np.arange(90) >= 30) & (np.arange(90) < 60)).astype(float)
+    recorded = outcomes(fails, certainty, mended=mended, extra=middle)
+    fitted, report = fit_outcomes(recorded, target_rate=1 / 3)
+    assert report.objective == "gain"
+    assert report.accuracy.value > report.direct_accuracy + 0.25
+    assert fitted.gain is not None
+    retrieved = scores_of(fitted, recorded) >= fitted.threshold
+    assert middle[retrieved].mean() > 0.9
+
+
+def test_a_named_scorer_is_thresholded_itself_whatever_retrieval_brought():
+    recorded = outcomes([0] * 20 + [1] * 20, np.linspace(0.95, 0.05, 40), mended=[0, 1] * 20)
+    fitted, report = fit_outcomes(recorded, settings=PRODUCT)
+    assert (fitted.gain, report.objective) == (None, "failure")
+
+
+def test_the_curve_runs_from_never_to_always():
+    recorded = outcomes([0] * 20 + [1] * 20, np.linspace(0.95, 0.05, 40), mended=[1] * 40)
+    _, report = fit_outcomes(recorded, settings=PRODUCT)
+    assert report.curve[0] == (0.0, report.direct_accuracy) == (0.0, 0.5)
+    assert report.curve[-1] == (1.0, report.retrieval_accuracy) == (1.0, 1.0)
+    # every retrieval mends one more answer here, until all are right
+    assert [accuracy for _, accuracy in report.curve] == pytest.approx(
+        [min(1.0, 0.5 + rate) for rate, _ in report.curve]
+    )
+
+
+def with_everything(recorded):
+    """Evidence that has every signal."""
+    rng = np.random.default_rng(1)
+    return [
+        replace(
+            o,
+            evidence=replace(
+                o.evidence,
+                samples=(Generation("red"), Generation("green")),
+                agreement=GradientAgreement(*rng.normal(size=2).tolist()),
+            ),
+        )
+        for o in recorded
+    ]
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_every_plain_signal_is_a_gate_by_itself(name):
+    recorded = with_everything(ladder(30))
+    fitted, report = fit_outcomes(recorded, settings=GECESettings(scorer=name))
+    by_hand = [SIGNALS[name].read(o.evidence, WordFrequencies()) for o in recorded]
+    assert scores_of(fitted, recorded) == pytest.approx(np.array(by_hand))
+    assert report.tier == "gradients"
+    assert report.scorer == name
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+@pytest.mark.parametrize("semantics", [True, False])
+def test_the_formula_is_a_gate_with_meteor_estimated(statistics, semantics):
+    recorded = with_everything(ladder(40))
+    settings = GECESettings(scorer="gece", statistics=statistics, semantics=semantics)
+    fitted, report = fit_outcomes(recorded, settings=settings)
+    gate = GECEGate(fitted, World(llm=honest_llm()), report)
+    for o in recorded[::7]:
+        decision = gate.judge(o.evidence)
+        shown = decision.ingredients
+        denominator = 10 ** -shown["word_frequency"] if statistics else 1.0
+        denominator *= -shown["gradient_dot"] if semantics else 1.0
+        numerator = decision.score * max(denominator, 1e-9)
+        estimated = numerator - shown["mean_probability"], -shown["mean_probability"] - numerator
+        assert any(-1e-6 <= meteor <= 1 + 1e-6 for meteor in estimated)
+        assert 0 <= decision.probability <= 1
+
+
+def test_the_formulas_meteor_is_learned_from_the_calibration_answers():
+    # METEOR follows certainty here, so the numerator of eq. 2 is nearly its error
+    certainty = np.linspace(0.05, 0.95, 60)
+    recorded = [
+        replace(o, quality=float(certainty[i]))
+        for i, o in enumerate(outcomes((certainty < 0.5).astype(int), certainty))
+    ]
+    settings = GECESettings(scorer="gece", statistics=False, semantics=False)
+    fitted, _ = fit_outcomes(recorded, settings=settings)
+    known_only_on_average = np.abs(certainty - certainty.mean()).mean()
+    assert scores_of(fitted, recorded).mean() < known_only_on_average / 3
+
+
+def test_the_formula_without_known_qualities_is_refused():
+    recorded = [replace(o, quality=0.0) for o in ladder(30)]
+    with pytest.raises(CalibrationError, match=r"Outcome\.quality"):
+        fit_outcomes(recorded, settings=GECESettings(scorer="gece", semantics=False))
+
+
+def test_a_signal_that_is_not_at_hand_cannot_be_the_scorer():
+    with pytest.raises(CalibrationError, match=r"'gradient_dot'.*another scorer"):
+        fit_outcomes(ladder(30), settings=GECESettings(scorer="gradient_dot"))
+
+
+def test_calibrated_probabilities_lie_between_0_and_1_and_grow_with_the_score():
+    for calibration in ("platt", "isotonic"):
+        settings = GECESettings(scorer="product", calibration=calibration)
+        recorded = ladder(60)
+        gate = GECEGate(fit_outcomes(recorded, settings=settings)[0], World(), None)
+        by_score = sorted((gate.judge(o.evidence) for o in recorded), key=lambda d: d.score)
+        probabilities = [decision.probability for decision in by_score]
+        assert probabilities == sorted(probabilities)
+        assert 0 <= probabilities[0] < 0.5 < probabilities[-1] <= 1
+
+
+@pytest.mark.parametrize("failing", [2, 3])
+def test_twenty_questions_of_which_hardly_any_fail_are_enough(failing):
+    fails = [1] * failing + [0] * (20 - failing)
+    _, report = fit_outcomes(outcomes(fails, np.linspace(0.1, 0.9, 20), mended=[1] * 20))
+    assert report.questions == 20
+    assert any("200" in note for note in report.notes)
+
+
+def test_a_gate_on_text_does_not_look_at_log_probabilities():
+    recorded = ladder(30)
+    text = GECESettings(scorer="word_frequency", tier="text")
+    fitted, report = fit_outcomes(recorded, settings=text)
+    assert fitted.names == ("word_frequency", "rarest_word")
+    assert report.tier == "text"
+
+
+def test_probabilities_asked_for_and_missing_are_refused():
+    recorded = ladder(30)
+    recorded[7] = replace(
+        recorded[7], evidence=replace(recorded[7].evidence, draft=Generation("red"))
+    )
+    with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
+        fit_outcomes(recorded, settings=GECESettings(scorer="product", tier="probabilities"))
+
+
+def test_a_gate_that_fell_back_to_text_because_of_some_drafts_says_so():
+    recorded = ladder(30)
+    recorded[7] = replace(
+        recorded[7], evidence=replace(recorded[7].evidence, draft=Generation("red"))
+    )
+    _, report = fit_outcomes(recorded, settings=GECESettings(scorer="word_frequency"))
+    assert report.tier == "text"
+    assert any("1 of 30 drafts came without token probabilities" in n for n in report.notes)
+
+
+def test_a_signal_that_beats_the_gate_is_named_and_a_gate_that_points_the_wrong_way_too():
+    certainty = np.linspace(0.05, 0.95, 40)
+    recorded = outcomes((certainty < 0.5).astype(int), certainty, extra=certainty)
+    _, report = fit_outcomes(recorded, settings=GECESettings(scorer="own"))
+    assert any("alone tells failing answers better" in note for note in report.notes)
+    assert any("do not rely on this gate" in note for note in report.notes)
+
+
+def test_answers_with_retrieval_for_some_questions_only_are_refused():
+    recorded = ladder(30)
+    recorded[3] = replace(recorded[3], right_with_retrieval=True)
+    with pytest.raises(InvalidInput, match="1 of 30"):
+        fit_outcomes(recorded, settings=PRODUCT)
+
+
+def test_a_quality_that_is_no_number_is_refused():
+    recorded = ladder(30)
+    recorded[3] = replace(recorded[3], quality=float("nan"))
+    with pytest.raises(InvalidInput, match="quality"):
+        fit_outcomes(recorded, settings=PRODUCT)

@@ -1,0 +1,234 @@
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.baselines import single_retrieval
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.errors import ModelFailed, NoRetriever, RetrieverFailed
+from ltrag_plugins.flow import Ask, Embed, World, ask, run
+from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, routed
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.answer import contains
+from ltrag_plugins.types import Answer
+from tests.gece_parts import Houses, Letters, answer, honest_llm, knows, questions, said
+
+PRODUCT = GECESettings(scorer="product")
+KNOWN, UNKNOWN = "What is the colour of house 100?", "What is the colour of house 101?"
+NEW = [f"What is the colour of house {i}?" for i in range(100, 130)]
+
+
+@pytest.fixture(scope="module")
+def whole() -> GECEGate:
+    """Fitted on everything there can be: encoder, retriever, token probabilities."""
+    return GECEGate.fit(
+        questions(40), llm=honest_llm(), encoder=Letters(), retriever=Houses(), target_rate=0.5
+    )
+
+
+@pytest.fixture(scope="module")
+def gate() -> GECEGate:
+    return GECEGate.fit(questions(), llm=honest_llm(), target_rate=0.5, settings=PRODUCT)
+
+
+@pytest.mark.parametrize("which", ["whole", "gate"])
+def test_the_gate_retrieves_what_the_model_does_not_know(which, request):
+    for decision in request.getfixturevalue(which).decide_many(NEW):
+        assert decision.retrieve == (not knows(decision.question))
+        assert decision.retrieve == (decision.probability > 0.5)
+
+
+def test_the_draft_is_what_the_model_says_to_the_zero_shot_prompt(gate):
+    decision = gate.decide(KNOWN)
+    assert decision.draft == answer(direct_prompt(KNOWN))
+    assert decision.answer == "white"
+
+
+def test_a_fit_asks_each_question_once_and_all_of_them_in_one_call():
+    llm = honest_llm()
+    GECEGate.fit(questions(), llm=llm, settings=PRODUCT)
+    assert llm.calls == [tuple(direct_prompt(q.text) for q in questions())]
+
+
+def test_a_fit_with_a_retriever_also_answers_with_retrieval(whole):
+    assert whole.report.direct_accuracy == 0.5
+    assert whole.report.retrieval_accuracy == 1.0
+    assert whole.report.accuracy.value == 1.0
+    assert whole.world.retriever is None
+
+
+def test_answers_of_the_users_own_chain_stand_in_for_the_retriever():
+    own = ["house red"] * 30 + ["no idea"] * 30
+    gate = GECEGate.fit(questions(), llm=honest_llm(), settings=PRODUCT, retrieved_answers=own)
+    right = [contains(text, q.answers) for text, q in zip(own, questions(), strict=True)]
+    assert gate.report.retrieval_accuracy == np.mean(right)
+
+
+def test_a_flow_of_the_users_own_needs_no_retriever_if_it_fetches_nothing():
+    def thinking_twice(question):
+        [reply] = yield from ask(f"Question: house 0 is {question}\nAnswer:")
+        return Answer(reply.text)
+
+    settings = {"llm": ScriptedLLM(lambda prompt: said("red", -0.1)), "settings": PRODUCT}
+    calibration = [
+        replace(q, answers=("red",) if i % 3 else ("x",)) for i, q in enumerate(questions())
+    ]
+    gate = GECEGate.fit(calibration, retrieving=thinking_twice, **settings)
+    assert gate.report.retrieval_accuracy == pytest.approx(2 / 3)
+    with pytest.raises(NoRetriever):
+        GECEGate.fit(calibration, retrieving=single_retrieval, **settings)
+
+
+def test_deciding_alone_together_and_on_an_event_loop_is_the_same(whole):
+    alone = [whole.decide(question) for question in NEW]
+    assert whole.decide_many(NEW) == alone
+
+    async def together():
+        return await asyncio.gather(*(whole.adecide(question) for question in NEW))
+
+    assert asyncio.run(together()) == alone
+
+
+def test_many_decisions_cost_one_model_call_and_one_embedding():
+    llm, requests = honest_llm(), []
+    gate = GECEGate.fit(questions(), llm=llm, encoder=Letters(), settings=PRODUCT)
+    llm.calls.clear()
+    gate.decide_many(
+        NEW, observers=[lambda s: requests.append(s.request) if s.kind == "request" else None]
+    )
+    assert [len(prompts) for prompts in llm.calls] == [len(NEW)]
+    assert [type(request) for request in requests] == [Ask, Embed]
+
+
+def test_threads_that_share_a_gate_decide_the_same(whole):
+    alone = [whole.decide(question) for question in NEW]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(whole.decide, NEW)) == alone
+
+
+def test_one_bad_question_among_many_can_be_had_as_its_error(gate):
+    good, bad = gate.decide_many([KNOWN, " "], return_exceptions=True)
+    assert good == gate.decide(KNOWN)
+    assert type(bad).__name__ == "EmptyQuestion"
+
+
+def test_white_space_around_a_question_changes_nothing(gate):
+    assert gate.decide(f"\n {KNOWN}  ") == gate.decide(KNOWN)
+
+
+def test_a_gate_is_what_the_adapters_ask_for(gate):
+    assert isinstance(gate, DecidingGate)
+
+
+def test_what_is_known_is_answered_with_the_draft_and_nothing_is_fetched(gate):
+    houses = Houses()
+    world = World(llm=honest_llm(), retriever=houses)
+    found = run(routed(KNOWN, gate, single_retrieval), world)
+    assert found.text == "white"
+    assert found.uncertainty == gate.decide(KNOWN).probability
+    assert found.passages == ()
+    assert houses.queries == []
+
+
+def test_what_is_not_known_is_looked_up(gate):
+    houses, llm = Houses(), honest_llm()
+    found = run(routed(UNKNOWN, gate, single_retrieval), World(llm=llm, retriever=houses))
+    assert contains(found.text, ["black"])
+    assert houses.queries == [UNKNOWN]
+    assert len(llm.calls) == 2
+
+
+def test_a_retriever_that_raises_behind_the_gate_is_named_with_its_cause(gate):
+    class Down:
+        def search(self, queries, k):
+            raise TimeoutError("index is down")
+
+    world = World(llm=honest_llm(), retriever=Down())
+    assert run(routed(KNOWN, gate, single_retrieval), world).text == "white"
+    with pytest.raises(RetrieverFailed, match="index is down"):
+        run(routed(UNKNOWN, gate, single_retrieval), world)
+
+
+def test_a_model_that_raises_is_named_with_its_cause(gate):
+    def overloaded(prompt):
+        raise ConnectionError("503")
+
+    broken = replace(gate, world=World(llm=ScriptedLLM(overloaded)))
+    with pytest.raises(ModelFailed, match="503") as caught:
+        broken.decide(KNOWN)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+@pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
+def test_an_explanation_says_what_was_decided_why_and_from_what(gate, question):
+    decision, text = gate.decide(question), gate.explain(question)
+    first, draft, *signals = text.splitlines()
+    assert first == ("retrieve: " if decision.retrieve else "answer directly: ") + decision.reason
+    assert decision.answer in draft
+    assert f"probability {decision.probability:.2f}" in first
+    assert len(signals) == len(decision.ingredients)
+    assert all("of the calibration" in line for line in signals)
+
+
+def test_the_reason_tells_a_score_from_a_threshold_it_nearly_meets(gate):
+    score = gate.decide(KNOWN).score
+    near = replace(gate, fitted=replace(gate.fitted, threshold=score + 1e-7))
+    reason = near.decide(KNOWN).reason
+    shown = [float(word) for word in reason.replace(";", " ").split() if word[0].isdigit()]
+    assert "below the threshold" in reason
+    assert shown[-2] < shown[-1]
+
+
+@pytest.mark.parametrize(("rate", "habit"), [(0.0, "never"), (1.0, "always")])
+def test_a_gate_for_none_or_all_says_so(rate, habit):
+    gate = GECEGate.fit(questions(), llm=honest_llm(), target_rate=rate, settings=PRODUCT)
+    decision = gate.decide(UNKNOWN)
+    assert decision.retrieve == (rate == 1.0)
+    assert f"{habit} retrieve" in decision.reason
+    assert "inf" not in gate.explain(UNKNOWN)
+
+
+def test_a_model_that_gives_text_only_is_gated_by_its_samples():
+    counter = iter(range(10**6))
+
+    def wavering(prompt):
+        # sure of what it knows, else another colour at every sample
+        known = answer(prompt).text
+        return known if "perhaps" not in known else f"maybe {next(counter)}"
+
+    settings = GECESettings(scorer="disagreement", samples=2, temperature=0.5)
+    gate = GECEGate.fit(questions(), llm=ScriptedLLM(wavering), target_rate=0.5, settings=settings)
+    assert gate.report.tier == "text"
+    assert [gate.decide(q).retrieve for q in (KNOWN, UNKNOWN)] == [False, True]
+
+
+def test_frequencies_of_the_users_corpus_are_used(gate):
+    from ltrag_plugins.gece import WordFrequencies
+
+    corpus = WordFrequencies.of_corpus(["What is the colour of house 100?"])
+    own = GECEGate.fit(questions(), llm=honest_llm(), settings=PRODUCT, frequencies=corpus)
+    assert own.decide(KNOWN).ingredients["rarest_word"] == pytest.approx(np.log10(7))
+    assert gate.decide(KNOWN).ingredients["rarest_word"] != pytest.approx(np.log10(7))
+
+
+@pytest.mark.parametrize(
+    ("correct", "accuracy"), [("contains", 1.0), ("normalized_exact_match", 0.5), ("f1", 1.0)]
+)
+def test_what_counts_as_right_is_a_setting(correct, accuracy):
+    settings = replace(PRODUCT, correct=correct)
+    own = [("the " if i % 2 else "a very ") + q.answers[0] for i, q in enumerate(questions())]
+    gate = GECEGate.fit(questions(), llm=honest_llm(), settings=settings, retrieved_answers=own)
+    assert gate.report.retrieval_accuracy == accuracy
+
+
+def test_the_report_reads_as_a_table(whole):
+    text = str(whole.report)
+    for part in (
+        "AUROC, direct answer fails",
+        "retrieval rate",
+        "accuracy, gated",
+        "product alone",
+    ):
+        assert part in text

@@ -1,0 +1,160 @@
+import numpy as np
+import pytest
+from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.gece.features import Features
+from ltrag_plugins.gece.learners import members
+from ltrag_plugins.gece.training import (
+    boosted_trees,
+    boosting,
+    cross_calibrated,
+    fit_calibrator,
+    fit_failure,
+    fit_gain,
+    logistic,
+    stratified,
+)
+
+
+def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(rows, columns)) * [
+        10.0**i for i in range(columns)
+    ]
+
+
+def labels(x: np.ndarray, seed: int = 1) -> np.ndarray:
+    noise = np.random.default_rng(seed).normal(size=len(x))
+    return (x[:, 0] + 0.3 * noise > 0).astype(int)
+
+
+def columns(rows: int = 80, dims: int = 4, seed: int = 0) -> Features:
+    return Features(
+        table(rows, 3, seed), table(rows, 2, seed + 1), table(rows, dims, seed + 2) / 1e3
+    )
+
+
+@pytest.mark.parametrize("rows", [24, 150])
+def test_trees_in_numpy_give_scikit_learns_log_odds(rows):
+    x, new = table(rows, 4), table(300, 4, seed=5)
+    y = labels(x)
+    model = boosting(rows, seed=3).fit(x, y)
+    trees = boosted_trees(x, y, seed=3)
+    assert trees(new) == pytest.approx(model.decision_function(new), abs=1e-9)
+    assert trees(x) == pytest.approx(model.decision_function(x), abs=1e-9)
+
+
+def test_trees_split_where_scikit_learn_does_down_to_the_last_bit():
+    x = np.repeat(np.linspace(0, 1, 40)[:, None], 2, axis=1)
+    y = (x[:, 0] > 0.5).astype(int)
+    model = boosting(len(y), seed=0).fit(x, y)
+    edges = np.unique([t.tree_.threshold[0] for t in model.estimators_[:, 0]])
+    near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])
+    near = np.column_stack([near, near])
+    assert boosted_trees(x, y, seed=0)(near) == pytest.approx(model.decision_function(near))
+
+
+def test_a_linear_member_is_scikit_learns_pipeline():
+    x, new = table(60, 3), table(20, 3, seed=9)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.5, max_iter=2000)).fit(
+        x, labels(x)
+    )
+    found = logistic(x, labels(x), c=0.5, unit=False)
+    assert found(new) == pytest.approx(model.decision_function(new), abs=1e-6)
+
+
+def test_embeddings_are_centred_and_keep_their_lengths():
+    x = table(60, 3) / 100
+    found = logistic(x, labels(x), c=1.0, unit=True)
+    model = LogisticRegression(max_iter=2000).fit(x - x.mean(axis=0), labels(x))
+    assert found(x) == pytest.approx(model.decision_function(x - x.mean(axis=0)))
+
+
+def test_a_column_that_never_changes_says_nothing():
+    x = np.column_stack([table(40, 1), np.full(40, 7.0)])
+    found = logistic(x, labels(x), c=1.0, unit=False)
+    assert found.weights[1] == 0
+    assert np.isfinite(found(x)).all()
+
+
+def test_other_columns_than_the_fit_saw_are_refused():
+    x = table(40, 3)
+    with pytest.raises(InvalidInput, match="3 columns and got 2"):
+        logistic(x, labels(x), c=1.0, unit=False)(x[:, :2])
+
+
+@pytest.mark.parametrize("dims", [0, 4])
+def test_the_gain_is_scikit_learns_ridge_regression(dims):
+    some = columns(dims=dims)
+    gain = np.random.default_rng(2).integers(-1, 2, size=80).astype(float)
+    center = some.vectors.mean(axis=0)
+    x = np.hstack([StandardScaler().fit_transform(some.scalars) * 0.1, some.vectors - center])
+    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    found = fit_gain(some, gain)
+    assert found(some) == pytest.approx(model.predict(x))
+    assert (found.vectors is None) == (dims == 0)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_member_of_the_stack_is_turned_round(seed):
+    some = columns(rows=40, seed=seed)
+    fails = np.random.default_rng(seed).integers(0, 2, size=40)
+    model = fit_failure(some, fails, seed)
+    assert (model.stack.weights >= 0).all()
+    assert model(some) == pytest.approx(
+        members(model, some) @ model.stack.weights + model.stack.intercept
+    )
+
+
+def test_folds_hold_the_rarer_outcome_in_every_one():
+    fails = np.array([1, 1, 1] + [0] * 17)
+    parts = list(stratified(fails, 5, seed=0).split(fails, fails))
+    assert len(parts) == 3
+    assert all(fails[test].sum() == 1 for _, test in parts)
+
+
+def test_platt_is_a_logistic_regression_on_the_score():
+    scores = np.linspace(-2, 2, 100)
+    fails = (scores + np.random.default_rng(0).normal(size=100) > 0).astype(int)
+    found = fit_calibrator(scores, fails, "platt")
+    # with this little regularization the slope is that of maximum likelihood
+    model = LogisticRegression(C=1e6).fit(scores[:, None], fails)
+    assert found(scores) == pytest.approx(model.predict_proba(scores[:, None])[:, 1], abs=0.01)
+
+
+def test_isotonic_is_scikit_learns_and_stays_so_outside_the_scores_seen():
+    rng = np.random.default_rng(0)
+    scores, fails = rng.normal(size=200), rng.integers(0, 2, size=200)
+    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, fails)
+    new = np.linspace(-9, 9, 500)
+    assert fit_calibrator(scores, fails, "isotonic")(new) == pytest.approx(model.predict(new))
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_a_score_that_never_changes_gets_the_share_of_failures(method):
+    fails = np.array([1] * 5 + [0] * 15)
+    found = fit_calibrator(np.full(20, 3.0), fails, method)
+    assert found(np.array([3.0, 100.0])) == pytest.approx([0.25, 0.25], abs=0.01)
+
+
+def test_the_logarithm_tames_scores_over_many_powers_of_ten():
+    rng = np.random.default_rng(0)
+    exponent = rng.uniform(0, 9, size=400)
+    fails = (rng.random(400) < exponent / 9).astype(int)
+    probabilities = fit_calibrator(10**exponent, fails, "platt", logarithm=True)(10**exponent)
+    assert np.abs(probabilities - exponent / 9).max() < 0.15
+    plain = fit_calibrator(10**exponent, fails, "platt")(10**exponent)
+    assert np.abs(plain - exponent / 9).max() > 0.3
+
+
+def test_cross_calibration_never_sees_the_question_it_judges():
+    scores = np.arange(40.0)
+    fails = np.random.default_rng(0).integers(0, 2, size=40)
+    settings = {"folds": 4, "seed": 0}
+    found = cross_calibrated(scores, fails, "isotonic", **settings)
+    for train, test in stratified(fails, 4, 0).split(scores, fails):
+        alone = fit_calibrator(scores[train], fails[train], "isotonic")
+        assert found[test] == pytest.approx(alone(scores[test]))

@@ -1,0 +1,123 @@
+import math
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.errors import MissingReferences, NeedsGradients, NoTokenProbabilities
+from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
+from ltrag_plugins.gece.reference import references_like
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.text import chrf, meteor
+from ltrag_plugins.types import Generation, GradientAgreement, Question
+from tests.gece_parts import COLOURS, answer, honest_llm, questions
+
+PLAIN = GECESettings(semantics=False)
+
+
+class Local:
+    """A model whose "gradient" counts letters, so that dot products are known by hand."""
+
+    name = "letters"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[list[str], list[str], int]] = []
+
+    def generate(self, prompts, **settings):
+        return [answer(prompt) for prompt in prompts]
+
+    def score(self, prompts, continuations):
+        raise NotImplementedError
+
+    def mean_gradient(self, prompts, continuations, *, layers=4):
+        self.seen.append((list(prompts), list(continuations), layers))
+        return {"w": np.mean([gradient(c) for c in continuations], axis=0)}
+
+    def gradient_agreement(self, prompts, continuations, *, along, cosine=False, layers=4):
+        self.seen.append((list(prompts), list(continuations), layers))
+        return [agreement(gradient(c), along["w"], cosine) for c in continuations]
+
+
+def gradient(text: str) -> np.ndarray:
+    return np.array([len(text), text.count("e"), -text.count("l")], dtype=np.float32)
+
+
+def agreement(g: np.ndarray, along: np.ndarray, cosine: bool) -> GradientAgreement:
+    dot = float(g @ along)
+    return GradientAgreement(
+        dot, dot / float(np.linalg.norm(g) * np.linalg.norm(along)) if cosine else None
+    )
+
+
+@pytest.mark.parametrize("kind", ["dot", "cosine"])
+def test_each_ingredient_is_what_it_is_alone(kind):
+    settings = GECESettings(agreement=kind, layers=2)
+    some, llm = questions(12), Local()
+    scores = score_questions(some, llm=llm, settings=settings)
+    along = np.mean([gradient(q.answers[0]) for q in some], axis=0)
+    for question, score in zip(some, scores, strict=True):
+        draft = answer(f"Question: {question.text}\nAnswer:")
+        by_hand = {
+            "meteor": meteor(draft.text, question.answers),
+            "mean_probability": np.mean([math.exp(t.logprob) for t in draft.tokens]),
+            "word_frequency": WordFrequencies().mean(question.text),
+            "gradient_agreement": getattr(
+                agreement(gradient(question.answers[0]), along, kind == "cosine"), kind
+            ),
+        }
+        assert {name: getattr(score, name) for name in by_hand} == pytest.approx(by_hand)
+        assert score == gece_score(
+            **{name: getattr(score, name) for name in by_hand}, settings=settings
+        )
+    assert {layers for _, _, layers in llm.seen} == {2}
+
+
+def test_chrf_and_a_corpus_of_ones_own_stand_in_where_asked():
+    corpus = WordFrequencies.of_corpus(["the colour of house"])
+    settings = GECESettings(quality="chrf", semantics=False)
+    [score] = score_questions(questions(1), llm=honest_llm(), settings=settings, frequencies=corpus)
+    assert score.meteor == chrf("red", ["red"]) == 1.0
+    assert score.word_frequency == corpus.mean(questions(1)[0].text)
+
+
+def test_without_semantics_a_text_model_with_probabilities_is_enough():
+    scores = score_questions(questions(8), llm=honest_llm(), settings=PLAIN)
+    assert [score.gradient_agreement for score in scores] == [None] * 8
+    known, unknown = scores[0], scores[1]
+    assert known.value == pytest.approx(abs(meteor("red", ["red"]) - 0.99) / known.word_frequency)
+    assert unknown.meteor == 0.0
+
+
+def test_all_drafts_are_asked_for_in_one_call():
+    llm = honest_llm()
+    score_questions(questions(8), llm=llm, settings=PLAIN)
+    assert [len(prompts) for prompts in llm.calls] == [8]
+
+
+def test_references_are_set_off_as_the_model_sets_off_its_drafts():
+    drafts = [Generation(" Paris"), Generation("Paris"), Generation("\n\t?"), Generation("")]
+    some = [Question(f" q{i} ", ("Rome", "Roma")) for i in range(4)]
+    prompts, references = references_like(some, drafts, GECESettings(prompt="{question}="))
+    assert prompts == ["q0=", "q1=", "q2=", "q3="]
+    assert references == [" Rome", "Rome", "\n\tRome", "Rome"]
+
+
+def test_a_model_without_gradients_is_refused_with_the_way_out():
+    with pytest.raises(NeedsGradients, match="semantics=False"):
+        score_questions(questions(4), llm=honest_llm())
+
+
+def test_a_model_without_token_probabilities_is_refused():
+    silent = ScriptedLLM(lambda prompt: COLOURS[0])
+    with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
+        score_questions(questions(4), llm=silent, settings=PLAIN)
+
+
+def test_a_question_without_references_is_refused_before_the_model_is_asked():
+    llm = honest_llm()
+    with pytest.raises(MissingReferences):
+        score_questions([*questions(3), Question("Who?")], llm=llm, settings=PLAIN)
+    assert llm.calls == []
+
+
+def test_no_questions_have_no_scores():
+    assert score_questions([], llm=honest_llm(), settings=PLAIN) == []

@@ -1,0 +1,101 @@
+"""gece_edge in real LangGraph graphs."""
+
+from typing import Annotated, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from pydantic import BaseModel
+
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput
+from ltrag_plugins.flow import World
+from ltrag_plugins.langchain import LangChainLLM, gece_edge
+from tests.gates import RuleGate
+from tests.langchain_parts import FunctionChat, Runs
+
+MODEL = FunctionChat(lambda question: "who knows?" if "rare" in question else "known")
+GATE = RuleGate(World(llm=LangChainLLM(MODEL)))
+
+
+class Asked(TypedDict, total=False):
+    question: str
+    answer: str
+
+
+class AskedModel(BaseModel):
+    question: str
+    answer: str = ""
+
+
+class Chat(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    answer: str
+
+
+def graph(state, edge, path_map=None, retrieve="retrieve", direct="direct"):
+    building = StateGraph(state)
+    building.add_node(retrieve, lambda state: {"answer": "looked up"})
+    building.add_node(direct, lambda state: {"answer": "from memory"})
+    building.add_conditional_edges(START, edge, path_map)
+    building.add_edge(retrieve, END)
+    building.add_edge(direct, END)
+    return building.compile()
+
+
+async def both(compiled, state):
+    answers = {compiled.invoke(state)["answer"], (await compiled.ainvoke(state))["answer"]}
+    assert len(answers) == 1
+    return answers.pop()
+
+
+@pytest.mark.parametrize("state", [Asked, AskedModel])
+async def test_one_edge_routes_sync_and_async_runs(state):
+    compiled = graph(state, gece_edge(GATE))
+    assert await both(compiled, {"question": "rare"}) == "looked up"
+    assert await both(compiled, {"question": "hi"}) == "from memory"
+
+
+async def test_the_last_human_message_is_the_question():
+    compiled = graph(Chat, gece_edge(GATE))
+    messages = [HumanMessage("rare"), AIMessage("rare?"), HumanMessage("hi")]
+    assert await both(compiled, {"messages": messages}) == "from memory"
+    assert await both(compiled, {"messages": messages[:2]}) == "looked up"
+
+
+async def test_the_question_can_be_taken_from_anywhere():
+    edge = gece_edge(GATE, question=lambda state: state["messages"][0].text)
+    messages = [HumanMessage("rare"), HumanMessage("hi")]
+    assert await both(graph(Chat, edge), {"messages": messages}) == "looked up"
+
+
+async def test_nodes_may_have_other_names():
+    named = graph(Asked, gece_edge(GATE, retrieve="search", direct="say"), None, "search", "say")
+    assert await both(named, {"question": "rare"}) == "looked up"
+    mapped = graph(Asked, gece_edge(GATE), {"retrieve": "search", "direct": "say"}, "search", "say")
+    assert await both(mapped, {"question": "hi"}) == "from memory"
+
+
+def test_the_drawn_graph_shows_just_the_two_ways():
+    edges = graph(Asked, gece_edge(GATE)).get_graph().edges
+    ways = {edge.target for edge in edges if edge.source == START}
+    assert ways == {"retrieve", "direct"}
+
+
+async def test_the_decision_is_a_run_inside_the_graphs_own():
+    compiled = graph(Asked, gece_edge(GATE))
+    sync, native = Runs(), Runs()
+    compiled.invoke({"question": "rare"}, {"callbacks": [sync]})
+    await compiled.ainvoke({"question": "rare"}, {"callbacks": [native]})
+    for runs in (sync, native):
+        [decided], [asked] = runs.named("GECEGate"), runs.named("FunctionChat")
+        assert decided["output"]["retrieve"] is True
+        assert runs.ancestry(asked)[:3] == ["FunctionChat", "GECEGate", "gece_edge"]
+        assert runs.ancestry(asked)[-1] == "LangGraph"
+
+
+def test_errors_pass_through_the_graph():
+    with pytest.raises(EmptyQuestion):
+        graph(Asked, gece_edge(GATE)).invoke({"question": " "})
+    with pytest.raises(InvalidInput, match="question_key"):
+        graph(Asked, gece_edge(GATE)).invoke({"answer": "x"})

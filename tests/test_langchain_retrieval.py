@@ -1,0 +1,312 @@
+"""Documents, retrievers and embeddings of LangChain as ours, and GECERetriever."""
+
+import asyncio
+import copy
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_tests.integration_tests import RetrieversIntegrationTests
+
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, RetrieverFailed
+from ltrag_plugins.flow import World, arun, fetch, run
+from ltrag_plugins.langchain import (
+    GECERetriever,
+    LangChainEncoder,
+    LangChainLLM,
+    LangChainRetriever,
+    PassageRetriever,
+    document_of,
+    passage_of,
+)
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.base import AsyncRetriever
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Passage
+from tests.gates import RuleGate, always
+from tests.langchain_parts import FunctionChat, Runs, soon
+
+POOL = [
+    Document(id=f"d{i}", page_content=f"tea number {i} " + "leaf " * i, metadata={"tags": ["hot"]})
+    for i in range(8)
+]
+
+
+class BM25(BaseRetriever):
+    """The package's own BM25 over documents; all that it finds."""
+
+    documents: list[Document]
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        index = BM25Retriever([passage_of(document) for document in self.documents])
+        [found] = index.search([query], len(self.documents))
+        return [document_of(passage) for passage in found]
+
+
+class Five(BM25):
+    """Finds five, unless the field `k` says otherwise."""
+
+    k: int = 5
+
+    def _get_relevant_documents(self, query, *, run_manager):
+        return super()._get_relevant_documents(query, run_manager=run_manager)[: self.k]
+
+
+class FiveOnCall(BM25):
+    """Finds five, unless called with `k`."""
+
+    def _get_relevant_documents(self, query, *, run_manager, k: int = 5):
+        return super()._get_relevant_documents(query, run_manager=run_manager)[:k]
+
+    async def _aget_relevant_documents(self, query, *, run_manager, k: int = 5):
+        return self._get_relevant_documents(query, run_manager=run_manager.get_sync(), k=k)
+
+
+class FiveOnSyncCall(BM25):
+    """Declares `k` for its sync search only, which LangChain's async default then refuses."""
+
+    def _get_relevant_documents(self, query, *, run_manager, k: int = 5):
+        return super()._get_relevant_documents(query, run_manager=run_manager)[:k]
+
+
+def store(k: int = 4) -> BaseRetriever:
+    vectors = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    vectors.add_documents(POOL)
+    return vectors.as_retriever(search_kwargs={"k": k})
+
+
+def gate(rule=always, function=lambda question: "draft") -> RuleGate:
+    return RuleGate(World(llm=ScriptedLLM(function)), rule)
+
+
+def rare(question, draft) -> bool:
+    return "rare" in question
+
+
+class TestTheStandardSuite(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self):
+        return GECERetriever
+
+    @property
+    def retriever_constructor_params(self):
+        return {"gate": gate(), "retriever": BM25(documents=POOL)}
+
+    @property
+    def retriever_query_example(self):
+        return "tea leaf"
+
+
+class TestTheStandardSuiteOverAVectorStore(TestTheStandardSuite):
+    @property
+    def retriever_constructor_params(self):
+        return {"gate": gate(), "retriever": store(k=1)}
+
+
+class TestTheStandardSuiteOverOurOwnBM25(TestTheStandardSuite):
+    @property
+    def retriever_constructor_params(self):
+        index = BM25Retriever([passage_of(document) for document in POOL])
+        return {"gate": gate(), "retriever": PassageRetriever(retriever=index)}
+
+
+class TestTheStandardSuiteForOurRetrieversAsLangChains(RetrieversIntegrationTests):
+    @property
+    def retriever_constructor(self):
+        return PassageRetriever
+
+    @property
+    def retriever_constructor_params(self):
+        return {"retriever": BM25Retriever([passage_of(document) for document in POOL])}
+
+    @property
+    def retriever_query_example(self):
+        return "tea leaf"
+
+
+async def test_our_retriever_as_langchains_and_back_is_our_retriever():
+    ours = BM25Retriever([Passage("tea leaf", id="1", title="T"), Passage("tea", id="2")])
+    back = LangChainRetriever(PassageRetriever(retriever=ours))
+    expected = [[p.text, p.id, p.title, p.score] for p in ours.search(["leaf tea"], 2)[0]]
+    for found in (back.search(["leaf tea"], 2), await back.asearch(["leaf tea"], 2)):
+        assert [[p.text, p.id, p.title, p.score] for p in found[0]] == expected
+
+
+async def test_nothing_is_retrieved_where_the_model_knows():
+    retriever = GECERetriever(gate=gate(rare), retriever=BM25(documents=POOL))
+    for question, count in {"tea": 0, "rare tea": 8}.items():
+        found = retriever.invoke(question)
+        assert len(found) == count
+        assert await retriever.ainvoke(question) == found
+        assert retriever.batch([question]) == [found]
+
+
+@pytest.mark.parametrize("inner", [Five(documents=POOL), FiveOnCall(documents=POOL), store()])
+async def test_k_is_asked_of_the_inner_retriever_and_not_dropped(inner):
+    plain = GECERetriever(gate=gate(), retriever=inner)
+    own = len(inner.invoke("tea leaf"))
+    assert len(plain.invoke("tea leaf")) == own
+    for k in (1, 7):
+        assert len(plain.invoke("tea leaf", k=k)) == k
+        assert len(await plain.ainvoke("tea leaf", k=k)) == k
+        assert len(GECERetriever(gate=gate(), retriever=inner, k=k).invoke("tea leaf")) == k
+        assert len(LangChainRetriever(inner).search(["tea leaf"], k)[0]) == k
+    assert len(inner.invoke("tea leaf")) == own
+
+
+async def test_an_inner_retriever_that_cannot_be_asked_the_same_way_twice_is_only_cut():
+    retriever = GECERetriever(gate=gate(), retriever=FiveOnSyncCall(documents=POOL))
+    for k, count in {2: 2, 7: 5}.items():
+        found = retriever.invoke("tea leaf", k=k)
+        assert len(found) == count
+        assert await retriever.ainvoke("tea leaf", k=k) == found
+
+
+def test_the_k_of_the_call_wins_over_the_k_of_the_retriever():
+    retriever = GECERetriever(gate=gate(), retriever=BM25(documents=POOL), k=2)
+    assert len(retriever.invoke("tea leaf", k=6)) == 6
+    assert retriever.invoke("tea leaf", k=0) == []
+
+
+def test_an_unknown_argument_is_refused_and_not_dropped():
+    with pytest.raises(TypeError, match="filter"):
+        GECERetriever(gate=gate(), retriever=BM25(documents=POOL)).invoke("tea", filter="x")
+
+
+async def test_gate_and_inner_retriever_are_child_runs_of_the_retriever():
+    model = FunctionChat(lambda question: "draft")
+    judge = RuleGate(World(llm=LangChainLLM(model)), always)
+    retriever = GECERetriever(gate=judge, retriever=BM25(documents=POOL))
+    sync, native = Runs(), Runs()
+    retriever.invoke("tea", {"callbacks": [sync]})
+    await retriever.ainvoke("tea", {"callbacks": [native]})
+    for runs in (sync, native):
+        assert [run["name"] for run in runs.by_id.values()] == [
+            "GECERetriever",
+            "GECEGate",
+            "FunctionChat",
+            "BM25",
+        ]
+        [asked], [found] = runs.named("FunctionChat"), runs.named("BM25")
+        assert runs.ancestry(asked) == ["FunctionChat", "GECEGate", "GECERetriever"]
+        assert runs.ancestry(found) == ["BM25", "GECERetriever"]
+        assert found["metadata"]["gece"] == judge.decide("tea").as_metadata()
+
+
+async def test_two_hundred_retrievals_are_in_flight_at_once():
+    model = FunctionChat(lambda question: soon("draft"))
+    judge = RuleGate(World(llm=LangChainLLM(model)), rare)
+    retriever = GECERetriever(gate=judge, retriever=BM25(documents=POOL))
+    await asyncio.gather(*(retriever.ainvoke(f"tea {i}") for i in range(200)))
+    assert model.flying == [0, 200]
+
+
+async def test_errors_of_gate_and_inner_retriever_pass_through():
+    def fail(query):
+        raise LookupError("index gone")
+
+    retriever = GECERetriever(gate=gate(), retriever=RunnableLambda(fail))
+    for question, error in {"": EmptyQuestion, "tea": LookupError}.items():
+        with pytest.raises(error):
+            retriever.invoke(question)
+        with pytest.raises(error):
+            await retriever.ainvoke(question)
+
+
+def test_documents_keep_ids_order_and_metadata_and_stay_the_callers():
+    documents = copy.deepcopy(POOL)
+    inner = RunnableLambda(lambda query: documents)
+    found = GECERetriever(gate=gate(), retriever=inner).invoke("tea", k=3)
+    assert found == documents[:3]
+    [passages] = LangChainRetriever(inner).search(["tea"], 3)
+    assert [passage.id for passage in passages] == ["d0", "d1", "d2"]
+    assert documents == POOL
+    assert all(p.metadata is not d.metadata for p, d in zip(passages, documents, strict=False))
+
+
+def test_the_retriever_handed_in_is_not_changed():
+    inner = Five(documents=POOL)
+    before = inner.model_dump()
+    retriever = GECERetriever(gate=gate(), retriever=inner)
+    retriever.invoke("tea", k=2)
+    LangChainRetriever(inner).search(["tea"], 7)
+    assert retriever.retriever is inner
+    assert inner.model_dump() == before
+
+
+def test_a_document_comes_back_from_a_passage_as_it_was():
+    for document in (
+        Document("plain"),
+        Document("full", id="7", metadata={"title": "T", "score": 2.5, "more": [1]}),
+        Document("ranked", metadata={"relevance_score": 0.3, "score": 9}),
+        Document("graded", metadata={"score": "A+", "title": 3, "relevance_score": True}),
+    ):
+        assert document_of(passage_of(document)) == document
+
+
+def test_a_score_is_read_where_it_is_one():
+    def score(**metadata):
+        return passage_of(Document("x", metadata=metadata)).score
+
+    assert score(relevance_score=0.3, score=9) == 0.3
+    assert score(score=9) == 9.0
+    assert score(score=np.float32(0.5)) == 0.5
+    assert score(score="0.9") is score(score=True) is score(rank=1) is None
+
+
+def test_a_fresh_score_wins_over_a_stale_one_in_the_metadata():
+    stale = {"relevance_score": 0.1, "title": "old"}
+    fresh = Passage("x", id="p", title="new", score=0.9, metadata=stale)
+    assert document_of(fresh) == Document(
+        "x", id="p", metadata={"relevance_score": 0.9, "title": "new"}
+    )
+    assert stale == {"relevance_score": 0.1, "title": "old"}
+
+
+async def test_any_retriever_or_runnable_searches_as_ours_sync_and_async():
+    for inner in (BM25(documents=POOL), store(), RunnableLambda(lambda query: POOL[:4])):
+        ours = LangChainRetriever(inner)
+        assert isinstance(ours, AsyncRetriever)
+        found = ours.search(["tea leaf", "number 3"], 2)
+        assert [len(passages) for passages in found] == [2, 2]
+        assert await ours.asearch(["tea leaf", "number 3"], 2) == found
+        assert ours.search([], 2) == await ours.asearch([], 2) == []
+
+
+def test_a_failing_retriever_is_the_cause_of_the_named_error():
+    def fail(query):
+        raise LookupError("index gone")
+
+    def fetching():
+        return (yield from fetch("tea", k=1))
+
+    world = World(retriever=LangChainRetriever(RunnableLambda(fail)))
+    for call in (lambda: run(fetching(), world), lambda: asyncio.run(arun(fetching(), world))):
+        with pytest.raises(RetrieverFailed, match="index gone") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, LookupError)
+
+
+def test_embeddings_encode_as_ours():
+    inner = DeterministicFakeEmbedding(size=5)
+    encoder = LangChainEncoder(inner)
+    assert isinstance(encoder, Encoder)
+    rows = encoder.encode(["a", "b", "a"])
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(rows, inner.embed_documents(["a", "b", "a"]), rtol=1e-6)
+    assert encoder.encode([]).shape == (0, 0)
+    assert "DeterministicFakeEmbedding" in encoder.name
+
+
+def test_what_is_no_retriever_or_no_embedding_is_refused():
+    with pytest.raises(InvalidInput, match="RunnableLambda"):
+        LangChainRetriever(lambda query: [])
+    with pytest.raises(InvalidInput, match="Embeddings"):
+        LangChainEncoder(len)
+    with pytest.raises(ValueError, match="GECEGate"):
+        GECERetriever(gate=len, retriever=store())

@@ -1,0 +1,361 @@
+"""GECERouter in LangChain: a gate before any chain."""
+
+import asyncio
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import (
+    ConfigurableField,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnablePassthrough,
+)
+
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.langchain import GECERouter, LangChainLLM
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.gates import RuleGate, always, never
+from tests.langchain_parts import FunctionChat, Runs, soon
+
+
+def draft(question: str) -> str:
+    if "broken" in question:
+        raise ConnectionError("no route")
+    return "who knows?" if "rare" in question else f"known: {question}"
+
+
+def gate(function=draft, **rule) -> RuleGate:
+    return RuleGate(World(llm=ScriptedLLM(function)), **rule)
+
+
+def search(value) -> str:
+    return f"found for {value}"
+
+
+async def test_a_rare_question_goes_to_the_chain_and_another_gets_the_draft():
+    router = GECERouter(gate(), search)
+    for question, answer in {"rare": "found for rare", "hi": "known: hi"}.items():
+        assert router.invoke(question) == answer
+        assert await router.ainvoke(question) == answer
+        assert list(router.stream(question)) == [answer]
+        assert [chunk async for chunk in router.astream(question)] == [answer]
+        assert router.batch([question]) == await router.abatch([question]) == [answer]
+
+
+def test_the_direct_answer_costs_no_call_beyond_the_decision():
+    judge = gate()
+    assert GECERouter(judge, search).invoke("hi") == "known: hi"
+    assert judge.world.llm.calls == [("hi",)]
+
+
+def test_a_direct_chain_gets_the_original_input():
+    router = GECERouter(gate(rule=never), search, lambda value: ("direct", value))
+    given = {"question": "hi", "user": "me"}
+    assert router.invoke(given) == ("direct", given)
+    assert router.batch([given, given]) == [("direct", given)] * 2
+
+
+def test_the_chain_gets_the_original_input_and_nobody_changes_it():
+    given = {"question": "rare", "history": ["a"]}
+    assert GECERouter(gate(), lambda value: value).invoke(given) is given
+    assert given == {"question": "rare", "history": ["a"]}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"question": "rare"},
+        HumanMessage("rare"),
+        [HumanMessage("hi"), HumanMessage("rare")],
+        {"messages": [HumanMessage("rare")]},
+        {"question": [HumanMessage("rare")]},
+        PromptTemplate.from_template("{x}").invoke({"x": "rare"}),
+        ChatPromptTemplate([("system", "hi"), ("human", "rare")]).invoke({}),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_the_question_is_found_in_what_chains_pass_along(given):
+    judge = gate()
+    GECERouter(judge, search).invoke(given)
+    assert judge.world.llm.prompts == ["rare"]
+
+
+def test_the_question_may_lie_under_another_key():
+    assert GECERouter(gate(), search, question_key="q").invoke({"q": "hi"}) == "known: hi"
+
+
+@pytest.mark.parametrize("given", [{"q": "hi"}, 7, None, [], {"messages": []}], ids=str)
+def test_an_input_without_a_question_is_a_named_error(given):
+    with pytest.raises(InvalidInput, match="question"):
+        GECERouter(gate(), search).invoke(given)
+
+
+def test_it_stands_in_the_middle_of_a_pipe():
+    model = FunctionChat(lambda prompt: f"<{prompt}>")
+    answering = ChatPromptTemplate([("human", "Read: {question}")]) | model | StrOutputParser()
+    chain = (
+        RunnableLambda(lambda question: {"question": question})
+        | GECERouter(gate(), answering)
+        | StrOutputParser()
+        | RunnableLambda(str.upper)
+    )
+    assert chain.invoke("rare") == "<READ: RARE>"
+    assert chain.batch(["hi", "rare"]) == ["KNOWN: HI", "<READ: RARE>"]
+    assert "".join(chain.stream("hi")) == "KNOWN: HI"
+
+
+def test_it_stands_behind_a_prompt_and_inside_assign():
+    prompt = PromptTemplate.from_template("about {topic}")
+    assert (prompt | GECERouter(gate(), search)).invoke({"topic": "tea"}) == "known: about tea"
+    chain = RunnablePassthrough.assign(answer=GECERouter(gate(), search))
+    assert chain.invoke({"question": "hi"}) == {"question": "hi", "answer": "known: hi"}
+
+
+async def test_the_decision_comes_out_on_request():
+    router = GECERouter(gate(), search, return_decision=True)
+    for question, retrieve in {"rare": True, "hi": False}.items():
+        plain = GECERouter(gate(), search).invoke(question)
+        for result in (
+            router.invoke(question),
+            await router.ainvoke(question),
+            router.batch([question])[0],
+            (await router.abatch([question]))[0],
+        ):
+            assert result["output"] == plain
+            assert isinstance(result["decision"], Decision)
+            assert result["decision"].retrieve is retrieve
+            assert result["decision"].question == question
+        first, second = router.stream(question)
+        assert first + second == result
+        assert [chunk async for chunk in router.astream(question)] == [first, second]
+
+
+async def test_a_streaming_chain_is_streamed_through():
+    sent = []
+
+    def words(values):
+        for value in values:
+            for word in value.split():
+                sent.append(word)
+                yield word
+
+    async def awords(values):
+        async for value in values:
+            for word in value.split():
+                yield word
+
+    router = GECERouter(gate(), RunnableGenerator(words, awords))
+    stream = router.stream("rare old words")
+    assert next(stream) == "rare"
+    assert sent == ["rare"]  # the rest has not been written yet
+    assert list(stream) == ["old", "words"]
+    assert [word async for word in router.astream("rare old")] == ["rare", "old"]
+
+
+def test_a_batch_asks_the_gates_model_once_and_keeps_the_order():
+    judge = gate()
+    questions = ["rare a", "b", "rare c", "d", "rare a"]
+    batches = []
+    chain = RunnableLambda(lambda value: batches.append(value) or search(value))
+    router = GECERouter(judge, chain)
+    alone = [GECERouter(gate(), search).invoke(question) for question in questions]
+    assert router.batch(questions) == alone
+    assert judge.world.llm.calls == [tuple(questions)]
+    assert sorted(batches) == ["rare a", "rare a", "rare c"]
+    assert router.batch([]) == []
+
+
+def test_a_failing_question_keeps_its_place_in_the_batch():
+    def picky(value):
+        if "worst" in value:
+            raise KeyError("index")
+        return search(value)
+
+    router = GECERouter(gate(), picky)
+    inputs = ["hi", "", "rare worst", {"q": 1}, "rare"]
+    known, empty, missing, unasked, found = router.batch(inputs, return_exceptions=True)
+    assert (known, found) == ("known: hi", "found for rare")
+    assert isinstance(empty, EmptyQuestion)
+    assert isinstance(missing, KeyError)
+    assert isinstance(unasked, InvalidInput)
+    for wrong, error in {"": EmptyQuestion, "rare worst": KeyError}.items():
+        with pytest.raises(error):
+            router.batch(["hi", wrong])
+
+
+async def test_errors_of_gate_and_chain_pass_through_as_they_are():
+    def fail(value):
+        raise LookupError("nothing")
+
+    for question, error in {"": EmptyQuestion, "broken": ModelFailed, "rare": LookupError}.items():
+        router = GECERouter(gate(), fail)
+        for call in (router.invoke, lambda q, r=router: list(r.stream(q))):
+            with pytest.raises(error) as caught:
+                call(question)
+        with pytest.raises(error):
+            await router.ainvoke(question)
+        if error is ModelFailed:
+            assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+async def test_two_hundred_calls_are_in_flight_at_once():
+    model = FunctionChat(lambda question: soon(draft(question)))
+    router = GECERouter(RuleGate(World(llm=LangChainLLM(model))), search)
+    questions = [f"{'rare' if i % 2 else 'hi'} {i}" for i in range(200)]
+    answers = await asyncio.gather(*(router.ainvoke(question) for question in questions))
+    assert model.flying == [0, 200]
+    assert answers == [search(q) if "rare" in q else draft(q) for q in questions]
+
+
+async def test_abatch_honours_the_callers_limit():
+    model = FunctionChat(lambda question: soon(draft(question)))
+    router = GECERouter(RuleGate(World(llm=LangChainLLM(model))), search)
+    await router.abatch([str(i) for i in range(20)], {"max_concurrency": 4})
+    assert 1 < model.flying[1] <= 4
+
+
+def traced(judge=None) -> tuple[GECERouter, Runs]:
+    """A router whose gate and chain both ask a chat model, and a recorder."""
+    model = FunctionChat(draft)
+    answering = RunnableLambda(str).with_config(run_name="reading") | FunctionChat(str.upper)
+    return GECERouter(judge or RuleGate(World(llm=LangChainLLM(model))), answering), Runs()
+
+
+def lineages(runs: Runs) -> list[list[str]]:
+    return [runs.ancestry(run) for run in runs.named("FunctionChat")]
+
+
+RETRIEVED = [
+    ["FunctionChat", "GECEGate", "GECERouter"],
+    ["FunctionChat", "RunnableSequence", "GECERouter"],
+]
+
+
+async def test_every_model_call_is_a_child_run_of_its_step():
+    async def drain(chunks):
+        return [chunk async for chunk in chunks]
+
+    for call in (
+        lambda r, c: r.invoke("rare", c),
+        lambda r, c: r.ainvoke("rare", c),
+        lambda r, c: list(r.stream("rare", c)),
+        lambda r, c: drain(r.astream("rare", c)),
+        lambda r, c: r.batch(["rare"], c),
+        lambda r, c: r.abatch(["rare"], c),
+    ):
+        router, runs = traced()
+        result = call(router, {"callbacks": [runs]})
+        if asyncio.iscoroutine(result):
+            await result
+        assert lineages(runs) == RETRIEVED
+        assert [run["parent"] for run in runs.named("GECERouter")] == [None]
+
+
+async def test_a_model_that_only_blocks_is_still_traced_when_it_runs_in_a_thread():
+    class Blocking:
+        """Our LLM without an async call of its own, over a LangChain model."""
+
+        def __init__(self) -> None:
+            self.inner = LangChainLLM(FunctionChat(draft))
+            self.name = self.inner.name
+            self.generate = self.inner.generate
+
+    router, runs = traced(RuleGate(World(llm=Blocking())))
+    await router.ainvoke("rare", {"callbacks": [runs]})
+    assert lineages(runs) == RETRIEVED
+
+
+def test_in_a_batch_every_prompt_of_the_merged_call_belongs_to_its_own_question():
+    router, runs = traced()
+    questions = ["rare a", "b", "rare c", "b"]
+    router.batch(questions, {"callbacks": [runs]})
+    drafts = [run for run in runs.named("FunctionChat") if "GECEGate" in runs.ancestry(run)]
+    pairs = [
+        (run["inputs"][0][0].text, runs.by_id[runs.by_id[run["parent"]]["parent"]]["inputs"])
+        for run in drafts
+    ]
+    assert len({run["parent"] for run in drafts}) == 4
+    assert sorted(pairs) == sorted((question, question) for question in questions)
+
+
+def test_each_input_of_a_batch_keeps_its_own_callbacks():
+    router, first = traced()
+    second = Runs()
+    router.batch(["rare", "hi"], [{"callbacks": [first]}, {"callbacks": [second]}])
+    assert lineages(first) == RETRIEVED
+    assert lineages(second) == RETRIEVED[:1]
+
+
+async def test_the_decision_is_a_runs_output_and_the_metadata_of_what_follows():
+    for question, follower in {"rare": "RunnableSequence", "hi": "GECEDraft"}.items():
+        for call in ("invoke", "ainvoke", "batch"):
+            router, runs = traced()
+            decision = router.gate.decide(question).as_metadata()
+            given = [question] if call == "batch" else question
+            result = getattr(router, call)(given, {"callbacks": [runs], "metadata": {"user": 7}})
+            if asyncio.iscoroutine(result):
+                await result
+            [gate_run], [after] = runs.named("GECEGate"), runs.named(follower)
+            assert gate_run["output"] == decision
+            assert "gece" not in gate_run["metadata"]
+            assert after["metadata"]["gece"] == decision
+            assert after["metadata"]["user"] == 7
+
+
+def test_config_and_arguments_reach_the_chosen_chain():
+    seen = {}
+
+    def chain(value, config, **kwargs):
+        seen.update(tags=config["tags"], configurable=config["configurable"], kwargs=kwargs)
+        return value
+
+    config = {"tags": ["t"], "configurable": {"tenant": "a"}}
+    GECERouter(gate(rule=always), chain).invoke("x", config, k=3)
+    assert seen == {"tags": ["t"], "configurable": {"tenant": "a"}, "kwargs": {"k": 3}}
+    GECERouter(gate(rule=always), chain).batch(["x"], config, k=4)
+    assert seen["kwargs"] == {"k": 4}
+    assert GECERouter(gate(rule=never), chain).invoke("x", k=3) == "known: x"
+
+
+def test_what_is_configurable_in_the_chain_is_configurable_in_the_router():
+    prompt = PromptTemplate.from_template("say {question}").configurable_fields(
+        template=ConfigurableField(id="template")
+    )
+    router = GECERouter(gate(rule=always), prompt | (lambda prompt: prompt.text))
+    assert [spec.id for spec in router.config_specs] == ["template"]
+    config = {"configurable": {"template": "sing {question}"}}
+    assert router.invoke({"question": "x"}, config) == "sing x"
+    verbose = router.configurable_fields(return_decision=ConfigurableField(id="why"))
+    assert set(verbose.invoke({"question": "x"}, {"configurable": {"why": True}})) == {
+        "output",
+        "decision",
+    }
+
+
+def test_the_callers_gate_and_chains_are_held_as_they_are():
+    judge, model = gate(), FunctionChat(str.upper, temperature=0.3)
+    before = model.model_dump()
+    router = GECERouter(judge, model)
+    router.invoke("rare")
+    assert router.gate is judge
+    assert router.retrieving is model
+    assert model.model_dump() == before
+    assert model.sent == [{"temperature": 0.3}]
+
+
+def test_what_is_no_gate_is_refused_with_the_remedy():
+    with pytest.raises(InvalidInput, match="GECEGate"):
+        GECERouter(lambda question: True, search)
+
+
+async def test_events_of_the_stream_name_gate_and_chain():
+    names = [
+        event["name"]
+        async for event in GECERouter(gate(), search).astream_events("rare", version="v2")
+        if event["event"] == "on_chain_start"
+    ]
+    assert names == ["GECERouter", "GECEGate", "search"]

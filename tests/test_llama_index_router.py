@@ -1,0 +1,258 @@
+import asyncio
+
+import pytest
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response.schema import AsyncStreamingResponse, PydanticResponse, Response
+from llama_index.core.prompts import PromptTemplate
+from llama_index.core.query_engine import CustomQueryEngine, RouterQueryEngine
+from llama_index.core.schema import QueryBundle
+from llama_index.core.tools import QueryEngineTool
+from pydantic import BaseModel
+
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelFailed
+from ltrag_plugins.flow import World
+from ltrag_plugins.llama_index import GECERouter, GECESelector, LlamaIndexLLM
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.gates import RuleGate, always, never
+from tests.llama_index_parts import (
+    FACTS,
+    AsyncFunctionLLM,
+    AwaitedRetriever,
+    FunctionLLM,
+    engine,
+    reader,
+)
+
+KNOWN, UNKNOWN = "What is the capital of France?", "Who has played Raoul?"
+
+
+def draft(prompt: str) -> str:
+    return "Paris" if prompt == KNOWN else "Who knows?"
+
+
+def gate(rule=None, llm=None) -> RuleGate:
+    world = World(llm=llm or ScriptedLLM(draft))
+    return RuleGate(world, rule) if rule else RuleGate(world)
+
+
+async def test_the_engine_answers_where_the_gate_says_retrieve_and_the_draft_elsewhere():
+    retriever, model = AwaitedRetriever(), FunctionLLM(reader)
+    router = GECERouter(gate(), engine(model, retriever))
+    known, unknown = router.query(KNOWN), router.query(UNKNOWN)
+    assert (str(known), known.source_nodes) == ("Paris", [])
+    assert str(unknown) == f"read: {FACTS['raoul']}"
+    assert [node.node_id for node in unknown.source_nodes] == ["raoul"]
+    assert known.metadata["gece"]["retrieve"] is False
+    assert unknown.metadata["gece"]["retrieve"] is True
+    assert unknown.metadata["raoul"] == {"title": "raoul"}  # the engine's own metadata
+    assert (retriever.queries, len(model.seen)) == ([UNKNOWN], 1)  # nothing for the known one
+    assert await router.aquery(KNOWN) == known
+    assert await router.aquery(UNKNOWN) == unknown
+
+
+async def test_the_direct_branch_never_says_empty_response():
+    nothing_found = engine()
+    assert str(nothing_found.query("zzz")) == "Empty Response"  # what the engine would say
+    router = GECERouter(gate(never), nothing_found)
+    assert str(router.query("zzz")) == "Who knows?"
+    assert str(await router.aquery("zzz")) == "Who knows?"
+
+
+async def test_a_direct_engine_or_model_answers_in_the_drafts_place():
+    async def awaited(prompt):
+        return f"alone: {prompt}"
+
+    for direct in (
+        FunctionLLM(lambda prompt: f"alone: {prompt}"),
+        FunctionLLM(lambda prompt: f"alone: {prompt}", is_chat_model=True),
+        GECERouter(gate(never, ScriptedLLM(lambda p: f"alone: {p}")), engine()),
+    ):
+        router = GECERouter(gate(), engine(), direct=direct)
+        response = await asyncio.to_thread(router.query, KNOWN)
+        assert response.response == f"alone: {KNOWN}"
+        assert response.metadata["gece"]["retrieve"] is False
+        assert await router.aquery(KNOWN) == response
+        assert getattr(direct, "blocked_the_loop", []) == []
+        assert "read" in str(router.query(UNKNOWN))
+    router = GECERouter(gate(), engine(), direct=AsyncFunctionLLM(awaited))
+    assert str(await router.aquery(KNOWN)) == f"alone: {KNOWN}"
+
+
+class OneResponse(CustomQueryEngine):
+    """Hands out one and the same response object."""
+
+    response: object
+
+    def custom_query(self, query_str: str):
+        return self.response
+
+
+class Author(BaseModel):
+    name: str
+
+
+@pytest.mark.parametrize(
+    "response",
+    [Response("kept", metadata={"a": 1}), Response("kept"), PydanticResponse(Author(name="kept"))],
+    ids=["with metadata", "without", "pydantic"],
+)
+def test_the_engines_own_response_is_not_changed(response):
+    before = None if response.metadata is None else dict(response.metadata)
+    routed = GECERouter(gate(always), OneResponse(response=response)).query("x")
+    assert response.metadata == before
+    assert routed is not response
+    assert type(routed) is type(response)
+    assert routed.response is response.response
+    assert routed.metadata.keys() == (before or {}).keys() | {"gece"}
+
+
+def test_a_stream_passes_through_unread_and_whole():
+    read = []
+
+    def words(prompt):
+        read.append(prompt)
+        return reader(prompt)
+
+    streaming = engine(FunctionLLM(words), streaming=True)
+    response = GECERouter(gate(), streaming).query(UNKNOWN)
+    assert response.metadata["gece"]["retrieve"] is True
+    assert "".join(response.response_gen).strip() == f"read: {FACTS['raoul']}"
+    assert len(read) == 1
+
+
+class Streamed(BaseQueryEngine):
+    """Streams words, counting those that were read."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.read = 0
+
+    def _get_prompt_modules(self):
+        return {}
+
+    def _query(self, query_bundle):
+        raise NotImplementedError
+
+    async def _aquery(self, query_bundle):
+        async def words():
+            for word in ["one ", "two"]:
+                self.read += 1
+                yield word
+
+        return AsyncStreamingResponse(words(), metadata={"own": 1})
+
+
+async def test_an_async_stream_passes_through_unread_and_whole():
+    streamed = Streamed()
+    response = await GECERouter(gate(), streamed).aquery(UNKNOWN)
+    assert streamed.read == 0
+    assert response.metadata.keys() == {"own", "gece"}
+    assert [word async for word in response.async_response_gen()] == ["one ", "two"]
+
+
+async def test_callers_that_read_streams_can_have_the_draft_as_one():
+    router = GECERouter(gate(), engine(streaming=True), streaming=True)
+    assert list(router.query(KNOWN).response_gen) == ["Paris"]
+    response = await router.aquery(KNOWN)
+    assert [piece async for piece in response.async_response_gen()] == ["Paris"]
+    assert response.metadata["gece"]["retrieve"] is False
+
+
+def test_a_query_bundle_reaches_the_engine_as_it_is():
+    class Bundles(AwaitedRetriever):
+        def _retrieve(self, query_bundle):
+            bundles.append(query_bundle)
+            return super()._retrieve(query_bundle)
+
+    bundles = []
+    bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["raoul"])
+    GECERouter(gate(), engine(retriever=Bundles())).query(bundle)
+    assert bundles[0] is bundle
+
+
+def test_prompts_of_the_engines_are_seen_and_updated_through_the_router():
+    inner, other = engine(), engine()
+    router = GECERouter(gate(), inner, direct=other)
+    key = "query_engine:response_synthesizer:text_qa_template"
+    assert key in router.get_prompts()
+    assert "direct:response_synthesizer:text_qa_template" in router.get_prompts()
+    new = PromptTemplate("mine {context_str} {query_str}")
+    router.update_prompts({key: new})
+    assert inner.get_prompts()["response_synthesizer:text_qa_template"] == new
+    assert other.get_prompts()["response_synthesizer:text_qa_template"] != new
+    with pytest.raises(ValueError, match="nobody"):
+        router.update_prompts({"nobody:text_qa_template": new})
+
+
+def test_wrong_parts_are_refused_where_they_are_handed_in():
+    with pytest.raises(InvalidInput, match=r"gate must be a gate .*got function"):
+        GECERouter(always, engine())
+    with pytest.raises(InvalidInput, match="query_engine must be a LlamaIndex BaseQueryEngine"):
+        GECERouter(gate(), AwaitedRetriever())
+    with pytest.raises(InvalidInput, match="direct must be a LlamaIndex query engine or LLM"):
+        GECERouter(gate(), engine(), direct=ScriptedLLM(draft))
+
+
+async def test_a_failing_model_and_an_empty_question_keep_their_names():
+    def fail(prompt):
+        raise RuntimeError("server down")
+
+    router = GECERouter(gate(llm=LlamaIndexLLM(FunctionLLM(fail))), engine())
+    with pytest.raises(ModelFailed, match="server down"):
+        router.query(KNOWN)
+    with pytest.raises(ModelFailed, match="server down"):
+        await router.aquery(KNOWN)
+    with pytest.raises(EmptyQuestion):
+        await router.aquery(" ")
+
+
+async def test_two_hundred_queries_are_in_flight_together_in_gate_and_engine():
+    barrier = asyncio.Barrier(200)  # lets nobody through before all 200 are there
+
+    async def slow(prompt):
+        await barrier.wait()
+        return reader(prompt) if "raoul" in prompt.lower() else "?"
+
+    slow_model = AsyncFunctionLLM(slow)
+    router = GECERouter(gate(always, LlamaIndexLLM(slow_model)), engine(slow_model))
+    async with asyncio.timeout(60):
+        responses = await asyncio.gather(*(router.aquery(f"Raoul {i}?") for i in range(200)))
+    assert {str(response) for response in responses} == {f"read: {FACTS['raoul']}"}
+    assert slow_model.blocked_the_loop == []
+    assert len(slow_model.seen) == 400
+
+
+def tools():
+    alone = GECERouter(gate(never, ScriptedLLM(lambda p: "alone")), engine())
+    return [
+        QueryEngineTool.from_defaults(engine(), name="look", description="looks it up"),
+        QueryEngineTool.from_defaults(alone, name="alone", description="answers alone"),
+    ]
+
+
+async def test_the_selector_chooses_inside_a_router_query_engine_sync_and_async():
+    for selector, order in [
+        (GECESelector(gate()), tools()),
+        (GECESelector(gate(), retrieving=1, direct=0), tools()[::-1]),
+    ]:
+        router = RouterQueryEngine(selector, order, llm=FunctionLLM(reader))
+        for question, answer in [(KNOWN, "alone"), (UNKNOWN, f"read: {FACTS['raoul']}")]:
+            response, awaited = router.query(question), await router.aquery(question)
+            assert str(response) == str(awaited) == answer
+            result = response.metadata["selector_result"]
+            assert result == awaited.metadata["selector_result"]
+            assert result.reason == "the rule says so"
+
+
+async def test_the_selector_wants_exactly_two_choices():
+    selector = GECESelector(gate())
+    for choices in (["one"], ["one", "two", "three"]):
+        with pytest.raises(InvalidInput, match=f"it was given {len(choices)}"):
+            selector.select(choices, KNOWN)
+        with pytest.raises(InvalidInput, match=f"it was given {len(choices)}"):
+            await selector.aselect(choices, KNOWN)
+    assert selector.get_prompts() == {}
+    with pytest.raises(InvalidInput, match="must be 0 and 1, got 0, 0"):
+        GECESelector(gate(), direct=0)
+    with pytest.raises(InvalidInput, match="gate must be a gate"):
+        GECESelector(always)

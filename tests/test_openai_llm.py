@@ -1,0 +1,403 @@
+"""A model behind a server, met over a real socket."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import openai
+import pytest
+
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelFailed
+from ltrag_plugins.flow import World, arun, ask
+from ltrag_plugins.llm.base import AsyncLLM, ScoringLLM
+from ltrag_plugins.llm.openai import OpenAICompatibleLLM
+from ltrag_plugins.types import Generation, Token
+from tests.contracts.llm import LLMContract
+
+KEY = "sk-very-secret-0123456789"
+
+
+class Server:
+    """An HTTP server whose replies a function writes; `asked` holds what came."""
+
+    def __init__(self, answer: Callable[[dict], Any], port: int):
+        self.answer = answer
+        self.base_url = f"http://127.0.0.1:{port}/v1"
+        self.asked: list[dict] = []
+        self.headers: list[Message] = []
+        self.paths: list[str] = []
+
+
+@contextmanager
+def serving(answer: Callable[[dict], Any]) -> Iterator[Server]:
+    """Serve what `answer` returns: (status, body) or a body; a body is JSON or bytes."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            server.asked.append(request)
+            server.headers.append(self.headers)
+            server.paths.append(self.path)
+            told = answer(request)
+            status, body = told if isinstance(told, tuple) else (200, told)
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Retry-After-Ms", "1")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format, *args): ...
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(answer, httpd.server_address[1])
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def entry(token: str, logprob: float = -0.5, top: dict[str, float] | None = None) -> dict:
+    others = [{"token": t, "logprob": p, "bytes": None} for t, p in (top or {}).items()]
+    return {"token": token, "logprob": logprob, "bytes": None, "top_logprobs": others}
+
+
+def chat(text: str | None, entries: list[dict] | None = None) -> dict:
+    logprobs = None if entries is None else {"content": entries}
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m"} | {
+        "choices": [choice],
+        "usage": usage,
+    }
+
+
+def speller(request: dict) -> dict:
+    """Spells the prompt backwards, a token a character, as a well-mannered server would."""
+    whole = request["messages"][0]["content"][::-1]
+    text = whole[: request["max_tokens"]]
+    text = text[: min((text.find(s) for s in request.get("stop", ()) if s in text), default=None)]
+    reply = chat(text, [entry(c) for c in text])
+    reply["usage"]["completion_tokens"] = len(text)
+    return reply
+
+
+def model(server: Server, **settings: Any) -> OpenAICompatibleLLM:
+    return OpenAICompatibleLLM(
+        "m", **{"base_url": server.base_url, "api_key": KEY, "max_retries": 0} | settings
+    )
+
+
+class TestAServer(LLMContract):
+    gives_tokens = True
+
+    @pytest.fixture
+    def llm(self):
+        with serving(speller) as server:
+            yield model(server)
+
+
+class TestACarelessServer(LLMContract):
+    """It hands back the stop string, what follows it, and its end-of-text marker."""
+
+    gives_tokens = True
+
+    @pytest.fixture
+    def llm(self):
+        def careless(request):
+            text = request["messages"][0]["content"][::-1][: request["max_tokens"]]
+            reply = chat(text, [*map(entry, text), entry("<|im_end|>")])
+            reply["usage"]["completion_tokens"] = len(text)
+            return reply
+
+        with serving(careless) as server:
+            yield model(server)
+
+
+class TestATextCompletionServer(LLMContract):
+    gives_tokens = True
+
+    @pytest.fixture
+    def llm(self):
+        def complete(request):
+            text = speller({"messages": [{"content": request["prompt"]}]} | request)
+            text = text["choices"][0]["message"]["content"]
+            logprobs = {
+                "tokens": list(text),
+                "token_logprobs": [-0.5] * len(text),
+                "top_logprobs": [{c: -0.5, "x": -1.5} for c in text],
+            }
+            return {"object": "text_completion", "choices": [{"text": text, "logprobs": logprobs}]}
+
+        with serving(complete) as server:
+            yield model(server, chat=False)
+
+
+def test_a_chat_request_says_what_is_wanted():
+    with serving(lambda _: chat("Jane Austen")) as server:
+        llm = model(server, top_logprobs=3)
+        llm.generate(["Who?"], max_tokens=9, stop=["\n"], temperature=0.5, seed=7)
+    assert server.paths == ["/v1/chat/completions"]
+    assert server.asked == [
+        {
+            "model": "m",
+            "messages": [{"role": "user", "content": "Who?"}],
+            "max_tokens": 9,
+            "stop": ["\n"],
+            "temperature": 0.5,
+            "seed": 7,
+            "logprobs": True,
+            "top_logprobs": 3,
+        }
+    ]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_a_text_request_continues_the_prompt():
+    with serving(lambda _: {"choices": [{"text": " Austen"}]}) as server:
+        [told] = model(server, chat=False, logprobs=False).generate(["Jane"], max_tokens=2)
+    assert server.paths == ["/v1/completions"]
+    assert server.asked == [{"model": "m", "prompt": "Jane", "max_tokens": 2, "temperature": 0.0}]
+    assert told == Generation(" Austen")
+
+
+def test_log_probabilities_alternatives_and_counts_are_the_servers():
+    entries = [
+        entry("Par", -0.25, {"Lon": -3.5, "Par": -0.25}),
+        entry("is", -0.125, {"is": -0.125}),
+    ]
+    with serving(lambda _: chat("Paris", entries)) as server:
+        [told] = model(server).generate(["?"])
+    assert told == Generation(
+        "Paris",
+        (
+            Token("Par", -0.25, None, (("Par", -0.25), ("Lon", -3.5))),
+            Token("is", -0.125, None, (("is", -0.125),)),
+        ),
+        prompt_tokens=7,
+        completion_tokens=3,
+    )
+
+
+@pytest.mark.parametrize(
+    "entries", [None, [], [entry("Pa"), entry("ris") | {"logprob": None}]], ids=str
+)
+def test_missing_log_probabilities_are_no_tokens_and_never_a_guess(entries):
+    with serving(lambda _: chat("Paris", entries)) as server:
+        assert model(server).generate(["?"])[0] == Generation("Paris", None, 7, 3)
+
+
+def test_log_probabilities_that_were_not_asked_for_are_not_reported():
+    with serving(lambda _: chat("x", [entry("x")])) as server:
+        assert model(server, logprobs=False).generate(["?"])[0].tokens is None
+    assert "logprobs" not in server.asked[0]
+
+
+def test_a_character_of_several_tokens_is_put_together():
+    smile = "🙂".encode()
+    entries = [entry("\\xf0\\x9f") | {"bytes": list(smile[:2])}]
+    entries += [entry("\\x99\\x82") | {"bytes": list(smile[2:])}, entry("!") | {"bytes": [33]}]
+    with serving(lambda _: chat("🙂!", entries)) as server:
+        [told] = model(server).generate(["?"])
+    assert told.tokens is not None
+    assert [token.text for token in told.tokens] == ["", "🙂", "!"]
+
+
+def test_a_reply_without_content_is_an_empty_text():
+    with serving(lambda _: chat(None)) as server:
+        assert model(server).generate(["?"])[0].text == ""
+
+
+@pytest.mark.parametrize("logprob", [float("nan"), 0.5])
+def test_an_impossible_log_probability_is_refused(logprob):
+    with (
+        serving(lambda _: chat("x", [entry("x", logprob)])) as server,
+        pytest.raises(InvalidLogProbability, match=r"m@http.*'x'"),
+    ):
+        model(server).generate(["?"])
+
+
+def test_a_passing_failure_is_repeated():
+    replies = iter([(500, {"error": "busy"}), (429, {"error": "busy"}), chat("Paris")])
+    with serving(lambda _: next(replies)) as server:
+        assert model(server, max_retries=2).generate(["?"])[0].text == "Paris"
+    assert len(server.asked) == 3
+
+
+@pytest.mark.parametrize(
+    ("reply", "remedy", "cause"),
+    [
+        ((401, {"error": {"message": f"bad key {KEY}"}}), "api_key=", openai.AuthenticationError),
+        ((404, {"error": {"message": "no m"}}), "check model", openai.NotFoundError),
+        ((429, {"error": {"message": "slow"}}), "max_concurrency", openai.RateLimitError),
+        (
+            (400, {"error": {"message": "logprobs is not supported"}}),
+            "build with logprobs=False",
+            openai.BadRequestError,
+        ),
+        ((400, {"error": {"message": "too long"}}), "too long", openai.BadRequestError),
+        ((500, {"error": {"message": "boom"}}), "boom", openai.InternalServerError),
+        (b'{"choices": [', "OpenAI-compatible server", ValueError),
+        (b"<html>" + KEY.encode(), "OpenAI-compatible server", ValueError),
+        ({"choices": []}, "OpenAI-compatible server", None),
+        ({"choices": [{"message": {"content": 5}}]}, "OpenAI-compatible server", None),
+        ([], "OpenAI-compatible server", None),
+    ],
+)
+async def test_a_failure_names_the_model_and_the_remedy_and_hides_the_key(reply, remedy, cause):
+    with serving(lambda _: reply) as server:
+        llm = model(server)
+        for failing in (lambda: asyncio.to_thread(llm.generate, ["?"]), lambda: llm.agenerate("?")):
+            with pytest.raises(ModelFailed, match=remedy) as caught:
+                await failing()
+            assert llm.name in str(caught.value)
+            assert cause is None or isinstance(caught.value.__cause__, cause)
+            assert KEY not in f"{caught.value}{caught.value!r}"
+            if cause is not ValueError:
+                assert (
+                    KEY not in f"{caught.value.__cause__}{vars(caught.value.__cause__ or object)}"
+                )
+
+
+@pytest.fixture
+def hanging() -> Iterator[Server]:
+    over = threading.Event()
+    with serving(lambda _: over.wait(30) and chat("late")) as server:
+        yield server
+        over.set()
+
+
+def test_a_hanging_server_is_given_up(hanging):
+    with pytest.raises(ModelFailed, match=r"silent for 0\.05 s; raise timeout="):
+        model(hanging, timeout=0.05).generate(["?", "!"])
+
+
+async def test_a_hanging_server_is_given_up_on_an_event_loop(hanging):
+    with pytest.raises(ModelFailed, match="raise timeout="):
+        await model(hanging, timeout=0.05).agenerate(["?", "!"])
+
+
+def test_a_server_that_is_not_there_is_named():
+    with serving(speller) as server:
+        pass
+    with pytest.raises(ModelFailed, match="cannot be reached") as caught:
+        model(server).generate(["?"])
+    assert isinstance(caught.value.__cause__, openai.APIConnectionError)
+
+
+class Crowd:
+    """Answers only when `size` requests are there together; `most` were at once."""
+
+    def __init__(self, size: int):
+        self.together = threading.Barrier(size, timeout=20)
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, request: dict) -> dict:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.together.wait()
+        with self.lock:
+            self.now -= 1
+        return speller(request)
+
+
+async def test_requests_run_at_once_up_to_the_bound():
+    prompts = [f"prompt {i}" for i in range(12)]
+    wanted = [prompt[::-1] for prompt in prompts]
+    for asked in (
+        lambda llm: asyncio.to_thread(llm.generate, prompts),
+        lambda llm: llm.agenerate(prompts),
+    ):
+        crowd = Crowd(4)
+        with serving(crowd) as server:
+            told = await asked(model(server, max_concurrency=4))
+        assert [g.text for g in told] == wanted
+        assert crowd.most == 4
+
+
+async def test_the_bound_holds_over_all_calls_of_an_event_loop():
+    crowd = Crowd(3)
+    with serving(crowd) as server:
+        world = World(llm=model(server, max_concurrency=3))
+        await asyncio.gather(*(arun(ask(f"{i}"), world) for i in range(9)))
+    assert crowd.most == 3
+
+
+def test_one_model_serves_one_event_loop_after_the_other():
+    with serving(speller) as server:
+        llm = model(server)
+        told = [asyncio.run(llm.agenerate(["ab", "cd"])) for _ in range(3)]
+    assert [[g.text for g in call] for call in told] == [["ba", "dc"]] * 3
+
+
+def test_clients_of_ones_own_are_used_and_not_changed():
+    with serving(speller) as server:
+        settings = {"base_url": server.base_url, "api_key": "of the client", "max_retries": 0}
+        client = openai.OpenAI(**settings, default_headers={"X-Mine": "sync"})
+        async_client = openai.AsyncOpenAI(**settings, default_headers={"X-Mine": "async"})
+        llm = OpenAICompatibleLLM("m", client=client, async_client=async_client)
+        llm.generate(["?"])
+        asyncio.run(llm.agenerate(["?"]))
+        OpenAICompatibleLLM("m", async_client=async_client).generate(["?"])
+        asyncio.run(OpenAICompatibleLLM("m", client=client).agenerate(["?"]))
+    assert [headers.get("X-Mine") for headers in server.headers] == ["sync", "async", None, None]
+    assert {headers["Authorization"] for headers in server.headers} == {"Bearer of the client"}
+
+
+def test_the_name_tells_servers_and_prompt_handling_apart_and_no_secrets():
+    def name(**settings):
+        return OpenAICompatibleLLM("m", **{"api_key": KEY} | settings).name
+
+    names = [
+        name(base_url="http://one:8000/v1"),
+        name(base_url="http://two:8000/v1"),
+        name(base_url="http://one:8000/v1", chat=False),
+        name(base_url="http://one:8000/v1", logprobs=False),
+        name(base_url="http://one:8000/v1", top_logprobs=1),
+        OpenAICompatibleLLM("other", base_url="http://one:8000/v1", api_key=KEY).name,
+    ]
+    assert len(set(names)) == len(names)
+    assert name(base_url="http://user:pass@one:8000/v1/?token=t0k3n") == names[0]
+    llm = OpenAICompatibleLLM("m", base_url="http://user:pass@one/v1", api_key=KEY)
+    assert "pass" not in repr(llm)
+    assert KEY not in repr(llm)
+
+
+def test_no_key_is_refused_at_openai_and_fine_elsewhere(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY"):
+        OpenAICompatibleLLM("m")
+    with serving(speller) as server:
+        assert model(server, api_key=None).generate(["ab"])[0].text == "ba"
+
+
+def test_openai_itself_is_asked_with_its_newer_word_for_max_tokens():
+    llm = OpenAICompatibleLLM("m", base_url="https://api.openai.com/v1", api_key=KEY)
+    assert llm._settings(5, (), 0.0, None)["max_completion_tokens"] == 5
+
+
+@pytest.mark.parametrize("wrong", [{"max_concurrency": 0}, {"top_logprobs": -1}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match="at least"):
+        OpenAICompatibleLLM("m", api_key=KEY, **wrong)
+
+
+def test_it_claims_async_and_no_scores():
+    llm = OpenAICompatibleLLM("m", api_key=KEY)
+    assert isinstance(llm, AsyncLLM)
+    assert not isinstance(llm, ScoringLLM)

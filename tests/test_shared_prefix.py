@@ -1,0 +1,267 @@
+"""Shared prefixes beside separate passes: plans by enumeration, models by their own forward."""
+
+import itertools
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BloomConfig,
+    BloomForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GraniteConfig,
+    GraniteForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    OlmoConfig,
+    OlmoForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from ltrag_plugins.llm.engines import EXACT, best_engine
+from ltrag_plugins.llm.plain import PlainEngine
+from ltrag_plugins.llm.prefix import plan
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.trees import TreeEngine
+
+WINDOW = 8
+SIZES = {
+    "vocab_size": 53,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "initializer_range": 0.4,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+KINDS = ["sliding_attention", "full_attention"]
+ATTENTION = [
+    LlamaForCausalLM(LlamaConfig(**SIZES)),
+    MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW)),
+    Gemma3ForCausalLM(
+        Gemma3TextConfig(**SIZES, sliding_window=WINDOW, layer_types=KINDS, query_pre_attn_scalar=8)
+    ),
+    Gemma2ForCausalLM(
+        Gemma2Config(
+            **SIZES,
+            sliding_window=WINDOW,
+            layer_types=KINDS,
+            query_pre_attn_scalar=8,
+            final_logit_softcapping=3.0,
+        )
+    ),
+    Qwen3ForCausalLM(Qwen3Config(**SIZES)),
+    CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.3)),
+    GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=3.0)),
+    GPT2LMHeadModel(GPT2Config(vocab_size=53, n_embd=32, n_layer=2, n_head=4)),
+    *(
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES))
+        for family in ("gemma", "olmo2", "phi3", "qwen2", "smollm3")
+    ),
+    # of no known family: tried on short sequences first
+    OlmoForCausalLM(OlmoConfig(**SIZES)),
+]
+OTHERS = [
+    BloomForCausalLM(BloomConfig(vocab_size=53, hidden_size=32, n_layer=2, n_head=4)),
+    MambaForCausalLM(MambaConfig(vocab_size=53, hidden_size=32, num_hidden_layers=2, state_size=4)),
+]
+
+
+def tokens(length: int, seed: int) -> list[int]:
+    drawn = torch.randint(3, 53, (length,), generator=torch.Generator().manual_seed(seed))
+    return drawn.tolist()
+
+
+SHOTS = [tokens(6, seed) for seed in range(5)]
+LADDER = [
+    [1, 7, 8, *itertools.chain(*SHOTS[:shots]), *tokens(9, 99)] for shots in range(len(SHOTS) + 1)
+]
+STRANGERS = [tokens(5, 50), tokens(30, 51), tokens(1, 52), LADDER[2], LADDER[3][:-4]]
+CALL = [STRANGERS[0], *LADDER[3:], *STRANGERS[1:], *LADDER[:3]]
+
+ids_of_models = pytest.mark.parametrize(
+    "model", [*ATTENTION, *OTHERS], ids=lambda model: type(model).__name__
+)
+
+
+def own_logprobs(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
+    """The model's own forward pass over one sequence: row t predicts token t + 1."""
+    with torch.inference_mode():
+        return model.eval()(input_ids=torch.tensor([sequence])).logits[0].log_softmax(-1)
+
+
+class TestPlan:
+    sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
+
+    @given(sequences, st.integers(1, 40), st.booleans())
+    @settings(deadline=None, max_examples=100)
+    def test_every_sequence_is_spelled_by_its_path_in_one_tree(self, sequences, budget, share):
+        batches = plan(sequences, batch_tokens=budget, attention_scale=50.0, share=share)
+        trees = [tree for batch in batches for tree in batch]
+        assert sorted(i for tree in trees for i in tree.members) == list(range(len(sequences)))
+        for tree in trees:
+            for member, path in zip(tree.members, tree.paths, strict=True):
+                assert tree.ids[path].tolist() == sequences[member]
+                assert tree.positions[path].tolist() == list(range(len(path)))
+
+    @given(sequences)
+    @settings(deadline=None, max_examples=100)
+    def test_a_node_sees_the_nodes_before_it_on_its_path_and_no_other(self, sequences):
+        for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
+            for tree in batch:
+                for path in tree.paths:
+                    for place, node in enumerate(path):
+                        if tree.ancestors is None:
+                            assert path[: place + 1].tolist() == list(range(node + 1))
+                        else:
+                            seen = tree.ancestors[node].nonzero()[0]
+                            assert sorted(seen) == sorted(path[: place + 1])
+
+    @given(sequences)
+    @settings(deadline=None, max_examples=100)
+    def test_no_beginning_stands_in_a_tree_twice(self, sequences):
+        for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
+            for tree in batch:
+                own = [sequences[i] for i in tree.members]
+                beginnings = {tuple(s[:n]) for s in own for n in range(1, len(s) + 1)}
+                assert len(tree) == len(beginnings)
+
+    def test_a_ladder_becomes_one_tree_with_its_shots_computed_once(self):
+        [[tree]] = plan(LADDER, batch_tokens=2048, attention_scale=96.0)
+        header, shot, question = 3, 6, 9
+        assert len(tree) == header + 5 * shot + 6 * question
+        assert sum(map(len, LADDER)) == 6 * header + 15 * shot + 6 * question
+
+    def test_strangers_stay_apart_and_batches_keep_to_their_budget(self):
+        strangers = [[i, *tokens(10 + i, i)] for i in range(20)]
+        batches = plan(strangers, batch_tokens=64, attention_scale=96.0)
+        for batch in batches:
+            assert all(tree.ancestors is None for tree in batch)
+            assert len(batch) * max(map(len, batch)) <= 64
+
+    def test_a_tree_stops_growing_where_attention_would_cost_more_than_it_saves(self):
+        fan = [[1, 2, *tokens(30, seed)] for seed in range(40)]
+        trees = [t for b in plan(fan, batch_tokens=4096, attention_scale=96.0) for t in b]
+        assert len(trees) > 10
+
+
+@ids_of_models
+class TestAnyModel:
+    @pytest.mark.parametrize("batch_tokens", [2048, 64])
+    def test_reading_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
+        engine = best_engine(model.eval(), batch_tokens=batch_tokens, share=True)
+        calls = [sequence for sequence in CALL if len(sequence) > 1]
+        first = [1 + i % 2 if len(s) > 2 else 1 for i, s in enumerate(calls)]
+        wanted = {(i, t) for i, s in enumerate(calls) for t in range(first[i], len(s))}
+        own = [own_logprobs(model, sequence) for sequence in calls]
+        with torch.inference_mode():
+            for places, logits in engine.read(calls, first):
+                for (i, t), row in zip(places, logits.log_softmax(-1), strict=True):
+                    torch.testing.assert_close(row, own[i][t - 1], atol=1e-4, rtol=0)
+                    wanted.remove((i, t))
+        assert not wanted
+
+    @pytest.mark.parametrize("batch_tokens", [2048, 16])
+    def test_writing_on_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
+        engine = best_engine(model.eval(), batch_tokens=batch_tokens, share=True)
+        grown = {i: list(sequence) for i, sequence in enumerate(CALL)}
+        rows = {i: [] for i in grown}
+        with torch.inference_mode():
+            for writing in engine.write(CALL):
+                for step in range(WINDOW + 4):
+                    for row, i in zip(writing.logits.log_softmax(-1), writing.members, strict=True):
+                        rows[i].append(row)
+                    if step == 3 and len(writing.members) > 2:
+                        writing.keep(list(range(len(writing.members)))[::2])
+                    chosen = torch.tensor([3 + (i + step) % 50 for i in writing.members])
+                    for i, token in zip(writing.members, chosen.tolist(), strict=True):
+                        grown[i].append(token)
+                    writing.step(chosen)
+        for i, sequence in grown.items():
+            assert len(rows[i]) in (4, WINDOW + 4)
+            own = own_logprobs(model, sequence)[len(CALL[i]) - 1 :][: len(rows[i])]
+            torch.testing.assert_close(torch.stack(rows[i]), own, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("model", ATTENTION, ids=lambda model: type(model).__name__)
+def test_models_of_full_and_sliding_attention_share_prefixes(model):
+    assert isinstance(best_engine(model.eval(), batch_tokens=99, share=True), TreeEngine)
+
+
+@pytest.mark.parametrize("model", OTHERS, ids=lambda model: type(model).__name__)
+def test_any_other_architecture_is_run_the_plain_way(model, caplog):
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(best_engine(model.eval(), batch_tokens=99, share=True), PlainEngine)
+    assert "without shared prefixes" in caplog.text
+
+
+def test_every_family_called_exact_is_tried_here():
+    assert {model.config.model_type for model in ATTENTION} == EXACT | {"olmo"}
+
+
+def test_an_unknown_family_in_half_precision_is_run_the_plain_way():
+    half = OlmoForCausalLM(OlmoConfig(**SIZES)).to(torch.bfloat16).eval()
+    assert isinstance(best_engine(half, batch_tokens=99, share=True), PlainEngine)
+
+
+def test_the_sliding_window_of_these_tests_bites():
+    gemma = ATTENTION[2]
+    wide = Gemma3ForCausalLM(
+        Gemma3TextConfig(**SIZES, sliding_window=500, layer_types=KINDS, query_pre_attn_scalar=8)
+    )
+    wide.load_state_dict(gemma.state_dict())
+    difference = own_logprobs(gemma, LADDER[5])[-1] - own_logprobs(wide, LADDER[5])[-1]
+    assert difference.abs().max() > 0.01
+
+
+SOLVED = [
+    ("who is the author of the book Gulliver's Travels", "Jonathan Swift"),
+    ("when did the first Star Wars film come out", "1977"),
+    ("which river runs through Vienna", "the Danube"),
+    ("who painted the ceiling of the Sistine Chapel", "Michelangelo"),
+    ("what is the chemical symbol of gold", "Au"),
+]
+ASKED = "who has played Raoul in The Phantom of the Opera?"
+
+
+def shots(count: int) -> str:
+    solved = "".join(f"Question: {q}?\nAnswer: {a}\n\n" for q, a in SOLVED[:count])
+    return f"Answer with a few words.\n\n{solved}Question: {ASKED}\nAnswer:"
+
+
+def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smollm2):
+    apart = TransformersLLM(smollm2.model, smollm2.tokenizer, share_prefixes=False)
+    ladder = [shots(count) for count in range(6)]
+    answers = ["Michael Crawford"] * 6
+    written, scored = smollm2.generate(ladder, max_tokens=4), smollm2.score(ladder, answers)
+    for i, prompt in enumerate(ladder):
+        [alone] = apart.generate([prompt], max_tokens=4)
+        assert written[i].text == alone.text
+        assert logprobs(written[i]) == pytest.approx(logprobs(alone), abs=1e-3)
+        [alone] = apart.score([prompt], answers[:1])
+        assert logprobs(scored[i]) == pytest.approx(logprobs(alone), abs=1e-3)
+
+
+def logprobs(generation):
+    return [token.logprob for token in generation.tokens]

@@ -1,0 +1,353 @@
+"""The local model: the contract of every model, and plain transformers as the second route."""
+
+import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from ltrag_plugins.errors import InvalidInput, PromptTooLong
+from ltrag_plugins.llm.base import Encoder, GradientLLM
+from ltrag_plugins.llm.choosing import chosen, dice
+from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
+from ltrag_plugins.llm.prompting import token_batches
+from ltrag_plugins.llm.spelling import Speller, pieces_of
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.trees import TreeEngine
+from tests.contracts.llm import ScoringContract, assert_well_formed
+
+QUESTIONS = [
+    "who has played Raoul in The Phantom of the Opera?",
+    "when did the first Star Wars film come out?",
+    "Name three rivers of Europe.",
+]
+
+
+def tiny(seed: int = 0, **settings) -> LlamaForCausalLM:
+    """Random weights over SmolLM2's vocabulary: fast, for what needs no sense."""
+    torch.manual_seed(seed)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 49152}
+    config = LlamaConfig(**sizes, **heads, initializer_range=0.4, eos_token_id=2, **settings)
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def small(smollm2):
+    return TransformersLLM(tiny(), smollm2.tokenizer, label="tiny")
+
+
+class TestSmolLM2(ScoringContract):
+    @pytest.fixture
+    def llm(self, smollm2):
+        return smollm2
+
+
+class TestRandomWeights(ScoringContract):
+    """Writes bytes of any kind, also unfinished characters."""
+
+    @pytest.fixture
+    def llm(self, small):
+        return small
+
+
+class TestRandomWeightsWithoutChat(ScoringContract):
+    @pytest.fixture
+    def llm(self, small):
+        return TransformersLLM(small.model, small.tokenizer, chat=False)
+
+
+def test_it_has_gradients_and_shares_prefixes(smollm2):
+    assert isinstance(smollm2, GradientLLM)
+    smollm2.generate(["Hello"], max_tokens=1)
+    assert isinstance(smollm2._engine, TreeEngine)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
+    llm = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=chat)
+    for question, ours in zip(QUESTIONS, llm.generate(QUESTIONS, max_tokens=12), strict=True):
+        prompt = question
+        if chat:
+            prompt = llm.tokenizer.apply_chat_template(
+                [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
+            )
+        ids = llm.tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+        written = llm.model.generate(**ids, max_new_tokens=12, do_sample=False)
+        new = written[0, ids["input_ids"].shape[1] :]
+        assert ours.text == llm.tokenizer.decode(new, skip_special_tokens=True)
+        assert ours.prompt_tokens == ids["input_ids"].shape[1]
+        assert ours.completion_tokens == len(new)
+
+
+def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
+    [ours] = smollm2.score(QUESTIONS[:1], [" Michael Crawford."])
+    prompt = smollm2.tokenizer.apply_chat_template(
+        [{"role": "user", "content": QUESTIONS[0]}], tokenize=False, add_generation_prompt=True
+    )
+    ids = smollm2.tokenizer.encode(prompt, add_special_tokens=False)
+    new = smollm2.tokenizer.encode(" Michael Crawford.", add_special_tokens=False)
+    with torch.inference_mode():
+        logits = smollm2.model(input_ids=torch.tensor([ids + new])).logits[0].double()
+    logprobs = logits.log_softmax(-1)[len(ids) - 1 : -1]
+    for token, new_id, row in zip(ours.tokens, new, logprobs, strict=True):
+        assert token.logprob == pytest.approx(float(row[new_id]), abs=1e-3)
+        assert token.entropy == pytest.approx(float(-(row.exp() * row).sum()), abs=1e-3)
+        best = row.topk(5)
+        assert [text for text, _ in token.alternatives] == [
+            smollm2.tokenizer.decode([i]) for i in best.indices
+        ]
+        assert [p for _, p in token.alternatives] == pytest.approx(best.values.tolist(), abs=1e-3)
+
+
+def test_the_greedy_token_is_the_first_alternative(small):
+    for generation in small.generate(QUESTIONS, max_tokens=4):
+        for token in generation.tokens:
+            assert token.logprob == token.alternatives[0][1]
+
+
+def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
+    [hot] = small.generate(QUESTIONS[:1], max_tokens=1, temperature=3.0, seed=1)
+    [cold] = small.generate(QUESTIONS[:1], max_tokens=1)
+    assert hot.tokens[0].alternatives == cold.tokens[0].alternatives
+    assert hot.tokens[0].entropy == cold.tokens[0].entropy
+
+
+def test_samples_come_in_the_proportions_of_the_tempered_softmax():
+    logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
+    drawn = chosen(logits.expand(throws, -1), temperature, [dice(str(i), 5) for i in range(throws)])
+    shares = torch.bincount(drawn, minlength=4) / throws
+    wanted = torch.softmax(logits[0] / temperature, dim=-1)
+    assert shares.tolist() == pytest.approx(wanted.tolist(), abs=4 * math.sqrt(0.25 / throws))
+
+
+def test_a_sample_does_not_depend_on_the_rest_of_the_call(small):
+    together = small.generate(QUESTIONS, max_tokens=6, temperature=1.0, seed=3)
+    for question, sample in zip(QUESTIONS, together, strict=True):
+        [alone] = small.generate([question], max_tokens=6, temperature=1.0, seed=3)
+        assert alone.text == sample.text
+    other = small.generate(QUESTIONS, max_tokens=6, temperature=1.0, seed=4)
+    assert [g.text for g in other] != [g.text for g in together]
+
+
+def test_without_a_seed_the_same_prompt_is_sampled_anew(small):
+    samples = small.generate(QUESTIONS[:1] * 4, max_tokens=6, temperature=1.0)
+    assert len({sample.text for sample in samples}) > 1
+
+
+def test_the_end_of_text_token_is_counted_and_not_written(smollm2):
+    [answer] = smollm2.generate(["What is the capital of France?"], max_tokens=40)
+    assert answer.completion_tokens == len(answer.tokens) + 1 < 40
+    assert "<|im_end|>" not in answer.text
+
+
+def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
+    question = ["What is the capital of France?"]
+    [free], [cut] = (smollm2.generate(question, max_tokens=9, stop=s) for s in ([], ["pital"]))
+    assert free.text == "The capital of France is Paris."
+    assert [token.text for token in cut.tokens] == ["The", " ca"]
+    assert cut.tokens[1].logprob == pytest.approx(free.tokens[1].logprob, abs=1e-3)
+    assert cut.completion_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "plain words", "日本語で答えて 🙂🏳️‍🌈", "e\u0301 \ufffd naïve\n\n\ttabs  ", "👩‍👩‍👧‍👦"],
+)
+def test_pieces_join_to_the_text_with_characters_in_several_tokens(smollm2, text):
+    ids, pieces = pieces_of(smollm2.tokenizer, text)
+    assert "".join(pieces) == text
+    assert ids == smollm2.tokenizer.encode(text, add_special_tokens=False)
+    speller = Speller(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "))
+    for token in ids:
+        speller.add(token)
+    speller.finish()
+    assert speller.text == text
+    assert len(speller.pieces) == len(ids)
+
+
+def test_an_unfinished_character_at_the_end_still_joins(smollm2):
+    ids = smollm2.tokenizer.encode("a 🏳", add_special_tokens=False)[:-1]
+    speller = Speller(smollm2.tokenizer, [])
+    for token in ids:
+        speller.add(token)
+    speller.finish()
+    assert "".join(speller.pieces) == speller.text == smollm2.tokenizer.decode(ids)
+    assert speller.text.endswith("\ufffd")
+
+
+def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
+    told = TransformersLLM(smollm2.model, smollm2.tokenizer, system="You answer in one word.")
+    ids = told._prompting.ids("Hello")
+    assert "You answer in one word." in smollm2.tokenizer.decode(ids)
+    assert told.name != smollm2.name
+
+
+def test_an_empty_prompt_is_answered(small):
+    text = TransformersLLM(small.model, small.tokenizer, chat=False)
+    [generation] = text.generate([""], max_tokens=3)
+    assert_well_formed(generation)
+
+
+def test_names_tell_weights_dtype_and_prompt_handling_apart(small):
+    same = TransformersLLM(tiny(), small.tokenizer, label="tiny")
+    others = [
+        TransformersLLM(tiny(seed=1), small.tokenizer, label="tiny"),
+        TransformersLLM(tiny(), small.tokenizer, label="tiny", chat=False),
+        TransformersLLM(tiny().to(torch.bfloat16), small.tokenizer, label="tiny"),
+    ]
+    assert same.name == small.name
+    assert len({small.name, *(other.name for other in others)}) == 4
+
+
+def test_a_training_step_changes_the_fingerprint():
+    model = tiny()
+    before = fingerprint(model)
+    model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
+    torch.optim.SGD(model.parameters(), lr=1e-3).step()
+    assert fingerprint(model) != before
+
+
+def test_the_model_handed_in_is_not_changed(small):
+    model = tiny()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    settings = model.config.to_dict()
+    llm = TransformersLLM(model, small.tokenizer)
+    llm.generate(QUESTIONS, max_tokens=3)
+    llm.score(QUESTIONS, ["a", "b", "c"])
+    llm.gradient_agreement(
+        QUESTIONS, ["a"] * 3, along=llm.mean_gradient(QUESTIONS, ["a"] * 3, layers=1), layers=1
+    )
+    assert model.config.to_dict() == settings
+    assert all(weight.grad is None and weight.requires_grad for weight in model.parameters())
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_threads_take_turns(small):
+    prompts = [f"{question} ({i})" for i in range(4) for question in QUESTIONS]
+    alone = [small.generate([prompt], max_tokens=5)[0].text for prompt in prompts]
+    gate = threading.Barrier(len(prompts))
+
+    def ask(prompt):
+        gate.wait()
+        return small.generate([prompt], max_tokens=5)[0].text
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(ask, prompts)) == alone
+
+
+def test_gradients_keep_the_order_whatever_the_batches(small):
+    continuations = ["one", " two and three and four", "five six"]
+    narrow = TransformersLLM(small.model, small.tokenizer, batch_tokens=1)
+    along = small.mean_gradient(QUESTIONS, continuations, layers=1)
+    apart = narrow.mean_gradient(QUESTIONS, continuations, layers=1)
+    for name, gradient in along.items():
+        np.testing.assert_allclose(apart[name], gradient, rtol=1e-3, atol=1e-6)
+    together = small.gradient_agreement(QUESTIONS, continuations, along=along, layers=1)
+    for i, agreement in enumerate(together):
+        [alone] = small.gradient_agreement(
+            QUESTIONS[i : i + 1], continuations[i : i + 1], along=along, layers=1
+        )
+        assert agreement.dot == pytest.approx(alone.dot, rel=1e-3)
+
+
+def test_the_targets_of_a_gradient_batch_are_the_continuations(small):
+    scored = small._prompting.scored(QUESTIONS, ["one", " two and three", "four"])
+    members = []
+    for indices, batch in token_batches(scored, batch_tokens=120, device=torch.device("cpu")):
+        members += indices
+        for row, i in enumerate(indices):
+            targets = batch.input_ids[row, batch.targets[row]].tolist()
+            assert targets == scored[i].continuation
+            whole = batch.input_ids[row, batch.attention_mask[row].bool()].tolist()
+            assert whole == scored[i].prompt + scored[i].continuation
+    assert sorted(members) == [0, 1, 2]
+
+
+def test_too_long_a_prompt_is_refused_by_its_count(smollm2):
+    with pytest.raises(PromptTooLong, match=r"2\d,\d{3} tokens.*reads at most 8,192"):
+        smollm2.generate(["word " * 20_000])
+    with pytest.raises(PromptTooLong, match="with 8,192 more"):
+        smollm2.generate(["short"], max_tokens=8192)
+    with pytest.raises(PromptTooLong, match="Shorten the prompt"):
+        smollm2.score(["short"], ["word " * 9000])
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"max_tokens": 0}, "at least 1"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": math.nan}, "temperature is nan"),
+        ({"stop": [""]}, "stop string is empty"),
+    ],
+)
+def test_settings_out_of_range_are_refused(small, settings, why):
+    with pytest.raises(InvalidInput, match=why):
+        small.generate(["Hello"], **settings)
+
+
+def test_what_cannot_be_done_is_refused_with_the_remedy(small, tmp_path):
+    model, tokenizer = small.model, small.tokenizer
+    with pytest.raises(InvalidInput, match="one continuation for each prompt"):
+        small.score(["a", "b"], ["c"])
+    with pytest.raises(InvalidInput, match="continuation 1 is empty"):
+        small.mean_gradient(["a", "b"], ["c", ""], layers=1)
+    with pytest.raises(InvalidInput, match="write it into the prompts"):
+        TransformersLLM(model, tokenizer, chat=False, system="Be brief.")
+    with pytest.raises(InvalidInput, match=r"call model.eval\(\) first"):
+        TransformersLLM(tiny().train(), tokenizer).generate(["Hello"])
+    with pytest.raises(InvalidInput, match="no GGUF file"):
+        load_model(tmp_path / "absent.gguf")
+    with pytest.raises(InvalidInput, match=r"no config.json"):
+        load_model(tmp_path)
+    with pytest.raises(InvalidInput, match="there is no folder"):
+        load_model(tmp_path / "absent")
+    with pytest.raises(InvalidInput, match="dtype 'float33'"):
+        load_model("any/model", dtype="float33", device="cpu")
+
+
+def test_loading_leaves_the_logging_of_transformers_as_it_was(small, tmp_path):
+    before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    small.model.save_pretrained(tmp_path)
+    small.tokenizer.save_pretrained(tmp_path)
+    loaded = TransformersLLM.load(tmp_path, device="cpu")
+    after = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    assert after == before
+    assert loaded.name.partition("@")[2] == small.name.partition("@")[2]
+    assert [g.text for g in loaded.generate(QUESTIONS, max_tokens=3)] == [
+        g.text for g in small.generate(QUESTIONS, max_tokens=3)
+    ]
+    with quiet():
+        assert not transformers_logging.is_progress_bar_enabled()
+
+
+def test_half_precision_shares_prefixes_and_stays_close(small, tmp_path):
+    small.model.save_pretrained(tmp_path)
+    small.tokenizer.save_pretrained(tmp_path)
+    half = TransformersLLM.load(tmp_path, device="cpu", dtype="bfloat16")
+    for full, rough in zip(
+        *(llm.score(QUESTIONS, QUESTIONS) for llm in (small, half)), strict=True
+    ):
+        differences = [
+            a.logprob - b.logprob for a, b in zip(full.tokens, rough.tokens, strict=True)
+        ]
+        assert np.mean(differences) == pytest.approx(0, abs=0.1)
+    assert isinstance(half._engine, TreeEngine)
+
+
+def test_sentence_vectors_have_length_one_and_the_order_of_the_texts(minilm):
+    assert isinstance(minilm, Encoder)
+    texts = ["a cat sat", "ein Hund 🐕", "a cat was sitting", "stock prices fell"]
+    rows = minilm.encode(texts)
+    assert rows.shape == (4, 384)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(minilm.encode(texts[::-1])[::-1], rows, atol=1e-5)
+    assert rows[0] @ rows[2] > rows[0] @ rows[3]
+    assert minilm.encode([]).shape == (0, 384)

@@ -1,0 +1,157 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import entropy
+
+from ltrag_plugins import uncertainty
+from ltrag_plugins.errors import InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.types import Generation, Token
+
+OF_TOKENS = [
+    uncertainty.mean_probability,
+    uncertainty.mean_logprob,
+    uncertainty.product_uncertainty,
+    uncertainty.least_probability,
+]
+OF_DISTRIBUTIONS = [uncertainty.mean_entropy, uncertainty.mean_margin]
+
+
+def generation(*logprobs: float) -> Generation:
+    return Generation("", tuple(Token("a", logprob) for logprob in logprobs))
+
+
+def distributed(*tables: list[float], shown: int | None = None) -> Generation:
+    """One token per distribution; the model reports the `shown` likeliest of each."""
+    tokens = []
+    for table in tables:
+        best = sorted(table, reverse=True)[:shown]
+        tokens.append(
+            Token("a", math.log(best[0]), alternatives=tuple(("a", math.log(p)) for p in best))
+        )
+    return Generation("", tuple(tokens))
+
+
+probabilities = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30)
+
+
+@given(probabilities)
+def test_each_figure_is_numpys(ps):
+    p, written = np.array(ps), generation(*map(math.log, ps))
+    assert uncertainty.mean_probability(written) == pytest.approx(p.mean())
+    assert uncertainty.mean_logprob(written) == pytest.approx(np.log(p).mean(), abs=1e-12)
+    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - p.prod(), abs=1e-12)
+    assert uncertainty.least_probability(written) == pytest.approx(p.min())
+
+
+def test_the_worked_example():
+    written = generation(math.log(0.5), math.log(0.8))
+    assert uncertainty.mean_probability(written) == pytest.approx((0.5 + 0.8) / 2)
+    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - 0.5 * 0.8)
+    assert uncertainty.mean_logprob(written) == pytest.approx((math.log(0.5) + math.log(0.8)) / 2)
+
+
+def test_a_product_of_two_thousand_tokens_neither_underflows_nor_rounds_to_certain():
+    assert uncertainty.product_uncertainty(generation(*[math.log(0.3)] * 2000)) == 1.0
+    # 1 - (1 - 1e-12)^2000 is 2e-9, which plain floats lose against 1
+    nearly = generation(*[-1e-12] * 2000)
+    assert uncertainty.product_uncertainty(nearly) == pytest.approx(2e-9, rel=1e-6)
+    assert uncertainty.mean_logprob(generation(*[math.log(0.3)] * 2000)) == pytest.approx(
+        math.log(0.3)
+    )
+
+
+tables = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=8).map(
+    lambda weights: (np.array(weights) / np.sum(weights)).tolist()
+)
+
+
+@given(tables)
+def test_entropy_from_all_alternatives_is_scipys(table):
+    assert uncertainty.mean_entropy(distributed(table)) == pytest.approx(entropy(table), abs=1e-9)
+
+
+@given(tables, st.integers(1, 8))
+def test_entropy_from_some_alternatives_is_a_lower_bound(table, shown):
+    found = uncertainty.mean_entropy(distributed(table, shown=shown))
+    assert 0 <= found <= entropy(table) + 1e-9
+
+
+def test_entropy_from_two_of_four_alternatives_counts_the_rest_as_one():
+    written = distributed([0.4, 0.3, 0.2, 0.1], shown=2)
+    assert uncertainty.mean_entropy(written) == pytest.approx(entropy([0.4, 0.3, 0.3]))
+
+
+def test_an_entropy_the_model_reports_is_taken_as_it_is():
+    exact = Token("a", -1.0, entropy=2.5, alternatives=(("a", -1.0), ("b", -2.0)))
+    assert uncertainty.mean_entropy(Generation("a", (exact,))) == 2.5
+
+
+def test_margin_is_the_lead_of_the_first_over_the_second_in_whatever_order_they_came():
+    assert uncertainty.mean_margin(distributed([0.5, 0.3, 0.2], [0.9, 0.1])) == pytest.approx(
+        ((0.5 - 0.3) + (0.9 - 0.1)) / 2
+    )
+    turned = Token("a", -1.0, alternatives=(("b", math.log(0.2)), ("a", math.log(0.7))))
+    assert uncertainty.mean_margin(Generation("a", (turned,))) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
+def test_a_generation_without_token_probabilities_is_refused_with_the_remedy(figure):
+    with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
+        figure(Generation("Paris"))
+
+
+@pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
+@pytest.mark.parametrize("logprob", [math.nan, 0.5, math.inf])
+def test_what_cannot_be_a_log_probability_is_refused(figure, logprob):
+    with pytest.raises(InvalidLogProbability, match="at most 0"):
+        figure(generation(-0.1, logprob))
+
+
+@pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
+@pytest.mark.parametrize("logprob", [math.nan, 0.5])
+def test_alternatives_are_held_to_the_same(figure, logprob):
+    token = Token("a", -0.1, alternatives=(("a", -0.1), ("b", logprob)))
+    with pytest.raises(InvalidLogProbability):
+        figure(Generation("a", (token,)))
+
+
+@pytest.mark.parametrize("reported", [math.nan, math.inf, -1.0])
+def test_what_cannot_be_an_entropy_is_refused(reported):
+    with pytest.raises(InvalidLogProbability, match="entropy"):
+        uncertainty.mean_entropy(Generation("a", (Token("a", -0.1, entropy=reported),)))
+
+
+@pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
+def test_without_alternatives_the_message_says_how_to_get_them(figure):
+    with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
+        figure(generation(-0.1))
+
+
+def test_rounding_above_zero_is_forgiven_and_stays_in_range():
+    written = generation(5e-5)
+    assert uncertainty.mean_probability(written) == 1.0
+    assert uncertainty.product_uncertainty(written) == 0.0
+    assert uncertainty.mean_logprob(written) == 0.0
+
+
+@pytest.mark.parametrize("placeholder", [-math.inf, -9999.0])
+def test_a_placeholder_for_no_number_does_not_swamp_the_mean(placeholder):
+    found = uncertainty.mean_logprob(generation(-0.1, -0.1, -0.1, placeholder))
+    assert found == pytest.approx((3 * -0.1 + -20) / 4)
+    assert uncertainty.product_uncertainty(generation(placeholder)) == pytest.approx(1.0)
+
+
+def test_a_generation_without_a_token_is_the_least_certain_there_is():
+    nothing, unsure = Generation("", ()), distributed([0.01] * 100)
+    assert uncertainty.product_uncertainty(nothing) == 1.0
+    for figure in (
+        uncertainty.mean_probability,
+        uncertainty.least_probability,
+        uncertainty.mean_margin,
+    ):
+        assert figure(nothing) == 0.0
+    assert uncertainty.mean_logprob(nothing) < uncertainty.mean_logprob(unsure)
+    assert uncertainty.mean_entropy(nothing) > uncertainty.mean_entropy(unsure)
