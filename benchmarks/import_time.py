@@ -1,7 +1,7 @@
 """How long `import ltrag_plugins` takes: fresh processes, beyond the interpreter's own start.
 
-Run: python benchmarks/import_time.py. Exits with 1 where the median is not under 50 ms. The
-processor time beside it does not suffer from what else the machine is doing.
+Run: python benchmarks/import_time.py. Exits with 1 where the median processor time is not
+under 50 ms; on an idle machine the wall time is the same, on a busy one it measures the others.
 """
 
 import resource
@@ -30,13 +30,15 @@ def children() -> float:
 def main() -> int:
     milliseconds("import ltrag_plugins")  # compiles, and warms the disk cache
     pairs = [(milliseconds("import ltrag_plugins"), milliseconds("pass")) for _ in range(RUNS)]
+    medians = []
     for i, clock in enumerate(("wall", "processor")):
         bare = statistics.median(without[i] for _, without in pairs)
         more = statistics.median(package[i] - without[i] for package, without in pairs)
         print(f"{clock}: interpreter {bare:.1f} ms, import ltrag_plugins {more:.1f} ms more")
-    wall = statistics.median(package[0] - without[0] for package, without in pairs)
-    print(f"bound: {BOUND:g} ms of wall time, {'kept' if wall < BOUND else 'NOT kept'}")
-    return int(wall >= BOUND)
+        medians.append(more)
+    kept = medians[-1] < BOUND
+    print(f"bound: {BOUND:g} ms of processor time, {'kept' if kept else 'NOT kept'}")
+    return int(not kept)
 
 
 if __name__ == "__main__":

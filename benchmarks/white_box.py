@@ -27,6 +27,7 @@ from scipy.stats import spearmanr
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece import (
     SIGNALS,
+    Decision,
     Evidence,
     GECEGate,
     GECESettings,
@@ -68,10 +69,10 @@ def rows(name: str, split: str, limit: int) -> list[dict]:
     root = os.environ.get("LTRAG_DATA")
     if not root:
         sys.exit("set LTRAG_DATA to the folder that holds popqa/, triviaqa/ and nq_open/")
-    path = Path(root) / name / f"{split}.jsonl"
-    opened = path.open("rt") if path.exists() else gzip.open(f"{path}.gz", "rt", encoding="utf-8")
-    with opened as lines:
-        found = [json.loads(line) for line in lines]
+    plain = Path(root) / name / f"{split}.jsonl"
+    packed = plain.with_suffix(".jsonl.gz")
+    content = plain.read_bytes() if plain.exists() else gzip.decompress(packed.read_bytes())
+    found = [json.loads(line) for line in content.splitlines()]
     found.sort(key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
     return found[:limit]
 
@@ -142,7 +143,9 @@ def table(title: str, scores: dict[str, np.ndarray], part: Part) -> dict[str, fl
     return found
 
 
-def judged(train: Part, test: Part, evidence: tuple[list, list], settings: GECESettings, llm):
+def judged(
+    train: Part, evidence: tuple[list, list], settings: GECESettings, llm: GradientLLM
+) -> list[Decision]:
     fitted, report = fit_outcomes(train.outcomes(evidence[0]), settings=settings)
     gate = GECEGate(fitted, World(llm=llm), report)
     return [gate.judge(e) for e in evidence[1]]
@@ -179,10 +182,10 @@ def data_set(name: str, llm: GradientLLM, world: World, settings: GECESettings, 
     gates = {}
     pairs = (train.evidence, test.evidence), (held[0], held[1])
     for label, pair in zip(("without gradients", "with gradients"), pairs, strict=True):
-        decisions = judged(train, test, pair, settings, llm)
+        decisions = judged(train, pair, settings, llm)
         gates[f"fitted gate, {label}"] = np.array([d.probability for d in decisions])
     formula = replace(settings, scorer="gece", calibration="isotonic")
-    decisions = judged(train, test, pairs[1], formula, llm)
+    decisions = judged(train, pairs[1], formula, llm)
     gates["GECE, online form (METEOR estimated)"] = np.array([d.score for d in decisions])
     found |= table("gates (online):", gates, test)
     return found
@@ -197,9 +200,7 @@ def main() -> None:
     parser.add_argument("--cache", default="runs/white_box.sqlite")
     parser.add_argument("--out", default="")
     arguments = parser.parse_args()
-    llm = (
-        embedded() if arguments.model == "embedded" else TransformersLLM.load(arguments.model)
-    )
+    llm = embedded() if arguments.model == "embedded" else TransformersLLM.load(arguments.model)
     settings = GECESettings(prompt=FEW_SHOT) if arguments.few_shot else GECESettings()
     world = World(llm=CachedLLM(llm, arguments.cache), encoder=embedded_encoder())
     print(f"model {llm.name}")

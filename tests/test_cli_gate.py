@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,37 @@ def test_progress_is_on_stderr_and_only_for_a_terminal(questions, model, tmp_pat
     assert "40/40" in shown.stderr
     assert "40/40" not in silent.stderr
     assert shown.stdout == silent.stdout
+
+
+def test_drafts_and_answers_with_retrieval_have_bars_of_their_own(
+    questions, passages, model, tmp_path
+):
+    arguments = ["--passages", passages, "--limit", 22, "--out", tmp_path / "gate"]
+    shown = fit(questions, model, *arguments, env={"TTY_COMPATIBLE": "1", "COLUMNS": "100"})
+    full = [line for line in shown.stderr.splitlines() if "22/22" in line]
+    assert any("drafts" in line for line in full)
+    assert any("with retrieval" in line for line in full)
+
+
+def test_no_more_prompts_are_under_way_than_the_batch_allows(questions, tmp_path):
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def counted(prompt: str) -> tuple[str, float]:
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        time.sleep(0.01)  # long enough for a second one to come, were it sent
+        with lock:
+            under_way -= 1
+        return write(prompt)
+
+    with openai_server(counted) as (url, _):
+        for batch, expected in ((1, {1}), (4, {2, 3, 4})):
+            most = 0
+            arguments = ["--limit", 20, "--batch", batch, "--out", tmp_path / "gate"]
+            assert fit(questions, f"openai:scripted@{url}", *arguments).exit_code == 0
+            assert most in expected
 
 
 def test_a_model_without_gradients_is_refused_before_it_is_asked(questions, model, server):

@@ -78,15 +78,15 @@ def test_what_the_package_does_not_have_is_an_attribute_error():
 
 ROOMS = {
     "langchain": (
-        "GECERouter GECERetriever gece_edge LangChainLLM LangChainRetriever",
+        "GECERouter, GECERetriever, gece_edge, LangChainLLM, LangChainRetriever",
         LLAMA_INDEX,
     ),
     "llama_index": (
-        "GECERouter GECERetriever GECESelector LlamaIndexLLM LlamaIndexRetriever",
+        "GECERouter, GECERetriever, GECESelector, LlamaIndexLLM, LlamaIndexRetriever",
         LANGCHAIN,
     ),
-    "gece": ("GECEGate GECESettings Decision routed", LANGCHAIN + LLAMA_INDEX),
-    "flow": ("run arun run_many World ask fetch embed agree", LANGCHAIN + LLAMA_INDEX),
+    "gece": ("GECEGate, GECESettings, Decision, routed", LANGCHAIN + LLAMA_INDEX),
+    "flow": ("run, arun, run_many, World, ask, fetch, embed, agree", LANGCHAIN + LLAMA_INDEX),
     "metrics": ("", LANGCHAIN + LLAMA_INDEX),
     "retrieval.bm25": ("", LANGCHAIN + LLAMA_INDEX),
     "llm.scripted": ("ScriptedLLM", LANGCHAIN + LLAMA_INDEX),

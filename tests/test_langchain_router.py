@@ -182,6 +182,9 @@ def test_a_failing_question_keeps_its_place_in_the_batch():
     assert isinstance(empty, EmptyQuestion)
     assert isinstance(missing, KeyError)
     assert isinstance(unasked, InvalidInput)
+    told = GECERouter(gate(), picky, return_decision=True)
+    explained = told.batch(inputs, return_exceptions=True)
+    assert [type(e) for e in explained] == [dict, EmptyQuestion, KeyError, InvalidInput, dict]
     for wrong, error in {"": EmptyQuestion, "rare worst": KeyError}.items():
         with pytest.raises(error):
             router.batch(["hi", wrong])

@@ -159,6 +159,7 @@ class TestPlan:
         for batch in batches:
             assert all(tree.ancestors is None for tree in batch)
             assert len(batch) * max(map(len, batch)) <= 64
+            assert min(map(len, batch)) >= max(map(len, batch)) / 2
 
     def test_a_tree_stops_growing_where_attention_would_cost_more_than_it_saves(self):
         fan = [[1, 2, *tokens(30, seed)] for seed in range(40)]

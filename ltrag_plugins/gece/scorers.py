@@ -1,5 +1,6 @@
 """From features to the number a gate thresholds: fitted, the paper's formula, or one signal."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,9 +24,10 @@ class Formula:
     def __call__(self, features: Features) -> Float[np.ndarray, " questions"]:
         """The score of each question."""
         quality = np.clip(self.meteor(features.scalars), 0.0, 1.0)
-        return np.array([self._value(*row) for row in zip(quality, features.signals, strict=True)])
+        rows = zip(quality.tolist(), features.signals.tolist(), strict=True)
+        return np.array([self._value(*row) for row in rows])
 
-    def _value(self, quality: float, signals: Float[np.ndarray, " signals"]) -> float:
+    def _value(self, quality: float, signals: Sequence[float]) -> float:
         probability, frequency, gradient = self.columns
         return gece_score(
             meteor=quality,

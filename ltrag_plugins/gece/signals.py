@@ -90,32 +90,32 @@ def _of_draft(
 
 SIGNALS: dict[str, Signal] = {
     "mean_logprob": Signal(
-        _of_draft(uncertainty.mean_logprob, -1),
+        _of_draft(uncertainty.mean_logprob, -1.0),
         "probabilities",
         "mean negative log-probability of the draft's tokens",
     ),
     "mean_probability": Signal(
-        _of_draft(uncertainty.mean_probability, -1),
+        _of_draft(uncertainty.mean_probability, -1.0),
         "probabilities",
         "mean probability of the draft's tokens, negated",
     ),
     "product": Signal(
-        _of_draft(uncertainty.product_uncertainty, 1),
+        _of_draft(uncertainty.product_uncertainty, 1.0),
         "probabilities",
         "one minus the product of the draft's token probabilities",
     ),
     "least_probability": Signal(
-        _of_draft(uncertainty.least_probability, -1),
+        _of_draft(uncertainty.least_probability, -1.0),
         "probabilities",
         "probability of the draft's least likely token, negated",
     ),
     "entropy": Signal(
-        _of_draft(uncertainty.mean_entropy, 1),
+        _of_draft(uncertainty.mean_entropy, 1.0),
         "probabilities",
         "mean entropy of the next-token distributions",
     ),
     "margin": Signal(
-        _of_draft(uncertainty.mean_margin, -1),
+        _of_draft(uncertainty.mean_margin, -1.0),
         "probabilities",
         "mean lead of the likeliest token over the next, negated",
     ),

@@ -46,8 +46,6 @@ def accuracy_threshold(
     """
     ordered = np.sort(scores)
     kept = _possible(ordered)
-    if labels.mended is None:
-        kept = kept[kept > 0]  # where everything retrieves, no direct answer is right or wrong
     accuracy = _accuracies(np.argsort(scores, kind="stable"), labels)[kept]
     reached = kept[accuracy >= target]
     if not reached.size:
@@ -72,7 +70,10 @@ def gated_accuracy(scores: Float[np.ndarray, " questions"], labels: Labels, rate
 def _accuracies(
     order: Int[np.ndarray, " questions"], labels: Labels
 ) -> Float[np.ndarray, " questions_and_one"]:
-    """Accuracy where the first 0, 1, ..., all questions in `order` are answered directly."""
+    """Accuracy where the first 0, 1, ..., all questions in `order` are answered directly.
+
+    Where only direct answers are known and there are none, it is 0.
+    """
     direct = np.concatenate([[0], np.cumsum(1 - labels.fails[order])])
     if labels.mended is None:
         return direct / np.maximum(1, np.arange(len(direct)))

@@ -71,10 +71,10 @@ def read_trees(model: GradientBoostingClassifier, *, prior: float) -> Trees:
 
     def child(nodes: np.ndarray) -> np.ndarray:
         nodes = np.pad(nodes, (0, len(own) - len(nodes)), constant_values=-1)
-        return np.where(nodes < 0, own, nodes)
+        return np.where(nodes < 0, own, nodes).astype(int)
 
     return Trees(
-        feature=np.stack([padded(np.maximum(p.feature, 0)) for p in parts]),
+        feature=np.stack([padded(np.maximum(p.feature, 0)) for p in parts]).astype(int),
         threshold=np.stack([padded(p.threshold) for p in parts]),
         left=np.stack([child(p.children_left) for p in parts]),
         right=np.stack([child(p.children_right) for p in parts]),

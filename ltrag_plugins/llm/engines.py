@@ -19,8 +19,21 @@ except ImportError as error:
 log = logging.getLogger(__name__)
 
 EXACT = frozenset(
-    ["cohere", "gemma", "gemma2", "gemma3_text", "gpt2", "granite", "llama"]
-    + ["mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"]
+    {
+        "cohere",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "granite",
+        "llama",
+        "mistral",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    }
 )
 """Families (`config.model_type`) whose shared prefixes the tests hold against their own passes."""
 TOLERANCE = 1e-4

@@ -91,6 +91,7 @@ def plan(
     *,
     batch_tokens: int,
     attention_scale: float,
+    padding: float = 0.5,
     share: bool = True,
 ) -> list[list[TokenTree]]:
     """Lay the sequences into trees, and the trees into batches.
@@ -100,6 +101,7 @@ def plan(
         batch_tokens: most tokens in one batch, padding included; a longer sequence gets a
             batch of its own.
         attention_scale: tokens in a row at which attention costs as much as the linear layers.
+        padding: most of a row that may be padding, 0 to 1.
         share: False gives every sequence a tree of its own.
 
     Returns:
@@ -109,7 +111,7 @@ def plan(
     trees = list(_trees(sequences, order, batch_tokens, attention_scale, share))
     batches: list[list[TokenTree]] = []
     for tree in sorted(trees, key=len, reverse=True):
-        if batches and len(batches[-1][0]) * (len(batches[-1]) + 1) <= batch_tokens:
+        if batches and _fits(tree, batches[-1], batch_tokens, padding):
             batches[-1].append(tree)
         else:
             batches.append([tree])
@@ -142,3 +144,8 @@ def _trees(
 
 def _cost(tokens: int, scale: float) -> float:
     return tokens + tokens**2 / scale
+
+
+def _fits(tree: TokenTree, batch: Sequence[TokenTree], most: int, padding: float) -> bool:
+    longest = len(batch[0])
+    return longest * (len(batch) + 1) <= most and len(tree) >= (1 - padding) * longest

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, cast
+from typing import Self
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
 from ltrag_plugins.llm.gradients import TokenBatch
@@ -81,11 +81,11 @@ class Prompting:
         """
         if self.chat:
             prompt = self._templated(prompt)
-        ids = cast(list[int], self.tokenizer.encode(prompt, add_special_tokens=not self.chat))
+        ids = self.tokenizer.encode(prompt, add_special_tokens=not self.chat)
         if ids:
             return ids
         for start in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
-            if start is not None:
+            if isinstance(start, int):
                 return [start]
         raise InvalidInput("the prompt is empty, and this model has no token to start a text with")
 

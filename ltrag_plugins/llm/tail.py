@@ -114,10 +114,8 @@ class FeedForwardTail:
         self._head.read_at = (rows, columns - 1 - start)
         ids, mask = batch.input_ids[:, start:], batch.attention_mask
         logits = self._run(weights, input_ids=ids, attention_mask=mask, past_key_values=cache)
-        target_logits = logits.gather(-1, batch.input_ids[rows, columns].unsqueeze(-1))
-        # subtracted first: what moves all logits alike would otherwise be multiplied by the
-        # rounding error of a sum over the vocabulary, 1e-5 in float32
-        surprise = (logits - target_logits).logsumexp(-1)
+        target_logits = logits.gather(-1, batch.input_ids[rows, columns].unsqueeze(-1)).squeeze(-1)
+        surprise = logits.logsumexp(-1) - target_logits
         totals = surprise.new_zeros(len(ids)).index_add(0, rows, surprise)
         return totals / batch.targets.sum(1)
 

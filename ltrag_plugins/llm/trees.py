@@ -28,6 +28,8 @@ LOGITS_AT_ONCE = 2**24
 """Most numbers held for logits at a time while reading."""
 ATTENTION_SCALE = 3.0
 """Tokens in a row, in hidden sizes, at which attention costs as much as the linear layers."""
+PADDING_READING, PADDING_WRITING = 0.25, 0.5
+"""Most of a row that may be padding; more to write on, where rows side by side pay again."""
 WRITING_FACTOR = 4
 """Rows being written hold this many times as many tokens as a batch being read."""
 
@@ -51,7 +53,7 @@ class TreeEngine:
 
     def write(self, sequences: Sequence[Ids]) -> Iterator["TreeWriting"]:
         """See `Engine`."""
-        for batch in self._plan(sequences):
+        for batch in self._plan(sequences, PADDING_WRITING):
             hidden, cache = self._run(batch, keep=True)
             where = [(row, path) for row, tree in enumerate(batch) for path in tree.paths]
             members = [member for tree in batch for member in tree.members]
@@ -71,7 +73,7 @@ class TreeEngine:
     ) -> Iterator[tuple[list[Place], Float[Tensor, "places vocabulary"]]]:
         """See `Engine`."""
         # the last token is predicted, and predicts nothing that is asked for
-        for batch in self._plan([sequence[:-1] for sequence in sequences]):
+        for batch in self._plan([sequence[:-1] for sequence in sequences], PADDING_READING):
             hidden, _ = self._run(batch, keep=False)
             wanted = [
                 (row, int(path[place - 1]), (member, place))
@@ -114,11 +116,12 @@ class TreeEngine:
         )
         return self._head(self.forward(ids[:, None], positions[:, None], masks, cache)[:, 0])
 
-    def _plan(self, sequences: Sequence[Ids]) -> list[list[TokenTree]]:
+    def _plan(self, sequences: Sequence[Ids], padding: float) -> list[list[TokenTree]]:
         return plan(
             sequences,
             batch_tokens=self._batch_tokens,
             attention_scale=self._attention_scale,
+            padding=padding,
             share=self._share,
         )
 

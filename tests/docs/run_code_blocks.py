@@ -1,0 +1,57 @@
+"""Run the Python blocks of Markdown files as a reader would: those of a file one after the other.
+
+    python tests/docs/run_code_blocks.py README.md docs
+
+A block that raises ends the run with the file and line of the block.
+"""
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
+
+
+def program(text: str) -> str:
+    """The blocks of a file as one script, each at its own line, so that tracebacks fit."""
+    lines = [""] * text.count("\n")
+    for block in BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(1))
+        for i, line in enumerate(block[1].splitlines()):
+            lines[first + i] = line
+    return "\n".join(lines)
+
+
+def broken_links(file: Path, text: str) -> list[str]:
+    return [link for link in LINK.findall(text) if not (file.parent / link).exists()]
+
+
+def check(file: Path) -> bool:
+    text = file.read_text(encoding="utf-8")
+    if broken := broken_links(file, text):
+        print(f"{file}: links to nothing: {broken}")
+        return False
+    if not BLOCK.search(text):
+        return True
+    with tempfile.NamedTemporaryFile("w", suffix=f"_{file.stem}.py", encoding="utf-8") as script:
+        script.write(program(text))
+        script.flush()
+        done = subprocess.run([sys.executable, script.name], capture_output=True, text=True)
+    if done.returncode:
+        print(f"{file}: a code block failed\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    else:
+        print(f"{file}: {len(BLOCK.findall(text))} blocks run")
+    return done.returncode == 0
+
+
+def main() -> None:
+    named = [Path(argument) for argument in sys.argv[1:]]
+    files = [f for path in named for f in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
+    sys.exit(not all([check(file) for file in files]))
+
+
+if __name__ == "__main__":
+    main()
