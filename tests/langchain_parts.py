@@ -65,7 +65,7 @@ class FunctionCompletion(BaseLLM):
     function: Callable[[str], Any] = Field(exclude=True)
     logprobs: int | None = None
     calls: list[list[str]] = Field(default_factory=list, exclude=True)
-    sent: list[int | None] = Field(default_factory=list, exclude=True)
+    sent: list[dict[str, Any]] = Field(default_factory=list, exclude=True)
 
     def __init__(self, function: Callable[[str], Any], **fields: Any) -> None:
         super().__init__(function=function, **fields)
@@ -76,7 +76,7 @@ class FunctionCompletion(BaseLLM):
 
     def _generate(self, prompts, stop=None, run_manager=None, **kwargs):
         self.calls.append(list(prompts))
-        self.sent.append(self.logprobs)
+        self.sent.append({"logprobs": self.logprobs, "stop": stop})
         said = [self.function(prompt) for prompt in prompts]
         wrapped = [s if isinstance(s, Generation) else Generation(text=s) for s in said]
         return LLMResult(generations=[[generation] for generation in wrapped])

@@ -134,7 +134,7 @@ def test_only_what_is_missing_is_asked_for_and_the_order_is_kept(path):
         {"stop": ["m", "a"]},
         {"temperature": 0.5, "seed": 1},
         {"temperature": 0.5, "seed": 2},
-        {"temperature": 0.7, "seed": 1},
+        {"temperature": 0.7, "seed": 3},
         {"seed": 1},
     ],
 )

@@ -162,6 +162,19 @@ def test_explain_says_what_speaks_for_the_decision(gate, model):
     assert "mean_logprob" in guesses.stdout
 
 
+def test_the_encoder_of_a_gate_is_found_again(questions, model, tmp_path):
+    out = tmp_path / "gate"
+    arguments = ["--encoder", "embedded", "--rate", 0.5, "--limit", 20, "--out", out]
+    result = fit(questions, model, *arguments, env={"TTY_COMPATIBLE": "1"})
+    assert result.exit_code == 0, result.output
+    assert "40/40" in result.stderr  # question and draft of each
+    asked = ["gate", "explain", "who wrote book 5?", "--gate", out, "--model", model]
+    assert ltrag(*asked).stdout.startswith("retrieve: ")
+    wrong = ltrag(*asked, "--encoder", "none")
+    assert wrong.exit_code == 1
+    assert "fitted with encoder" in wrong.stderr
+
+
 def test_explain_as_json_is_the_decision(gate, model):
     question = "who wrote book 5?"
     result = ltrag("gate", "explain", question, "--gate", gate, "--model", model, "--json")

@@ -6,10 +6,19 @@ import pytest
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import World
-from ltrag_plugins.gece import SIGNALS, GECEGate, GECESettings, WordFrequencies, fit_outcomes
+from ltrag_plugins.gece import (
+    SIGNALS,
+    GECEGate,
+    GECESettings,
+    WordFrequencies,
+    fit_outcomes,
+    gece_score,
+)
+from ltrag_plugins.gece.features import features
 from ltrag_plugins.gece.training import cross_calibrated
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.types import Generation, GradientAgreement
+from ltrag_plugins.uncertainty import mean_probability
 from tests.gece_parts import honest_llm, ladder, outcomes
 
 PRODUCT = GECESettings(scorer="product")
@@ -207,15 +216,17 @@ def test_the_formula_is_a_gate_with_meteor_estimated(statistics, semantics):
     settings = GECESettings(scorer="gece", statistics=statistics, semantics=semantics)
     fitted, report = fit_outcomes(recorded, settings=settings)
     gate = GECEGate(fitted, World(llm=honest_llm()), report)
-    for o in recorded[::7]:
-        decision = gate.judge(o.evidence)
-        shown = decision.ingredients
-        denominator = 10 ** -shown["word_frequency"] if statistics else 1.0
-        denominator *= -shown["gradient_dot"] if semantics else 1.0
-        numerator = decision.score * max(denominator, 1e-9)
-        estimated = numerator - shown["mean_probability"], -shown["mean_probability"] - numerator
-        assert any(-1e-6 <= meteor <= 1 + 1e-6 for meteor in estimated)
-        assert 0 <= decision.probability <= 1
+    columns = features([o.evidence for o in recorded], fitted.names, WordFrequencies())
+    estimated = np.clip(fitted.failure.meteor(columns.scalars), 0, 1)
+    for o, meteor in list(zip(recorded, estimated, strict=True))[::7]:
+        by_hand = gece_score(
+            meteor=float(meteor),
+            mean_probability=mean_probability(o.evidence.draft),
+            word_frequency=WordFrequencies().mean(o.evidence.question),
+            gradient_agreement=o.evidence.agreement.dot,
+            settings=settings,
+        )
+        assert gate.judge(o.evidence).score == pytest.approx(by_hand.value, rel=1e-6)
 
 
 def test_the_formulas_meteor_is_learned_from_the_calibration_answers():

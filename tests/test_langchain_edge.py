@@ -1,5 +1,6 @@
 """gece_edge in real LangGraph graphs."""
 
+import asyncio
 from typing import Annotated, TypedDict
 
 import pytest
@@ -12,7 +13,7 @@ from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.langchain import LangChainLLM, gece_edge
 from tests.gates import RuleGate
-from tests.langchain_parts import FunctionChat, Runs
+from tests.langchain_parts import FunctionChat, Runs, soon
 
 MODEL = FunctionChat(lambda question: "who knows?" if "rare" in question else "known")
 GATE = RuleGate(World(llm=LangChainLLM(MODEL)))
@@ -54,6 +55,13 @@ async def test_one_edge_routes_sync_and_async_runs(state):
     compiled = graph(state, gece_edge(GATE))
     assert await both(compiled, {"question": "rare"}) == "looked up"
     assert await both(compiled, {"question": "hi"}) == "from memory"
+
+
+async def test_a_hundred_runs_of_the_graph_decide_side_by_side():
+    model = FunctionChat(lambda question: soon("known"))
+    compiled = graph(Asked, gece_edge(RuleGate(World(llm=LangChainLLM(model)))))
+    await asyncio.gather(*(compiled.ainvoke({"question": str(i)}) for i in range(100)))
+    assert model.flying == [0, 100]
 
 
 async def test_the_last_human_message_is_the_question():

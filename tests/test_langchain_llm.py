@@ -142,10 +142,10 @@ def test_log_probabilities_are_only_asked_for_when_wanted():
     assert "logprobs" not in model.sent[0]
 
 
-def test_a_completion_model_is_asked_for_a_number_of_log_probabilities():
+def test_a_completion_model_is_sent_stop_strings_and_a_number_of_log_probabilities():
     model = FunctionCompletion(spell)
-    LangChainLLM(model, logprobs=3).generate(["x"])
-    assert model.sent == [3]
+    LangChainLLM(model, logprobs=3).generate(["x"], stop=["."])
+    assert model.sent == [{"logprobs": 3, "stop": ["."]}]
     assert model.logprobs is None
 
 

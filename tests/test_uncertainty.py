@@ -55,9 +55,9 @@ def test_the_worked_example():
 
 def test_a_product_of_two_thousand_tokens_neither_underflows_nor_rounds_to_certain():
     assert uncertainty.product_uncertainty(generation(*[math.log(0.3)] * 2000)) == 1.0
-    # 1 - (1 - 1e-12)^2000 is 2e-9, which plain floats lose against 1
-    nearly = generation(*[-1e-12] * 2000)
-    assert uncertainty.product_uncertainty(nearly) == pytest.approx(2e-9, rel=1e-6)
+    # 1 - (1 - 1e-15)^2000 is 2e-12, which plain floats blur beside 1
+    nearly = generation(*[-1e-15] * 2000)
+    assert uncertainty.product_uncertainty(nearly) == pytest.approx(2e-12, rel=1e-6, abs=0)
     assert uncertainty.mean_logprob(generation(*[math.log(0.3)] * 2000)) == pytest.approx(
         math.log(0.3)
     )

@@ -60,10 +60,10 @@ class StageBars:
         )
         if (task := next(going, None)) is None:
             return
-        if step.kind == "request":
+        if step.reply is None:
             self._progress.start_task(task)
         else:
-            self._progress.advance(task, len(step.reply or ()))
+            self._progress.advance(task, len(step.reply))
 
     def __enter__(self) -> Self:
         self._progress.start()
