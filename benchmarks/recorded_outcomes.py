@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.llm.embedded import embedded_encoder
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap

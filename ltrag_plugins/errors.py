@@ -7,14 +7,14 @@
     ├── InvalidInput            (also ValueError)    what came in cannot be used
     │   ├── EmptyQuestion                            no words to answer
     │   ├── PromptTooLong                            more tokens than the model reads
-    │   ├── BadRecord                                a line of a data file; names file, line and field
+    │   ├── BadRecord                                a line of a data file; has file, line, field
     │   ├── MissingReferences                        a labelled question without accepted answers
     │   └── CalibrationError                         a gate cannot be fitted on these questions
     ├── ModelError                                   the model, or what it sent
     │   ├── ModelFailed                              the model's own call raised; see __cause__
     │   ├── NoTokenProbabilities                     the provider gave none
     │   ├── InvalidLogProbability                    NaN, or above 0
-    │   └── NeedsGradients                           a text-only model where local weights are needed
+    │   └── NeedsGradients                           a text-only model; local weights are needed
     ├── RetrievalError
     │   ├── NoRetriever                              a flow retrieves, the world has no retriever
     │   └── RetrieverFailed                          the retriever's own call raised; see __cause__

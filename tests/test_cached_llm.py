@@ -211,6 +211,15 @@ async def test_a_model_without_async_is_asked_in_a_thread(path):
     assert told.text != str(threading.get_ident())
 
 
+async def test_an_async_model_is_awaited_on_its_event_loop(path):
+    async def where(prompt: str) -> str:
+        return str(threading.get_ident())
+
+    for temperature in (0.0, 1.0):
+        [told] = await CachedLLM(ScriptedLLM(where), path).agenerate(["?"], temperature=temperature)
+        assert told.text == str(threading.get_ident())
+
+
 async def test_async_sampling_without_a_seed_stays_sampling(path):
     llm = CachedLLM(Sampler(), path)
     texts = [(await llm.agenerate(["?"], temperature=1.0))[0].text for _ in range(2)]
@@ -388,9 +397,13 @@ def test_a_killed_process_loses_at_most_the_call_it_was_in(path):
 def test_a_forked_child_opens_the_file_anew(path):
     llm = CachedLLM(Letters(), path)
     llm.generate(["parent"])
+    parents = list(llm.store._idle)
+    assert parents
     child = os.fork()
     if child == 0:
-        os._exit(0 if llm.generate(["parent", "child"])[1].text == "dlihc" and llm.hits == 1 else 1)
+        told = llm.generate(["parent", "child"])
+        shared = [c for c in llm.store._idle if any(c is parent for parent in parents)]
+        os._exit(0 if told[1].text == "dlihc" and llm.hits == 1 and not shared else 1)
     assert os.waitpid(child, 0)[1] == 0
     llm.generate(["child", "parent"])
     assert llm.misses == 1
