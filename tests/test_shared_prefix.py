@@ -35,11 +35,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ltrag_plugins.llm.engines import EXACT, best_engine
-from ltrag_plugins.llm.plain import PlainEngine
-from ltrag_plugins.llm.prefix import plan
+from ltrag_plugins.llm.local.engines import EXACT, best_engine
+from ltrag_plugins.llm.local.plain import PlainEngine
+from ltrag_plugins.llm.local.prefix import plan
+from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.llm.trees import TreeEngine
 
 WINDOW = 8
 SIZES = {

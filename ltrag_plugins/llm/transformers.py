@@ -13,14 +13,14 @@ import numpy as np
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.llm.choosing import Reading, dice, readings
-from ltrag_plugins.llm.engine import Engine, Ids, Place
-from ltrag_plugins.llm.engines import best_engine
-from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
-from ltrag_plugins.llm.loading import fingerprint, load_model
-from ltrag_plugins.llm.prompting import Prompting, Scored, token_batches
-from ltrag_plugins.llm.spelling import Speller
-from ltrag_plugins.llm.writing import Row, WritingSettings, end_tokens, write
+from ltrag_plugins.llm.local.choosing import Reading, dice, readings
+from ltrag_plugins.llm.local.engine import Engine, Ids, Place
+from ltrag_plugins.llm.local.engines import best_engine
+from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
+from ltrag_plugins.llm.local.loading import fingerprint, load_model
+from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
+from ltrag_plugins.llm.local.spelling import Speller
+from ltrag_plugins.llm.local.writing import Row, WritingSettings, end_tokens, write
 from ltrag_plugins.types import Generation, GradientAgreement, Token
 
 try:

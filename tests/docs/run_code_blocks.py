@@ -50,7 +50,8 @@ def check(file: Path) -> bool:
 def main() -> None:
     named = [Path(argument) for argument in sys.argv[1:]]
     files = [f for path in named for f in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
-    sys.exit(not all([check(file) for file in files]))
+    passed = [check(file) for file in files]  # all of them, so that one run shows every failure
+    sys.exit(not all(passed))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput, NeedsGradients, missing_extra
-from ltrag_plugins.llm.tokens import TokenBatch
+from ltrag_plugins.llm.local.tokens import TokenBatch
 
 try:
     import torch

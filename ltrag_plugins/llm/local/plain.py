@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.llm.engine import Ids, Place
+from ltrag_plugins.llm.local.engine import Ids, Place
 
 try:
     import torch

@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.llm.engine import Ids, Place
-from ltrag_plugins.llm.masks import Masks, Windows
-from ltrag_plugins.llm.prefix import TokenTree, plan
+from ltrag_plugins.llm.local.engine import Ids, Place
+from ltrag_plugins.llm.local.masks import Masks, Windows
+from ltrag_plugins.llm.local.prefix import TokenTree, plan
 
 try:
     import torch

@@ -7,9 +7,9 @@ from itertools import chain
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.llm.choosing import Reading, chosen, readings
-from ltrag_plugins.llm.engine import Writing
-from ltrag_plugins.llm.spelling import Speller
+from ltrag_plugins.llm.local.choosing import Reading, chosen, readings
+from ltrag_plugins.llm.local.engine import Writing
+from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.stopping import stopped
 from ltrag_plugins.types import Generation, Token
 

@@ -22,8 +22,8 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.llm.tail import FeedForwardTail
-from ltrag_plugins.llm.tokens import TokenBatch
+from ltrag_plugins.llm.local.tail import FeedForwardTail
+from ltrag_plugins.llm.local.tokens import TokenBatch
 from ltrag_plugins.types import GradientAgreement
 
 try:

@@ -5,10 +5,10 @@ import logging
 import numpy as np
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.llm.engine import Engine, Ids
-from ltrag_plugins.llm.masks import Windows
-from ltrag_plugins.llm.plain import PlainEngine
-from ltrag_plugins.llm.trees import TreeEngine
+from ltrag_plugins.llm.local.engine import Engine, Ids
+from ltrag_plugins.llm.local.masks import Windows
+from ltrag_plugins.llm.local.plain import PlainEngine
+from ltrag_plugins.llm.local.trees import TreeEngine
 
 try:
     import torch

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
-from ltrag_plugins.llm.gradients import TokenBatch
-from ltrag_plugins.llm.spelling import pieces_of
+from ltrag_plugins.llm.local.gradients import TokenBatch
+from ltrag_plugins.llm.local.spelling import pieces_of
 
 try:
     import torch

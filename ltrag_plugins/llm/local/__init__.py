@@ -1,0 +1,13 @@
+"""The parts of `TransformersLLM`.
+
+::
+
+    loading                          a folder, a hub name or a GGUF file -> model and tokenizer
+    prompting  spelling  tokens      text -> token ids, token ids -> pieces of text
+    prefix                           what the prompts of a call share, planned as token trees
+    engine  engines                  what computes; which one a model can use
+    trees  masks                     one pass over a token tree, exact
+    plain                            ordinary batches, for architectures that a tree does not fit
+    writing  choosing                the loop that writes; greedy, sampled, with probabilities
+    gradients  tail                  the gradient term, in forward mode over the last layers
+"""
