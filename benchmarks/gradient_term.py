@@ -73,11 +73,11 @@ def compare(methods: dict[str, Callable[[], list[float]]], rounds: int, exact: l
             found[name] = method()
             wall[name].append(time.perf_counter() - start)
     ours = statistics.median(wall["forward mode"])
-    print(f"  {'':14}{'seconds':>9}{'range':>16}{'times forward mode':>20}")
+    print(f"  {'':14}{'seconds':>9}{'range':>19}{'times forward mode':>20}")
     for name, times in wall.items():
         each = statistics.median(times)
         span = f"{min(times):.2f} to {max(times):.2f}"
-        print(f"  {name:14}{each:9.2f}{span:>16}{each / ours:20.2f}")
+        print(f"  {name:14}{each:9.2f}{span:>19}{each / ours:20.2f}")
     print("  relative differences of the products:")
     print(f"  forward mode from loop     {difference(found['forward mode'], found['loop'])}")
     for name in ("forward mode", "ghost", "loop", "lean loop"):

@@ -346,7 +346,7 @@ def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
     ]
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     process = started("gate", "score", path, "--json")
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=900)
     assert process.returncode == 0, stderr
     found = [json.loads(line) for line in stdout.splitlines()]
     assert len(found) == 3
