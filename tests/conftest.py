@@ -7,7 +7,7 @@ from jaxtyping import install_import_hook
 
 # shapes and types are checked at run time in tests only; before the package is imported
 SHAPED = ["choosing", "engine", "gradients", "masks", "plain", "prefix", "tail", "trees", "writing"]
-install_import_hook([f"ltrag_plugins.llm.{name}" for name in SHAPED], "beartype.beartype")
+install_import_hook([f"ltrag_plugins.llm.local.{name}" for name in SHAPED], "beartype.beartype")
 
 pytest.register_assert_rewrite("tests.contracts.llm")
 
