@@ -28,7 +28,7 @@ test: .venv/ready
 check: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
 
