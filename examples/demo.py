@@ -143,13 +143,13 @@ def measure(
 
 
 def shown(figures: dict[str, dict[str, dict[str, float]]], console: Console) -> None:
-    columns = list(next(iter(next(iter(figures.values())).values())))
-    table = Table("framework", "retrieval", *columns, title="a question, on average")
-    for framework, systems in figures.items():
-        for system, row in systems.items():
-            table.add_row(
-                framework, system, *(f"{v:.3f}" if v < 10 else f"{v:.0f}" for v in row.values())
-            )
+    rows = next(iter(next(iter(figures.values())).values()))
+    short = {"LangChain": "LC", "LlamaIndex": "LI"}
+    names = [f"{short[f]} {system}" for f, systems in figures.items() for system in systems]
+    table = Table("a question", *names, title="LC = LangChain, LI = LlamaIndex")
+    for row in rows:
+        values = [figures[f][system][row] for f in figures for system in figures[f]]
+        table.add_row(row, *(f"{v:.2f}" if v < 10 else f"{v:.0f}" for v in values))
     console.print(table)
 
 
