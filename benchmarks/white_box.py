@@ -1,14 +1,16 @@
 """GECE and every plain signal against "the direct answer fails", with the model's weights at hand.
 
-For each data set: draft answers, token probabilities, word frequencies, gradient terms (with the
-reference, and with the draft in its place), the fitted gates; fits on `train`, reports AUROC on
-`dev_test`, and the rank correlation with PopQA's page views. Usage:
+For each data set, two tables of AUROCs on `dev_test`, with the rank correlation with PopQA's page
+views. First, on `--limit` questions a split: every plain signal that a draft gives, and the gate
+that was fitted on `train`. Then, on the first `--gradients` of them, what costs gradients: GECE
+with the reference and its ablations, the gradient terms of the draft, and the gates again, fitted
+and judged on these alone. Usage:
 
-    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model embedded --limit 300
-    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FOLDER --few-shot --limit 300
+    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model embedded
+    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FOLDER --few-shot
 
-Answers are kept in the cache file, gradients are not; a run of 300 + 300 questions of three data
-sets takes about an hour on two cores.
+Answers and gradient terms are kept in the cache folder, so a run that was stopped goes on. The
+first run of a model over three data sets takes about half an hour on two cores.
 """
 
 import argparse
@@ -17,8 +19,10 @@ import hashlib
 import json
 import os
 import sys
-import time
-from dataclasses import replace
+from collections.abc import Callable
+from copy import copy
+from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +49,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import GradientAgreement, Question
 from ltrag_plugins.uncertainty import mean_probability
 
 FEW_SHOT = (
@@ -82,7 +86,7 @@ def questions_of(found: list[dict]) -> list[Question]:
 
 
 class Part:
-    """Questions of one split with all that was measured on them."""
+    """Questions of one split with what was measured on them."""
 
     def __init__(self, found: list[dict], world: World, settings: GECESettings) -> None:
         self.rows, self.questions = found, questions_of(found)
@@ -97,6 +101,13 @@ class Part:
         )
         drafts = [e.draft for e in self.evidence]
         self.prompts, self.references = references_like(self.questions, drafts, settings)
+
+    def first(self, count: int) -> "Part":
+        """The same for the first `count` of them."""
+        part = copy(self)
+        for name in ("rows", "questions", "evidence", "right", "prompts", "references"):
+            setattr(part, name, getattr(self, name)[:count])
+        return part
 
     def outcomes(self, evidence: list[Evidence]) -> list[Outcome]:
         return [
@@ -151,32 +162,57 @@ def judged(
     return [gate.judge(e) for e in evidence[1]]
 
 
-def data_set(name: str, llm: GradientLLM, world: World, settings: GECESettings, limit: int) -> dict:
-    start = time.perf_counter()
-    train = Part(rows(name, "train", limit), world, settings)
-    test = Part(rows(name, "dev_test", limit), world, settings)
-    print(
-        f"\n# {name}: {len(train.questions)} train, {len(test.questions)} dev_test; closed book "
-        f"right {train.right.mean():.3f}, {test.right.mean():.3f}"
-        f"  [{time.perf_counter() - start:.0f} s]",
-        flush=True,
-    )
-    along = llm.mean_gradient(train.prompts, train.references)
-    reference = llm.gradient_agreement(test.prompts, test.references, along=along, cosine=True)
-    with_gradient = replace(settings, agreement="cosine")
-    held = [
-        run_many([holding(e, with_gradient, along) for e in part.evidence], World(llm=llm))
-        for part in (train, test)
-    ]
-    print(f"  gradients done [{time.perf_counter() - start:.0f} s]", flush=True)
+def kept(file: Path, compute: Callable[[], list[GradientAgreement]]) -> list[GradientAgreement]:
+    """What the file holds, or what is computed and then kept there."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps([asdict(a) for a in compute()]))
+    return [GradientAgreement(**a) for a in json.loads(file.read_text())]
+
+
+def plain_signals(evidence: list[Evidence], names: list[str]) -> dict[str, np.ndarray]:
     frequencies = WordFrequencies()
-    found = table("reference form:", reference_scores(test, reference, frequencies), test)
-    plain = {
-        n: np.array([s.read(e, frequencies) for e in held[1]])
-        for n, s in SIGNALS.items()
-        if n != "disagreement"
-    }
-    found |= table("plain signals of the draft (online):", plain, test)
+    return {n: np.array([SIGNALS[n].read(e, frequencies) for e in evidence]) for n in names}
+
+
+def without_gradients(train: Part, test: Part, settings: GECESettings, llm: GradientLLM) -> dict:
+    names = [n for n, s in SIGNALS.items() if s.tier != "gradients" and n != "disagreement"]
+    scores = plain_signals(test.evidence, names)
+    decisions = judged(train, (train.evidence, test.evidence), settings, llm)
+    scores["fitted gate"] = np.array([d.probability for d in decisions])
+    return table(f"without gradients, {len(test.rows)} questions:", scores, test)
+
+
+def with_gradients(
+    train: Part, test: Part, settings: GECESettings, llm: GradientLLM, folder: Path
+) -> dict:
+    direction = cache(lambda: llm.mean_gradient(train.prompts, train.references))
+    reference = kept(
+        folder / "reference.json",
+        lambda: llm.gradient_agreement(
+            test.prompts, test.references, along=direction(), cosine=True
+        ),
+    )
+    asking = replace(settings, agreement="cosine")
+    held = []
+    for name, part in (("train", train), ("test", test)):
+        found = kept(
+            folder / f"{name}.json",
+            lambda part=part: [
+                e.agreement
+                for e in run_many(
+                    [holding(e, asking, direction()) for e in part.evidence], World(llm=llm)
+                )
+            ],
+        )
+        held.append([replace(e, agreement=a) for e, a in zip(part.evidence, found, strict=True)])
+    found = table(
+        f"reference form, {len(test.rows)} questions:",
+        reference_scores(test, reference, WordFrequencies()),
+        test,
+    )
+    names = [n for n in SIGNALS if n != "disagreement"]
+    found |= table("plain signals of the draft (online):", plain_signals(held[1], names), test)
     positive = np.mean([a.dot > 0 for a in reference])
     print(f"  reference gradient products above 0: {positive:.0%}")
     gates = {}
@@ -187,29 +223,39 @@ def data_set(name: str, llm: GradientLLM, world: World, settings: GECESettings, 
     formula = replace(settings, scorer="gece", calibration="isotonic")
     decisions = judged(train, pairs[1], formula, llm)
     gates["GECE, online form (METEOR estimated)"] = np.array([d.score for d in decisions])
-    found |= table("gates (online):", gates, test)
-    return found
+    return found | table("gates (online):", gates, test)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="embedded", help="'embedded', or a folder or hub name")
     parser.add_argument("--few-shot", action="store_true", help="for base models")
-    parser.add_argument("--limit", type=int, default=300, help="questions per split")
-    parser.add_argument("--data", default="triviaqa,popqa,nq_open")
-    parser.add_argument("--cache", default="runs/white_box.sqlite")
-    parser.add_argument("--out", default="")
+    parser.add_argument("--limit", type=int, default=500, help="questions per split")
+    parser.add_argument("--gradients", type=int, default=150, help="of these, with gradients")
+    parser.add_argument("--data", default="popqa,triviaqa,nq_open")
+    parser.add_argument("--cache", type=Path, default=Path("runs/white_box"))
     arguments = parser.parse_args()
     llm = embedded() if arguments.model == "embedded" else TransformersLLM.load(arguments.model)
     settings = GECESettings(prompt=FEW_SHOT) if arguments.few_shot else GECESettings()
-    world = World(llm=CachedLLM(llm, arguments.cache), encoder=embedded_encoder())
+    world = World(
+        llm=CachedLLM(llm, arguments.cache / "answers.sqlite"), encoder=embedded_encoder()
+    )
     print(f"model {llm.name}")
-    found = {
-        name: data_set(name, llm, world, settings, arguments.limit)
-        for name in arguments.data.split(",")
-    }
-    if arguments.out:
-        Path(arguments.out).write_text(json.dumps(found, indent=1))
+    for name in arguments.data.split(","):
+        train, test = (
+            Part(rows(name, split, arguments.limit), world, settings)
+            for split in ("train", "dev_test")
+        )
+        print(
+            f"\n# {name}: {len(train.rows)} train, {len(test.rows)} dev_test; closed book right "
+            f"{train.right.mean():.3f}, {test.right.mean():.3f}",
+            flush=True,
+        )
+        without_gradients(train, test, settings, llm)
+        folder = arguments.cache / f"{llm.name.replace('/', '-')}-{name}-{arguments.gradients}"
+        count = arguments.gradients
+        if count:
+            with_gradients(train.first(count), test.first(count), settings, llm, folder)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, Passage, Question
 
 DATA = Path(__file__).parent / "data"
-MAX_TOKENS = 16
+MAX_TOKENS = 12
 DIRECT = "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
 READING = (
     "{context}\n\nAnswer the question in a few words from the text above, without explanation.\n"
@@ -167,7 +167,7 @@ def main() -> None:
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
     calibration = read_questions(DATA / "nq_calibration.jsonl", pool=pool)[: arguments.fit]
     questions = read_questions(DATA / "nq_questions.jsonl", pool=pool)[: arguments.questions]
-    meter = Meter(embedded(), BM25Retriever(pool))
+    meter = Meter(embedded(dtype="fast"), BM25Retriever(pool))
 
     console.print(
         f"Fitting a gate on {len(calibration)} questions, {len(pool)} passages to search ..."

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ltrag_plugins.langchain import GECERouter as GECERouter
+    from ltrag_plugins.llama_index import DURReranker as DURReranker
 
-__all__ = ["GECERouter"]
+__all__ = ["DURReranker", "GECERouter"]
 
-_HOMES = {"GECERouter": "ltrag_plugins.langchain"}
+_HOMES = {"DURReranker": "ltrag_plugins.llama_index", "GECERouter": "ltrag_plugins.langchain"}
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,8 @@
 
 `question` is required. `answers` is a list of accepted strings (or `answer` one string).
 `passages` is a list of `{"title", "text"}` that belong to the question; `passage_ids` names
-passages of a pool file instead. Other fields are left alone.
+passages of a pool file instead. `options` is the list that a multiple-choice question offers,
+`context` a text that it comes with. Other fields are left alone.
 """
 
 import gzip
@@ -95,7 +96,16 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         why = "no accepted answers, which are needed here; add them or leave the question out"
         raise record.wrong("answers", why, MissingReferences)
     passages = (*_own_passages(record), *_pooled_passages(record, pool))
-    return Question(text, answers, _id(record, record.fields, "id") or _digest(text), passages)
+    name = _id(record, record.fields, "id") or _digest(text)
+    context = record.fields.get("context")
+    return Question(
+        text,
+        answers,
+        name,
+        passages,
+        _options(record, answers),
+        "" if context in (None, "") else record.string(context, "context"),
+    )
 
 
 def _answers(record: _Record) -> tuple[str, ...]:
@@ -106,6 +116,19 @@ def _answers(record: _Record) -> tuple[str, ...]:
     if not isinstance(values, list):
         raise record.wrong("answers", f"expected a list of strings, got {_kind(values)}")
     return tuple(record.string(value, f"answers[{i}]") for i, value in enumerate(values))
+
+
+def _options(record: _Record, answers: tuple[str, ...]) -> tuple[str, ...]:
+    values = record.fields.get("options") or []
+    if not isinstance(values, list):
+        raise record.wrong("options", f"expected a list of strings, got {_kind(values)}")
+    options = tuple(record.string(value, f"options[{i}]") for i, value in enumerate(values))
+    for i, option in enumerate(options):
+        if option in options[:i]:
+            raise record.wrong(f"options[{i}]", f"{option!r} comes twice")
+    if options and answers and not set(options) & set(answers):
+        raise record.wrong("options", f"none of the accepted answers {list(answers)} is among them")
+    return options
 
 
 def _own_passages(record: _Record) -> Iterator[Passage]:

@@ -49,6 +49,10 @@ class Question:
     answers: tuple[str, ...] = ()
     id: str = ""
     passages: tuple[Passage, ...] = ()
+    options: tuple[str, ...] = ()
+    """What a multiple-choice question offers; the accepted answers are among them."""
+    context: str = ""
+    """What the question is about, where it comes with a text of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,18 @@ def test_a_question_without_an_id_gets_one_of_its_text(file):
     assert one.id == two.id != other.id
 
 
+def test_options_and_context_are_read_with_a_multiple_choice_question(file):
+    line = {"question": "is it?", "answer": "no", "options": ["yes", "no"], "context": "It is."}
+    choice, plain, empty = read_questions(
+        file(line, EMMA, {**EMMA, "options": [], "context": None})
+    )
+    assert (choice.options, choice.context) == (("yes", "no"), "It is.")
+    for question in (plain, empty):
+        assert (question.options, question.context) == ((), "")
+    [open_] = read_questions(file({"question": "is it?", "options": ["yes", "no"]}))
+    assert (open_.answers, open_.options) == ((), ("yes", "no"))
+
+
 def test_passage_ids_are_looked_up_in_a_pool(file):
     path = file({**EMMA, "passage_ids": ["b", "a"]})
     pool = [Passage("A", id="a"), Passage("B", id="b")]
@@ -105,6 +117,13 @@ def test_a_pool_of_passages_is_read(file):
         ({"question": "q", "passages": ["p"]}, "field 'passages[0]': expected an object, got str"),
         ({"question": "q", "passages": [{"title": "t"}]}, "field 'passages[0].text': missing"),
         ({"question": "q", "passages": [{"text": "t", "title": 1}]}, "'passages[0].title': expec"),
+        ({"question": "q", "options": "yes"}, "field 'options': expected a list of strings, got"),
+        ({"question": "q", "options": ["yes", 3]}, "field 'options[1]': expected a string, got"),
+        ({"question": "q", "options": ["a", " "]}, "field 'options[1]': expected a string with wo"),
+        ({"question": "q", "options": ["a", "a"]}, "field 'options[1]': 'a' comes twice"),
+        ({"question": "q", "answer": "No", "options": ["yes", "no"]}, "none of the accepted answe"),
+        ({"question": "q", "context": ["c"]}, "field 'context': expected a string, got list"),
+        ({"question": "q", "context": 0}, "field 'context': expected a string, got int"),
         (b'{"question": "\\ud800"}', "field 'question': half of a surrogate pair"),
         (b'{"question": "q",}', "column 18: not JSON, "),
         (b"\xff\xfe", "not UTF-8 (byte 1); save the file as UTF-8"),

@@ -14,6 +14,7 @@ from ltrag_plugins.errors import (
     ModelFailed,
     NeedsGradients,
     NoRetriever,
+    NoTokenProbabilities,
     RetrievalError,
     RetrieverFailed,
     UnknownRequest,
@@ -23,6 +24,7 @@ from ltrag_plugins.flow import (
     Ask,
     Embed,
     Fetch,
+    Score,
     World,
     agree,
     arun,
@@ -31,6 +33,7 @@ from ltrag_plugins.flow import (
     fetch,
     run,
     run_many,
+    score,
 )
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GradientAgreement, Passage
@@ -180,6 +183,66 @@ def test_gradient_requests_merge_along_one_direction_and_not_along_two():
     assert [[a.dot for a in part] for part in told] == [[2.0], [3.0, 2.0], [4.0], [2.0]]
     assert told[3][0].cosine == 2
     assert [s.flows for s in steps if s.kind == "reply"] == [(0, 1), (2,), (3,)]
+
+
+def test_scores_merge_into_one_call_and_each_flow_gets_its_own():
+    class Lengths(Gradients):
+        def __init__(self):
+            self.calls = []
+
+        def score(self, prompts, continuations):
+            self.calls.append((tuple(prompts), tuple(continuations)))
+            return [Generation(f"{p}+{c}") for p, c in zip(prompts, continuations, strict=True)]
+
+    flows = [score(["a"], ["1"]), score(["b", "c"], ["2", "3"]), ask("d"), score([], [])]
+    llm, steps = Lengths(), []
+    told = run_many(flows, World(llm=llm), observers=[steps.append])
+    assert [[g.text for g in part] for part in told] == [["a+1"], ["b+2", "c+3"], ["d"], []]
+    assert llm.calls == [(("a", "b", "c"), ("1", "2", "3"))]
+    merged = [s for s in steps if isinstance(s.request, Score)]
+    assert [(s.flows, s.shares) for s in merged] == [((0, 1, 3), (1, 2, 0))] * 2
+    bounded = Lengths()
+    run_many([score(["a"], ["1"]), score(["b", "c"], ["2", "3"])], World(llm=bounded), batch=2)
+    assert [len(prompts) for prompts, _ in bounded.calls] == [1, 2]
+
+
+async def test_a_score_is_the_same_under_every_driver():
+    world = World(llm=Gradients())
+    for told in await every_driver(lambda: score(["a", "b"], ["1", "2"]), world):
+        assert [g.text for g in told] == ["1", "2"]
+
+
+async def test_continuations_that_are_not_one_for_each_prompt_are_refused():
+    # merged with a neighbour's they would go to the wrong prompts
+    for error in await every_driver(lambda: score(["a", "b"], ["1"]), World(llm=Gradients())):
+        assert isinstance(error, InvalidInput)
+        assert "2 prompts came with 1 continuations" in str(error)
+
+
+async def test_a_model_that_cannot_score_is_named_with_a_remedy():
+    for error in await every_driver(lambda: score(["a"], ["1"]), World(llm=ScriptedLLM(str))):
+        assert isinstance(error, NoTokenProbabilities)
+        assert "scripted cannot tell" in str(error)
+        assert "reward='match'" in str(error)
+    for error in await every_driver(lambda: score(["a"], ["1"]), World()):
+        assert type(error) is ModelError
+
+
+async def test_a_scorer_that_raises_or_miscounts_is_named_as_the_model():
+    class Broken(Gradients):
+        def score(self, prompts, continuations):
+            raise OSError("gone")
+
+    class Short(Gradients):
+        def score(self, prompts, continuations):
+            return super().score(prompts[1:], continuations[1:])
+
+    for error in await every_driver(lambda: score(["a"], ["1"]), World(llm=Broken())):
+        assert isinstance(error, ModelFailed)
+        assert isinstance(error.__cause__, OSError)
+    for error in await every_driver(lambda: score(["a", "b"], ["1", "2"]), World(llm=Short())):
+        assert isinstance(error, ModelError)
+        assert "1 replies came for 2 pairs" in str(error)
 
 
 def test_flows_of_different_lengths_end_in_their_own_places():

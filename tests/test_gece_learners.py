@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -16,6 +18,7 @@ from ltrag_plugins.gece.training import (
     fit_failure,
     fit_gain,
     logistic,
+    stacked,
     stratified,
 )
 
@@ -33,7 +36,10 @@ def labels(x: np.ndarray, seed: int = 1) -> np.ndarray:
 
 def columns(rows: int = 80, dims: int = 4, seed: int = 0) -> Features:
     return Features(
-        table(rows, 3, seed), table(rows, 2, seed + 1), table(rows, dims, seed + 2) / 1e3
+        table(rows, 3, seed),
+        table(rows, 2, seed + 1),
+        table(rows, dims, seed + 2) / 1e3,
+        np.array([True, True, False]),
     )
 
 
@@ -104,9 +110,40 @@ def test_no_member_of_the_stack_is_turned_round(seed):
     fails = np.random.default_rng(seed).integers(0, 2, size=40)
     model = fit_failure(some, fails, seed)
     assert (model.stack.weights >= 0).all()
-    assert model(some) == pytest.approx(
-        members(model, some) @ model.stack.weights + model.stack.intercept
-    )
+    standard = (members(model, some) - model.stack.mean) / model.stack.scale
+    assert model(some) == pytest.approx(standard @ model.stack.weights + model.stack.intercept)
+
+
+def test_on_few_questions_the_members_weigh_about_the_same_and_on_many_they_do_not():
+    def weights(rows: int) -> np.ndarray:
+        some = columns(rows=rows, seed=3)
+        found = fit_failure(some, labels(some.signals), 0).stack.weights
+        return found / found.sum()
+
+    assert weights(40).std() < 0.05
+    assert weights(4000).std() > 2 * weights(40).std()
+
+
+def test_stack_weights_are_those_of_a_ridge_regression_towards_the_even_mean():
+    x = np.random.default_rng(0).normal(size=(60, 3)) * [1, 5, 0.2] + 3
+    fails = (x[:, 0] + x[:, 1] / 5 > 6.2).astype(int)
+    found = stacked(x, fails)
+    z, y = (x - x.mean(0)) / x.std(0), fails - fails.mean()
+    slope = np.linalg.lstsq(z.mean(1)[:, None], y, rcond=None)[0][0]
+    even = np.full(3, slope / 3)
+    # Ridge shrinks to 0: regress on what the even mean leaves, and add it again
+    rest = Ridge(alpha=500.0, fit_intercept=False).fit(z, y - z @ even).coef_
+    assert found.weights == pytest.approx(even + rest, rel=1e-6)
+
+
+def test_the_consensus_is_the_mean_of_the_standardized_token_signals_alone():
+    some = columns(rows=50)
+    model = fit_failure(some, labels(some.signals), 0)
+    assert model.consensus is not None
+    z = StandardScaler().fit_transform(some.signals)[:, :2].mean(axis=1)
+    assert model.consensus(some.signals) == pytest.approx(z)
+    silent = replace(some, probability=np.zeros(3, dtype=bool))
+    assert fit_failure(silent, labels(some.signals), 0).consensus is None
 
 
 def test_folds_hold_the_rarer_outcome_in_every_one():

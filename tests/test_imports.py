@@ -48,7 +48,7 @@ def test_importing_the_package_loads_no_framework_and_no_model_library():
 
 def test_its_components_can_be_seen_without_loading_them():
     told = python("import ltrag_plugins; print(*dir(ltrag_plugins))")
-    assert told == "GECERouter"
+    assert told == "DURReranker GECERouter"
 
 
 def test_the_top_level_router_is_langchains_and_is_loaded_when_touched():
@@ -58,6 +58,18 @@ def test_the_top_level_router_is_langchains_and_is_loaded_when_touched():
         from ltrag_plugins.langchain import GECERouter
         assert ltrag_plugins.GECERouter is GECERouter
         print("llama_index" in sys.modules)
+        """
+    )
+    assert told == "False"
+
+
+def test_the_top_level_reranker_is_llama_indexs_and_is_loaded_when_touched():
+    told = python(
+        """
+        import ltrag_plugins
+        from ltrag_plugins.llama_index import DURReranker
+        assert ltrag_plugins.DURReranker is DURReranker
+        print("langchain_core" in sys.modules)
         """
     )
     assert told == "False"
@@ -78,13 +90,15 @@ def test_what_the_package_does_not_have_is_an_attribute_error():
 
 ROOMS = {
     "langchain": (
-        "GECERouter, GECERetriever, gece_edge, LangChainLLM, LangChainRetriever",
+        "GECERouter, GECERetriever, gece_edge, LangChainLLM, LangChainRetriever, DURReranker, "
+        "DURExampleSelector",
         LLAMA_INDEX,
     ),
     "llama_index": (
-        "GECERouter, GECERetriever, GECESelector, LlamaIndexLLM, LlamaIndexRetriever",
+        "GECERouter, GECERetriever, GECESelector, LlamaIndexLLM, LlamaIndexRetriever, DURReranker",
         LANGCHAIN,
     ),
+    "dur": ("DURRanker, DURSettings, DURTrainer", LANGCHAIN + LLAMA_INDEX),
     "gece": ("GECEGate, GECESettings, Decision, routed", LANGCHAIN + LLAMA_INDEX),
     "flow": ("run, arun, run_many, World, ask, fetch, embed, agree", LANGCHAIN + LLAMA_INDEX),
     "metrics": ("", LANGCHAIN + LLAMA_INDEX),

@@ -62,13 +62,27 @@ def checked_encoder(spec: str | None) -> str | None:
     )
 
 
+def checked_vectors(spec: str | None) -> str | None:
+    """The ENCODER itself, for what cannot do without one.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    if spec == "none":
+        raise typer.BadParameter("a head ranks by vectors; name an encoder, such as embedded")
+    return checked_encoder(spec)
+
+
 def reaches_server(spec: str) -> bool:
     """Whether this MODEL is behind an address."""
     return _SERVER.fullmatch(spec) is not None
 
 
-def load_llm(spec: str, *, cache: Path | None = None) -> "LLM":
+def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
     """The model a MODEL names, its answers kept in `cache`.
+
+    Args:
+        chat: for local weights: wrap prompts in the chat template; None: where there is one.
 
     Raises:
         InvalidInput: it cannot be loaded.
@@ -76,7 +90,7 @@ def load_llm(spec: str, *, cache: Path | None = None) -> "LLM":
         CacheUnreadable: there is something else in the cache file.
     """
     with working(f"loading {spec}"), _explained("model", spec):
-        llm = _llm(spec)
+        llm = _llm(spec, chat)
     if cache is None:
         return llm
     from ltrag_plugins.llm.cached import CachedLLM
@@ -103,18 +117,18 @@ def load_encoder(spec: str) -> "Encoder | None":
         return SentenceTransformerEncoder.load(_hub_name(spec) or Path(spec).expanduser())
 
 
-def _llm(spec: str) -> "LLM":
+def _llm(spec: str, chat: bool | None) -> "LLM":
     if spec == "embedded":
         from ltrag_plugins.llm.embedded import embedded
 
-        return embedded()
+        return embedded(chat=chat)
     if server := _SERVER.fullmatch(spec):
         from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
         return OpenAICompatibleLLM(server["name"], base_url=server["url"])
     from ltrag_plugins.llm.transformers import TransformersLLM
 
-    return TransformersLLM.load(_hub_name(spec) or Path(spec).expanduser())
+    return TransformersLLM.load(_hub_name(spec) or Path(spec).expanduser(), chat=chat)
 
 
 def _hub_name(spec: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What `gate fit` notes beside a gate, so that later commands find its model again."""
+"""What `gate fit` and `dur train` note beside their work: how its model is found again."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,16 +13,16 @@ FILE = "command.json"
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """MODEL and ENCODER that a gate was fitted with; empty where they are not known."""
+    """MODEL and ENCODER of a gate or a head; empty where they are not known."""
 
     model: str
     encoder: str
 
 
 def write_notes(folder: Path, model: str, encoder: str) -> None:
-    """Note them in the gate's folder.
+    """Note them in the folder.
 
-    A server's address is left out: a gate folder that came from elsewhere must not choose
+    A server's address is left out: a folder that came from elsewhere must not choose
     where the key in the environment is sent.
     """
     notes = Notes("" if reaches_server(model) else model, encoder)
@@ -36,9 +36,9 @@ def chosen(folder: Path, model: str | None, encoder: str | None) -> Notes:
         InvalidInput: nothing was said and nothing usable is noted; the message has the remedy.
         UnreadableArtifact: there is no gate in the folder.
     """
-    fitted, noted = _read(folder / "gate.json"), _noted(folder)
-    model = model or noted.model
-    encoder = encoder or noted.encoder or ("none" if fitted.get("encoder") is None else "")
+    fitted, known = _read(folder / "gate.json"), noted(folder)
+    model = model or known.model
+    encoder = encoder or known.encoder or ("none" if fitted.get("encoder") is None else "")
     for option, spec, name in (
         ("model", model, fitted.get("llm")),
         ("encoder", encoder, fitted.get("encoder")),
@@ -51,11 +51,16 @@ def chosen(folder: Path, model: str | None, encoder: str | None) -> Notes:
     return Notes(model, encoder)
 
 
-def _noted(folder: Path) -> Notes:
+def noted(folder: Path) -> Notes:
+    """What is noted in the folder and can be reached without the user's word for it.
+
+    Raises:
+        UnreadableArtifact: the note is there and cannot be read.
+    """
     if not (folder / FILE).is_file():
         return Notes("", "")
-    noted = _read(folder / FILE)
-    model, encoder = str(noted.get("model", "")), str(noted.get("encoder", ""))
+    told = _read(folder / FILE)
+    model, encoder = str(told.get("model", "")), str(told.get("encoder", ""))
     # again no server, whoever wrote the file; and no folder that is not here
     model = model if model and not reaches_server(model) and is_model(model) else ""
     return Notes(model, encoder if is_encoder(encoder) else "")

@@ -5,12 +5,18 @@ from typing import Annotated, Literal
 
 import typer
 
-from ltrag_plugins.cli.models import checked_encoder, checked_model
+from ltrag_plugins.cli.models import checked_encoder, checked_model, checked_vectors
 
 # the choices of GECESettings, written again: importing them would make --help twice as slow
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
 Gradients = Literal["auto", "always", "never"]
 Quality = Literal["meteor", "chrf", "ter"]
+# and those of DURSettings
+Format = Literal["Q-A", "QO-A", "SQO-A", "passages"]
+Preset = Literal["default", "paper", "paper-batch", "promptpg"]
+Preselect = Literal["bm25", "encoder", "none"]
+Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
+OptionCalibration = Literal["none", "content-free", "batch"]
 
 Questions = Annotated[
     Path,
@@ -58,6 +64,53 @@ GateEncoder = Annotated[
 Gate = Annotated[
     Path, typer.Option("--gate", metavar="GATE/", help="Folder that 'ltrag gate fit' wrote.")
 ]
+TrainingEncoder = Annotated[
+    str,
+    typer.Option(
+        "--encoder",
+        metavar="ENCODER",
+        callback=checked_vectors,
+        help="[bold]embedded[/] (all-MiniLM-L6-v2, the default); a folder of "
+        "sentence-transformers; or [bold]hf:ORG/NAME[/] from the hub.",
+    ),
+]
+HeadModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        callback=checked_model,
+        help="The model that answers, as for 'dur train'; by default what 'dur train' noted in "
+        "the folder.",
+    ),
+]
+HeadEncoder = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="ENCODER",
+        callback=checked_vectors,
+        help="The head's encoder, as for 'dur train'; by default what 'dur train' noted in the "
+        "folder, else embedded.",
+    ),
+]
+OwnPassages = Annotated[
+    bool,
+    typer.Option(
+        "--own-passages",
+        help="Rank for each question the passages that its line holds ('passages'), or names by "
+        "'passage_ids' in CANDIDATES.jsonl, which is then a pool.",
+    ),
+]
+HeadCache = Annotated[
+    Path | None,
+    typer.Option(
+        "--cache",
+        metavar="FILE.sqlite",
+        help="Keep the model's answers here, and ask nothing twice; the encoder's vectors are "
+        "kept beside it, in FILE.vectors.sqlite.",
+    ),
+]
 Cache = Annotated[
     Path | None,
     typer.Option(
@@ -69,3 +122,19 @@ Cache = Annotated[
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")]
 Batch = Annotated[int, typer.Option(min=1, help="Most prompts given to the model at once.")]
 Json = Annotated[bool, typer.Option("--json", help="JSON on stdout, and nothing else there.")]
+
+
+def checked_sigma(value: str | None) -> str | None:
+    """A number from 0 to 1, or "trained".
+
+    Raises:
+        BadParameter: neither.
+    """
+    if value in (None, "trained"):
+        return value
+    try:
+        if 0 <= float(value) <= 1:
+            return value
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{value!r} is neither a number from 0 to 1 nor 'trained'")

@@ -1,9 +1,9 @@
 """Run an algorithm that is written as a generator of requests.
 
-A flow yields what it wants (`Ask` a model, `Fetch` passages, `Embed` texts, `Agree` on
-gradients), receives the reply, and returns its answer. It does no I/O, so one flow runs
-alone (`run`), on an event loop (`arun`), or beside many others with their requests merged
-(`run_many`). The idea is httpx's `Auth.auth_flow`.
+A flow yields what it wants (`Ask` a model, `Fetch` passages, `Embed` texts, `Score` given
+texts, `Agree` on gradients), receives the reply, and returns its answer. It does no I/O, so
+one flow runs alone (`run`), on an event loop (`arun`), or beside many others with their
+requests merged (`run_many`). The idea is httpx's `Auth.auth_flow`.
 
 Write flows with the typed helpers, which keep the type checker's eyes open::
 
@@ -23,10 +23,12 @@ from ltrag_plugins.flow.requests import (
     Fetch,
     Flow,
     Request,
+    Score,
     agree,
     ask,
     embed,
     fetch,
+    score,
 )
 from ltrag_plugins.flow.world import World
 
@@ -38,6 +40,7 @@ __all__ = [
     "Flow",
     "Observer",
     "Request",
+    "Score",
     "Step",
     "World",
     "agree",
@@ -47,4 +50,5 @@ __all__ = [
     "fetch",
     "run",
     "run_many",
+    "score",
 ]

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.types import Generation, GradientAgreement, Passage
 
@@ -38,6 +39,14 @@ class Embed:
     texts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Reply: one `Generation` per (prompt, continuation); see `ScoringLLM`."""
+
+    prompts: tuple[str, ...]
+    continuations: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Agree:
     """Reply: one `GradientAgreement` per (prompt, continuation); see `GradientLLM`."""
@@ -49,7 +58,7 @@ class Agree:
     layers: int = 4
 
 
-Request = Ask | Fetch | Embed | Agree
+Request = Ask | Fetch | Embed | Score | Agree
 Flow = Generator[Request, Any, T]
 """An algorithm that yields requests and returns a `T`."""
 
@@ -75,6 +84,20 @@ def embed(*texts: str) -> Flow[np.ndarray]:
     return (yield Embed(texts))
 
 
+def score(prompts: Sequence[str], continuations: Sequence[str]) -> Flow[list[Generation]]:
+    """How likely each continuation is after its prompt; one generation per pair.
+
+    Raises:
+        InvalidInput: there are more prompts than continuations, or fewer.
+    """
+    if len(prompts) != len(continuations):
+        raise InvalidInput(
+            f"{len(prompts)} prompts came with {len(continuations)} continuations; score() takes "
+            "one continuation for each prompt"
+        )
+    return (yield Score(tuple(prompts), tuple(continuations)))
+
+
 def agree(
     prompts: Sequence[str],
     continuations: Sequence[str],
@@ -90,7 +113,7 @@ def agree(
 def items(request: Request) -> tuple[str, ...]:
     """What the request wants a reply for, one each."""
     match request:
-        case Ask() | Agree():
+        case Ask() | Score() | Agree():
             return request.prompts
         case Fetch():
             return request.queries
@@ -143,6 +166,8 @@ def _kind(request: Request) -> Hashable:
             return (Fetch, request.k)
         case Embed():
             return (Embed,)
+        case Score():
+            return (Score,)
         case Agree():
             return (Agree, id(request.along), request.cosine, request.layers)
         case _:
@@ -160,6 +185,9 @@ def _joined(parts: list[Request]) -> Request:
             return Fetch(joined, first.k)
         case Embed():
             return Embed(joined)
+        case Score():
+            continuations = tuple(c for p in parts if isinstance(p, Score) for c in p.continuations)
+            return Score(joined, continuations)
         case Agree():
             continuations = tuple(c for p in parts if isinstance(p, Agree) for c in p.continuations)
             return Agree(joined, continuations, first.along, first.cosine, first.layers)

@@ -12,12 +12,13 @@ from ltrag_plugins.errors import (
     ModelFailed,
     NeedsGradients,
     NoRetriever,
+    NoTokenProbabilities,
     RetrievalError,
     RetrieverFailed,
     UnknownRequest,
 )
-from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request, items
-from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM
+from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request, Score, items
+from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 
 
@@ -46,6 +47,8 @@ class World:
                     reply = self._searcher().search(request.queries, request.k)
                 case Embed():
                     reply = self._encode(request)
+                case Score():
+                    reply = self._score(request)
                 case Agree():
                     reply = self._agree(request)
                 case _:
@@ -79,6 +82,14 @@ class World:
             raise ModelError("this flow embeds texts; run it in World(..., encoder=...)")
         return self.encoder.encode(request.texts)  # type: ignore[return-value]
 
+    def _score(self, request: Score) -> Sequence[Any]:
+        if not isinstance(self.llm, ScoringLLM):
+            raise NoTokenProbabilities(
+                f"{self._model().name} cannot tell how likely a given text is. Load local weights "
+                "with TransformersLLM, or use what only reads its answers (reward='match')."
+            )
+        return self.llm.score(request.prompts, request.continuations)
+
     def _agree(self, request: Agree) -> Sequence[Any]:
         if not isinstance(self.llm, GradientLLM):
             raise NeedsGradients(
@@ -105,7 +116,7 @@ def _settings(request: Ask) -> dict[str, Any]:
 
 def _unknown(request: object) -> UnknownRequest:
     return UnknownRequest(
-        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed or Agree. "
+        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score or Agree. "
         "Use 'yield from ask(...)', not 'yield ask(...)'."
     )
 
@@ -120,7 +131,7 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     raise ModelError(f"{counts}; a model or encoder returns one reply for each, in their order.")
 
 
-_ITEMS = {Ask: "prompts", Fetch: "queries", Embed: "texts", Agree: "instances"}
+_ITEMS = {Ask: "prompts", Fetch: "queries", Embed: "texts", Score: "pairs", Agree: "instances"}
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Which scorer the settings name, and its fit."""
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import Float
 
@@ -35,9 +37,8 @@ def fit_gain_scorer(features: Features, labels: Labels) -> GainModel:
 
 
 def _quality_model(features: Features, quality: Float[np.ndarray, " questions"]) -> Linear:
-    return fit_gain(
-        Features(features.signals, features.traits, features.vectors[:, :0]), quality
-    ).scalars
+    bare = replace(features, vectors=features.vectors[:, :0])
+    return fit_gain(bare, quality).scalars
 
 
 def _column(names: list[str], name: str) -> int:

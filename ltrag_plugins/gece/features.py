@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import (
     CalibrationError,
@@ -34,9 +34,12 @@ class Features:
     """What the texts look like; which way each points is learned."""
     vectors: Float[np.ndarray, "questions dims"]
     """Embeddings of question and draft side by side; no columns without an encoder."""
+    probability: Bool[np.ndarray, " signals"]
+    """Which signals are read from token probabilities."""
 
     def __getitem__(self, rows: Int[np.ndarray, " rows"] | slice) -> "Features":
-        return Features(self.signals[rows], self.traits[rows], self.vectors[rows])
+        parts = self.signals[rows], self.traits[rows], self.vectors[rows]
+        return Features(*parts, self.probability)
 
     def __len__(self) -> int:
         return len(self.signals)
@@ -135,7 +138,9 @@ def features(
             f"embeddings of different length: {len(vectors[0])} numbers for the first question, "
             f"{sizes[-1]} for others; encode all questions with one encoder, or none"
         )
-    return Features(_table(rows), _table(traits), np.stack(vectors))
+    of_tokens = [n in SIGNALS and SIGNALS[n].tier == "probabilities" for n in names]
+    probability = np.array(of_tokens, dtype=bool)
+    return Features(_table(rows), _table(traits), np.stack(vectors), probability)
 
 
 def _table(rows: Sequence[Mapping[str, float]]) -> Float[np.ndarray, "rows columns"]:

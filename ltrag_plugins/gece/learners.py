@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import expit
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.features import Features
+
+_SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +69,8 @@ class FailureModel:
     scalars: Linear
     vectors: Linear | None
     trees: Trees
+    consensus: Linear | None
+    """The plain mean of the standardized token-probability signals; None without any."""
     stack: Linear
 
     def __call__(self, features: Features) -> Float[np.ndarray, " questions"]:
@@ -89,7 +92,7 @@ class GainModel:
 
 
 def members(model: FailureModel, features: Features) -> Float[np.ndarray, "questions members"]:
-    """What each member of the stack says of each question, as a probability."""
+    """What each member of the stack says of each question, as log-odds."""
     columns = [
         model.signals(features.signals),
         model.scalars(features.scalars),
@@ -97,4 +100,6 @@ def members(model: FailureModel, features: Features) -> Float[np.ndarray, "quest
     ]
     if model.vectors is not None:
         columns.append(model.vectors(features.vectors))
-    return expit(np.column_stack(columns))
+    if model.consensus is not None:
+        columns.append(model.consensus(features.signals))
+    return np.clip(np.column_stack(columns), -_SUREST, _SUREST)

@@ -1,9 +1,11 @@
 """How a gate learns, with scikit-learn.
 
 `fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
-plain signals, one on signals and traits, one on the embeddings, and boosted trees on signals
-and traits. Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning
-1996), so that on few questions a member that is noise is left out instead of turned round.
+plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
+traits, and the unweighted mean of the token-probability signals (Dawes, "The robust beauty of
+improper linear models in decision making", American Psychologist 1979), which cannot overfit.
+Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning 1996) and are
+pulled towards equal ones: with few questions an even mean is better than learned weights.
 `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no change, -1 spoiled.
 """
 
@@ -12,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
+from scipy.optimize import nnls
 from sklearn import config_context
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.isotonic import IsotonicRegression
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import StratifiedKFold
 
 from ltrag_plugins.gece.calibrators import Calibrator, Isotonic, Platt
@@ -23,6 +26,9 @@ from ltrag_plugins.gece.features import Features
 from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, members
 
 _INNER_FOLDS = 4
+_EVENNESS = 500.0
+"""Questions that the even mean of the members is worth against learned weights."""
+_LEAST_SLOPE = 0.01  # of the even mean, where the members know nothing
 _SCALAR_WEIGHT = 0.1
 """Weight of a standardized scalar beside unit-length embeddings in the ridge regression."""
 
@@ -88,10 +94,12 @@ def fit_failure(
     features: Features, fails: Int[np.ndarray, " questions"], seed: int
 ) -> FailureModel:
     """Fit the members on all rows, and their weights on what each says of rows it has not seen."""
-    unseen = np.zeros((len(fails), 4 if features.vectors.shape[1] else 3))
+    model = _fit_members(features, fails, seed)
+    unseen = np.zeros(members(model, features).shape)
     for train, test in stratified(fails, _INNER_FOLDS, seed).split(unseen, fails):
-        unseen[test] = members(_fit_members(features[train], fails[train], seed), features[test])
-    return replace(_fit_members(features, fails, seed), stack=_stack(unseen, fails))
+        part = _fit_members(features[train], fails[train], seed)
+        unseen[test] = members(part, features[test])
+    return replace(model, stack=stacked(unseen, fails))
 
 
 def fit_gain(features: Features, gain: Float[np.ndarray, " questions"]) -> GainModel:
@@ -108,11 +116,18 @@ def fit_gain(features: Features, gain: Float[np.ndarray, " questions"]) -> GainM
     return GainModel(on_scalars, on_vectors if len(center) else None)
 
 
-def _stack(unseen: Float[np.ndarray, "rows members"], fails: Int[np.ndarray, " rows"]) -> Linear:
-    model = Ridge(alpha=1.0, positive=True).fit(unseen, fails)
-    weights = model.coef_ if model.coef_.any() else np.full(unseen.shape[1], 1 / unseen.shape[1])
-    zeros, ones = np.zeros(unseen.shape[1]), np.ones(unseen.shape[1])
-    return Linear(zeros, ones, weights, float(fails.mean() - unseen.mean(axis=0) @ weights))
+def stacked(unseen: Float[np.ndarray, "rows members"], fails: Int[np.ndarray, " rows"]) -> Linear:
+    """Least squares with weights of at least 0, pulled towards those of the even mean."""
+    mean, deviation = unseen.mean(axis=0), unseen.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, 1.0)
+    x, y = (unseen - mean) / scale, fails - fails.mean()
+    even = x.mean(axis=1)
+    slope = max(_LEAST_SLOPE, float(even @ y / (even @ even)) if even.any() else 0.0)
+    pull = np.sqrt(_EVENNESS) * np.eye(x.shape[1])
+    weights, _ = nnls(
+        np.vstack([x, pull]), np.concatenate([y, pull.sum(axis=1) * slope / len(pull)])
+    )
+    return Linear(mean, scale, weights, float(fails.mean()))
 
 
 def _fit_members(
@@ -126,8 +141,18 @@ def _fit_members(
         if features.vectors.shape[1]
         else None,
         trees=boosted_trees(features.scalars, fails, seed=seed),
+        consensus=_consensus(features),
         stack=Linear(none, none, none, 0.0),
     )
+
+
+def _consensus(features: Features) -> Linear | None:
+    chosen = features.probability
+    if not chosen.any():
+        return None
+    mean, deviation = features.signals.mean(axis=0), features.signals.std(axis=0)
+    scale = np.where(deviation > 1e-9, deviation, 1.0)
+    return Linear(mean, scale, chosen / chosen.sum(), 0.0)
 
 
 def fit_calibrator(

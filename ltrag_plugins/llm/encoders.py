@@ -1,4 +1,4 @@
-"""Models of sentence-transformers as encoders."""
+"""Models of sentence-transformers, and any encoder of transformers, as encoders."""
 
 import threading
 from collections.abc import Sequence
@@ -8,11 +8,13 @@ from typing import Any, Self, final
 import numpy as np
 from jaxtyping import Float32
 
-from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.errors import ModelError, missing_extra
 from ltrag_plugins.llm.local.loading import chosen_device, fingerprint, quiet
 
 try:
+    import torch
     from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
     raise missing_extra("sentence-transformers", "local") from error
 
@@ -74,3 +76,86 @@ class SentenceTransformerEncoder:
 
     def __repr__(self) -> str:
         return f"SentenceTransformerEncoder({self._label!r})"
+
+
+@final
+class TransformersEncoder:
+    """The vector of a model's first token ([CLS]), not normalized; an `Encoder`.
+
+    What the DUR paper uses, with bert-base-uncased. Texts longer than the model reads are cut
+    at its limit. Calls from several threads take turns.
+
+    Args:
+        model: any encoder of transformers with `last_hidden_state`; it is not changed.
+        batch_size: texts computed at once.
+        label: what `name` starts with.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        batch_size: int = 32,
+        label: str = "encoder",
+    ) -> None:
+        self.model, self.tokenizer = model, tokenizer
+        self._batch_size, self._label = batch_size, label
+        self._name: str | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
+        """From a folder or a hub name; "auto" takes CUDA if there is one, else MPS, else CPU."""
+        with quiet():
+            model = AutoModel.from_pretrained(source, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        model = model.eval().to(chosen_device(device))
+        return cls(model, tokenizer, label=label or Path(source).name)
+
+    @property
+    def name(self) -> str:
+        """Label, pooling and fingerprint of the weights."""
+        if self._name is None:
+            self._name = f"{self._label}/cls@{fingerprint(self.model)}"
+        return self._name
+
+    @property
+    def dim(self) -> int:
+        """Numbers in a vector."""
+        return int(self.model.config.hidden_size)
+
+    def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
+        """One row for each text, in the order of the texts.
+
+        Raises:
+            ModelError: the model is in training mode, where its vectors are drawn by lot.
+        """
+        if self.model.training:
+            raise ModelError(
+                f"{self._label} is in training mode, where dropout would change its vectors; call "
+                "model.eval() first."
+            )
+        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        with self._lock, torch.inference_mode():
+            for start in range(0, len(texts), self._batch_size):
+                members = by_length[start : start + self._batch_size]
+                rows[members] = self._first([texts[i] for i in members])
+        return rows
+
+    def _first(self, texts: list[str]) -> np.ndarray:
+        tokens = self.tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
+            max_length=min(
+                self.tokenizer.model_max_length, self.model.config.max_position_embeddings
+            ),
+            return_tensors="pt",
+        ).to(self.model.device)
+        return self.model(**tokens).last_hidden_state[:, 0].float().cpu().numpy()
+
+    def __repr__(self) -> str:
+        return f"TransformersEncoder({self._label!r})"

@@ -1,4 +1,4 @@
-"""Answers in a SQLite file that many threads and processes share and no crash corrupts.
+"""Answers or vectors in a SQLite file that many threads and processes share and no crash corrupts.
 
 The file is made whole, in a folder beside its place, and then linked into it: whoever finds
 a file finds a complete one, so anything that does not carry our mark is somebody else's and
@@ -11,56 +11,73 @@ import os
 import sqlite3
 import struct
 import tempfile
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
 
 from ltrag_plugins.errors import CacheUnreadable
 from ltrag_plugins.types import Generation, Token
 
 VERSION = 1
-"""Of the table's layout and of the JSON in it."""
+"""Of the tables' layout and of what is in them."""
 
-_MARK = 0x4C545241  # "LTRA", SQLite's application id
 _PATIENCE = 60.0  # seconds to wait for another process's write
+T = TypeVar("T")
 
 
-class AnswerStore:
-    """Generations by key.
+class Store(ABC, Generic[T]):
+    """Values by key; what kind, a subclass says.
 
     Args:
         path: the SQLite file; made, with its folder, where there is none.
 
     Raises:
-        CacheUnreadable: the file is corrupt, not an answer cache, of another version, or
-            cannot be made. It is never overwritten or deleted.
+        CacheUnreadable: the file is corrupt, not a cache of this kind, of another version,
+            or cannot be made. It is never overwritten or deleted.
     """
+
+    kind: ClassVar[str]
+    """What messages call the file."""
+    mark: ClassVar[int]
+    """SQLite's application id, which tells this kind from others."""
+
+    @abstractmethod
+    def encoded(self, value: T) -> str | bytes:
+        """The value as SQLite keeps it."""
+
+    @abstractmethod
+    def decoded(self, kept: Any) -> T:
+        """The inverse of `encoded`; raises ValueError for what it cannot have written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path).expanduser().absolute()
         self._idle: deque[sqlite3.Connection] = deque()
         self._process = os.getpid()
         self._inherited: list[deque[sqlite3.Connection]] = []
-        with _explained(self.path):
+        with self._explained():
             if not self.path.exists():
-                _create(self.path)
-            _check_header(self.path)
+                _create(self.path, self.mark)
+            _check_header(self.path, self.kind, self.mark)
         with self._connection() as connection:
             [(verdict,)] = connection.execute("PRAGMA quick_check(1)")
             if verdict != "ok":
-                raise CacheUnreadable(_corrupt(self.path, verdict))
+                raise CacheUnreadable(self._corrupt(verdict))
 
-    def get(self, keys: Iterable[bytes]) -> dict[bytes, Generation]:
-        """The answers that are there."""
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, T]:
+        """The values that are there."""
         query = "SELECT answer FROM answers WHERE key = ?"
         with self._connection() as connection:
             rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
-            return {key: decoded(row[0]) for key, row in rows if row is not None}
+            return {key: self.decoded(row[0]) for key, row in rows if row is not None}
 
-    def put(self, answers: Mapping[bytes, Generation]) -> None:
-        """Keep these answers, all or none; the first answer kept under a key stays."""
-        rows = [(key, encoded(answer)) for key, answer in answers.items()]
+    def put(self, values: Mapping[bytes, T]) -> None:
+        """Keep these values, all or none; the first one kept under a key stays."""
+        rows = [(key, self.encoded(value)) for key, value in values.items()]
         with self._connection() as connection, connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
@@ -81,7 +98,7 @@ class AnswerStore:
             # SQLite forbids a forked child even to close what its parent opened
             self._inherited.append(self._idle)
             self._idle, self._process = deque(), os.getpid()
-        with _explained(self.path):
+        with self._explained():
             try:
                 connection = self._idle.pop()
             except IndexError:
@@ -92,6 +109,62 @@ class AnswerStore:
                 connection.close()
                 raise
             self._idle.append(connection)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise CacheUnreadable(
+                f"the {self.kind} {self.path} cannot be used: {error}. Check that the file and "
+                "its folder can be written, that the disk has room, and that no other program "
+                "holds it locked; or choose another path."
+            ) from error
+        except OSError as error:
+            raise CacheUnreadable(
+                f"the {self.kind} {self.path} cannot be opened or made: {error}. Choose a path "
+                "on a local disk that can be written."
+            ) from error
+        except (sqlite3.DatabaseError, ValueError) as error:
+            raise CacheUnreadable(self._corrupt(error)) from error
+
+    def _corrupt(self, what: object) -> str:
+        return (
+            f"the {self.kind} {self.path} is corrupt ({what}). It was left as it is; choose "
+            "another path, or rescue what is in it with: sqlite3 FILE .recover"
+        )
+
+
+class AnswerStore(Store[Generation]):
+    """Generations by key."""
+
+    kind = "answer cache"
+    mark = 0x4C545241  # "LTRA"
+
+    def encoded(self, value: Generation) -> str:
+        """As JSON."""
+        return encoded(value)
+
+    def decoded(self, kept: Any) -> Generation:
+        """From JSON."""
+        return decoded(kept)
+
+
+class VectorStore(Store[np.ndarray]):
+    """One vector of float32 by key."""
+
+    kind = "vector cache"
+    mark = 0x4C545256  # "LTRV"
+
+    def encoded(self, value: np.ndarray) -> bytes:
+        """Its bytes, the least significant first."""
+        return value.astype("<f4").tobytes()
+
+    def decoded(self, kept: Any) -> np.ndarray:
+        """From bytes."""
+        if not isinstance(kept, bytes):
+            raise ValueError(f"not a vector: {kept!r:.80}")
+        return np.frombuffer(kept, dtype="<f4").astype(np.float32)
 
 
 def encoded(answer: Generation) -> str:
@@ -138,13 +211,13 @@ def _open(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, mark: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
         made = Path(folder, "new")
         with closing(sqlite3.connect(made)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA application_id = {_MARK}")
+            connection.execute(f"PRAGMA application_id = {mark}")
             connection.execute(f"PRAGMA user_version = {VERSION}")
             connection.execute("CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL)")
         try:
@@ -153,49 +226,27 @@ def _create(path: Path) -> None:
             return  # another process was faster
 
 
-def _check_header(path: Path) -> None:
+def _check_header(path: Path, kind: str, expected: int) -> None:
     """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
     with path.open("rb") as file:
         head = file.read(100)
     if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
         raise CacheUnreadable(
-            f"{path} is not an answer cache: it is not a SQLite file. It was left as it is; "
+            f"{path} is not {_a(kind)}: it is not a SQLite file. It was left as it is; "
             "choose another path, or move it away."
         )
     version, mark = struct.unpack_from(">I4xI", head, 60)
-    if mark != _MARK:
+    if mark != expected:
         raise CacheUnreadable(
-            f"{path} is a SQLite file, but not an answer cache. It was left as it is; choose "
+            f"{path} is a SQLite file, but not {_a(kind)}. It was left as it is; choose "
             "another path."
         )
     if version != VERSION:
         raise CacheUnreadable(
-            f"{path} is an answer cache of layout {version}; this version of ltrag_plugins "
+            f"{path} is {_a(kind)} of layout {version}; this version of ltrag_plugins "
             f"reads layout {VERSION}. It was left as it is; choose another path."
         )
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise CacheUnreadable(
-            f"the answer cache {path} cannot be used: {error}. Check that the file and its "
-            "folder can be written, that the disk has room, and that no other program holds "
-            "it locked; or choose another path."
-        ) from error
-    except OSError as error:
-        raise CacheUnreadable(
-            f"the answer cache {path} cannot be opened or made: {error}. Choose a path on a "
-            "local disk that can be written."
-        ) from error
-    except (sqlite3.DatabaseError, ValueError) as error:
-        raise CacheUnreadable(_corrupt(path, error)) from error
-
-
-def _corrupt(path: Path, what: object) -> str:
-    return (
-        f"the answer cache {path} is corrupt ({what}). It was left as it is; choose another "
-        "path, or rescue what is in it with: sqlite3 FILE .recover"
-    )
+def _a(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
 
-from ltrag_plugins.flow import Agree, Ask, Embed, Fetch, Step
+from ltrag_plugins.flow import Agree, Ask, Embed, Fetch, Score, Step
 from ltrag_plugins.types import Generation
 
 
@@ -69,7 +69,7 @@ class CostCounter:
 
 def _sent(step: Step) -> Cost:
     match step.request:
-        case Ask(prompts=prompts):
+        case Ask(prompts=prompts) | Score(prompts=prompts):
             return Cost(calls=len(prompts), batches=1)
         case Fetch(queries=queries):
             return Cost(retrievals=len(queries))
@@ -81,7 +81,7 @@ def _sent(step: Step) -> Cost:
 
 def _received(step: Step) -> Cost:
     match step.request:
-        case Ask():
+        case Ask() | Score():
             replies: Sequence[Generation] = step.reply or ()
             return Cost(
                 prompt_tokens=_total([r.prompt_tokens for r in replies]),

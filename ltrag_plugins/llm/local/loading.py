@@ -37,7 +37,9 @@ def load_model(
             ends in ``.gguf``.
         device: "auto" takes CUDA if there is one, else MPS, else the CPU.
         dtype: a torch dtype or its name; "auto" takes float32 on the CPU, elsewhere the
-            model's own half precision, or bfloat16 where it has none.
+            model's own half precision, or bfloat16 where it has none; "fast" takes bfloat16
+            on a CPU that computes in it as well, which reads and writes about twice as fast
+            there, with log-probabilities good to about two digits.
 
     Raises:
         InvalidInput: the path does not exist, or the dtype is unknown.
@@ -52,7 +54,7 @@ def load_model(
     if names:  # the weights are plain numbers now; what still calls them quantized would not save
         model.hf_quantizer = None
         vars(model.config).pop("quantization_config", None)
-    if dtype == "auto" and target.type != "cpu" and model.dtype == torch.float32:
+    if dtype in ("auto", "fast") and target.type != "cpu" and model.dtype == torch.float32:
         model = model.to(torch.bfloat16)
     return model.to(target).eval(), tokenizer
 
@@ -123,12 +125,23 @@ def _unpacked(names: dict[str, str]) -> dict[str, Any]:
     return names | {"quantization_config": GgufConfig(dequantize=True)} if names else {}
 
 
+def _computes_in_bfloat16(device: torch.device) -> bool:
+    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # since torch 2.12
+        return False
+    able = torch.cpu.get_capabilities()
+    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
 def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
     if isinstance(dtype, torch.dtype):
         return dtype
+    if dtype == "fast":
+        return torch.bfloat16 if _computes_in_bfloat16(device) else _chosen_dtype("auto", device)
     if dtype == "auto":
         return torch.float32 if device.type == "cpu" else "auto"
     named = getattr(torch, dtype, None)
     if not isinstance(named, torch.dtype):
-        raise InvalidInput(f"dtype {dtype!r} is none of torch's; say 'float32' or 'bfloat16'.")
+        raise InvalidInput(
+            f"dtype {dtype!r} is none of torch's; say 'float32', 'bfloat16', 'auto' or 'fast'."
+        )
     return named

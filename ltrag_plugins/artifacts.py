@@ -1,0 +1,117 @@
+"""Fitted things on disk: a JSON file to read and a safetensors file of numbers; no pickle.
+
+The JSON file holds the hash of the other file, so that a half-written or changed folder is
+noticed. Values are dataclasses, tuples, mappings, strings, numbers and arrays; only the kinds
+that the reader names are ever built.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save as save_arrays
+
+from ltrag_plugins.errors import UnreadableArtifact
+
+DAMAGE = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
+)  # fmt: skip
+"""What reading a damaged folder may raise."""
+
+
+def write(
+    folder: Path,
+    name: str,
+    parts: Mapping[str, Any],
+    *,
+    arrays: Mapping[str, np.ndarray] | None = None,
+    format: int,
+) -> None:
+    """Write `name`.safetensors, then `name`.json; older ones are replaced file by file.
+
+    Args:
+        parts: what the JSON file holds, by name; arrays inside go to the other file.
+        arrays: more of them, by name.
+        format: number of the layout.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
+    body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
+    content = save_arrays(numbers)
+    body["sha256"] = hashlib.sha256(content).hexdigest()
+    _replace(folder / f"{name}.safetensors", content)
+    text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
+    _replace(folder / f"{name}.json", text.encode())
+
+
+def read(
+    folder: Path,
+    name: str,
+    *,
+    kinds: Iterable[type],
+    format: int,
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The parts, and all arrays by name.
+
+    Raises:
+        UnreadableArtifact: the files are missing, of another format, or tampered with.
+    """
+    known = {kind.__name__: kind for kind in kinds}
+    try:
+        body = json.loads((folder / f"{name}.json").read_bytes())
+        content = (folder / f"{name}.safetensors").read_bytes()
+        if body.pop("format") != format:
+            raise ValueError(f"not format {format}, which this version reads")
+        if hashlib.sha256(content).hexdigest() != body.pop("sha256"):
+            raise ValueError(f"{name}.safetensors is not the file that {name}.json belongs to")
+        arrays = load_arrays(content)
+        return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
+    except DAMAGE as error:
+        raise UnreadableArtifact(f"{type(error).__name__}: {error}") from error
+
+
+def _plain(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A value as JSON; its arrays go into `arrays` under the name of their place."""
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {f.name: getattr(value, f.name) for f in fields(value)}
+        named = {k: _plain(v, f"{where}.{k}", arrays) for k, v in parts.items()}
+        return {"is": type(value).__name__, **named}
+    if isinstance(value, np.ndarray):
+        arrays[where] = np.ascontiguousarray(value)
+        return {"is": "array", "at": where}
+    if isinstance(value, Mapping):
+        return {"is": "mapping", "items": [[k, v] for k, v in value.items()]}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"is": "number", "written": repr(float(value))}  # JSON has no infinity
+    if isinstance(value, tuple | list):
+        return [_plain(item, f"{where}.{i}", arrays) for i, item in enumerate(value)]
+    return value
+
+
+def _built(value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> Any:
+    """The inverse of `_plain`; only `kinds` are ever built."""
+    if isinstance(value, list):
+        return tuple(_built(item, arrays, kinds) for item in value)
+    if not isinstance(value, dict):
+        return value
+    kind = value["is"]
+    if kind == "array":
+        return arrays[value["at"]]
+    if kind == "number":
+        return float(value["written"])
+    if kind == "mapping":
+        return dict(value["items"])
+    return kinds[kind](**{k: _built(v, arrays, kinds) for k, v in value.items() if k != "is"})
+
+
+def _replace(path: Path, content: bytes) -> None:
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(content)
+    new.replace(path)

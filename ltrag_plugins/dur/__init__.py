@@ -1,0 +1,51 @@
+"""DUR: which passages or examples help this model, and how many?
+
+References:
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking: Enhancing Retrieval-Augmented In-Context
+    Learning for Long-Tail Knowledge in LLMs".
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ltrag_plugins.dur.prompts import FORMATS as FORMATS
+    from ltrag_plugins.dur.prompts import PromptFormat as PromptFormat
+    from ltrag_plugins.dur.prompts import Shot as Shot
+    from ltrag_plugins.dur.ranker import DURRanker as DURRanker
+    from ltrag_plugins.dur.ranker import Ranked as Ranked
+    from ltrag_plugins.dur.settings import DURSettings as DURSettings
+    from ltrag_plugins.dur.trainer import DURTrainer as DURTrainer
+    from ltrag_plugins.dur.trainer import TrainingResult as TrainingResult
+    from ltrag_plugins.dur.training import Batch as Batch
+
+_HOMES = {
+    "FORMATS": "prompts",
+    "Batch": "training",
+    "DURRanker": "ranker",
+    "DURSettings": "settings",
+    "DURTrainer": "trainer",
+    "PromptFormat": "prompts",
+    "Ranked": "ranker",
+    "Shot": "prompts",
+    "TrainingResult": "trainer",
+}
+
+__all__ = [
+    "FORMATS",
+    "Batch",
+    "DURRanker",
+    "DURSettings",
+    "DURTrainer",
+    "PromptFormat",
+    "Ranked",
+    "Shot",
+    "TrainingResult",
+]
+
+
+def __getattr__(name: str) -> object:
+    # a ranker at work needs no more than its head; the metrics' packages only the training
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,124 @@
+r"""The trainable head: one linear map that questions and candidates share.
+
+.. math:: h(x) = W\,\mathrm{enc}(x) + b, \qquad s(e \mid p) = h(p) \cdot h(e)
+
+The ranking score is the softmax of s over the candidates of a question (eq. 4). The encoder
+is frozen, so that its vectors are computed once, and all there is to learn is W and b.
+
+References:
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 5.1, eq. 4.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Head:
+    """W and b; applied with numpy alone."""
+
+    weight: Float[np.ndarray, "out dim"]
+    bias: Float[np.ndarray, " out"]
+
+    def __call__(self, vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts out"]:
+        """h of each row.
+
+        Raises:
+            ArtifactMismatch: the vectors have another dimension than the head was made for.
+            ModelError: a number of the vectors is not finite.
+        """
+        if vectors.shape[-1] != self.weight.shape[1]:
+            raise ArtifactMismatch(
+                f"this head reads vectors of {self.weight.shape[1]} numbers, and the encoder gives "
+                f"{vectors.shape[-1]}. Use the encoder it was trained with, or train a head for "
+                "this one."
+            )
+        return checked_vectors(vectors) @ self.weight.T + self.bias
+
+    def scores(
+        self, question: Float[np.ndarray, " dim"], candidates: Float[np.ndarray, "docs dim"]
+    ) -> Float[np.ndarray, " docs"]:
+        """s of each candidate, before the softmax."""
+        return self(candidates) @ self(question[None])[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradient:
+    """Of some function of the scores, with respect to W and b."""
+
+    weight: Float[np.ndarray, "out dim"]
+    bias: Float[np.ndarray, " out"]
+
+    def __add__(self, other: "Gradient") -> "Gradient":
+        return Gradient(self.weight + other.weight, self.bias + other.bias)
+
+
+def pulled_back(
+    head: Head,
+    question: Float[np.ndarray, " dim"],
+    candidates: Float[np.ndarray, "docs dim"],
+    by_score: Float[np.ndarray, " docs"],
+) -> Gradient:
+    """From the gradient with respect to the scores to the one with respect to W and b."""
+    asked, offered = head(question[None])[0], head(candidates)
+    mixed = by_score @ candidates
+    weight = np.outer(by_score @ offered, question) + np.outer(asked, mixed)
+    return Gradient(weight, by_score @ offered + by_score.sum() * asked)
+
+
+def initial_head(
+    kind: Literal["random", "encoder"],
+    vectors: Float[np.ndarray, "texts dim"],
+    *,
+    dim: int,
+    sharpness: float,
+    random: np.random.Generator,
+) -> Head:
+    r"""A head before training.
+
+    "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
+    encoder's dimension. "encoder" ranks as the encoder itself does: W maps onto the `dim`
+    directions in which the vectors vary most, b takes out their mean, and the scores are
+    scaled so that those of a text with the others have the standard deviation `sharpness`.
+
+    Raises:
+        InvalidInput: fewer than two different vectors where "encoder" is asked for.
+        ModelError: a number of the vectors is not finite.
+    """
+    size = checked_vectors(vectors).shape[1]
+    if kind == "random":
+        bound = 1 / np.sqrt(size)
+        weight = random.uniform(-bound, bound, (dim, size))
+        return Head(weight, random.uniform(-bound, bound, dim))
+    mean = vectors.mean(axis=0)
+    _, spread, directions = np.linalg.svd(vectors - mean, full_matrices=False)
+    if spread[0] < 1e-9:
+        raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
+    weight = np.zeros((dim, size))
+    rows = directions[:dim]
+    weight[: len(rows)] = rows
+    seen = (vectors - mean) @ weight.T
+    products = (seen @ seen.T)[~np.eye(len(seen), dtype=bool)]
+    scatter, most = products.std(), np.abs(products).max()
+    # where all texts are equally far apart there is no scatter to scale by
+    scale = np.sqrt(sharpness / (scatter if scatter > 1e-9 * most else most))
+    return Head(weight * scale, -(weight @ mean) * scale)
+
+
+def checked_vectors(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:
+    """The vectors themselves, if all their numbers are finite.
+
+    Raises:
+        ModelError: one is not.
+    """
+    if not np.isfinite(vectors).all():
+        raise ModelError(
+            "the encoder gave NaN or infinity for a question or candidate. Check its weights, and "
+            "that it was not run in a precision too low for it."
+        )
+    return vectors

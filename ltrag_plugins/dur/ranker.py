@@ -1,0 +1,121 @@
+"""A trained head at work: `DURRanker` ranks passages or examples for a question.
+
+No torch: the encoder gives vectors, the head is a matrix product.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Self, final
+
+import numpy as np
+from jaxtyping import Float
+from scipy.special import softmax
+
+from ltrag_plugins.dur.artifact import load_head, save_head
+from ltrag_plugins.dur.head import Head
+from ltrag_plugins.dur.policy import top
+from ltrag_plugins.dur.preselect import text_of
+from ltrag_plugins.dur.prompts import Shot
+from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput
+from ltrag_plugins.llm.base import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One candidate's place."""
+
+    index: int
+    """Among the candidates as they were handed in."""
+    score: float
+    """S: the policy's probability of it as the first pick, in [0, 1] (eq. 4)."""
+
+
+@final
+class DURRanker:
+    """Ranks candidates by what a head learned.
+
+    Args:
+        head: from a `DURTrainer`, or `DURRanker.untrained`.
+        encoder: the one the head was trained with.
+        settings: those of the training.
+        sigma: the threshold at the end of the training.
+    """
+
+    def __init__(
+        self, head: Head, encoder: Encoder, settings: DURSettings, *, sigma: float = 0.0
+    ) -> None:
+        self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, sigma
+
+    @classmethod
+    def untrained(cls, encoder: Encoder, *, settings: DURSettings | None = None) -> Self:
+        """Plain similarity: the dot product of the encoder's own vectors."""
+        size = encoder.encode(["the dimension of a vector"]).shape[1]
+        return cls(Head(np.eye(size), np.zeros(size)), encoder, settings or DURSettings())
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
+        """From a folder that `save` wrote.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: trained with another encoder.
+        """
+        head, settings, sigma = load_head(Path(folder), encoder)
+        return cls(head, encoder, settings, sigma=sigma)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write `dur.json` (readable) and `dur.safetensors` (the head)."""
+        save_head(Path(folder), self.head, self.settings, self.sigma, self.encoder)
+
+    def rank(
+        self,
+        question: str,
+        candidates: Sequence[Shot],
+        *,
+        top_n: int | None = None,
+        sigma: float = 0.0,
+    ) -> list[Ranked]:
+        """The best candidates, best first.
+
+        Args:
+            top_n: most to return; None: all that are above sigma.
+            sigma: leave out what has a score of at most this (eq. 6), 0 to 1; at 0 nothing is.
+
+        Raises:
+            EmptyQuestion: the question has no words.
+            InvalidInput: top_n below 1 or sigma out of range.
+            ArtifactMismatch: the encoder's vectors have another dimension.
+        """
+        if not question.strip():
+            raise EmptyQuestion("the question is empty; there is nothing to rank by")
+        if not candidates:
+            return []
+        vectors = self.encoder.encode([question, *map(text_of, candidates)]).astype(float)
+        return self.rank_vectors(vectors[0], vectors[1:], top_n=top_n, sigma=sigma)
+
+    def rank_vectors(
+        self,
+        question: Float[np.ndarray, " dim"],
+        candidates: Float[np.ndarray, "docs dim"],
+        *,
+        top_n: int | None = None,
+        sigma: float = 0.0,
+    ) -> list[Ranked]:
+        """As `rank`, over vectors that are at hand."""
+        if top_n is not None and top_n < 1:
+            raise InvalidInput(f"top_n must be at least 1, got {top_n}")
+        if not 0 <= sigma <= 1:
+            raise InvalidInput(f"sigma must lie in [0, 1], got {sigma}")
+        if not len(candidates):
+            return []
+        scores = softmax(self.head.scores(question, candidates))
+        # a score can be rounded to 0, which is no reason to lose a document
+        kept = [i for i in top(scores, top_n or len(scores)) if scores[i] > sigma or sigma == 0]
+        return [Ranked(int(i), float(scores[i])) for i in kept]
+
+    def __repr__(self) -> str:
+        rows, columns = self.head.weight.shape
+        return f"DURRanker({rows}x{columns}, encoder={self.encoder.name!r})"

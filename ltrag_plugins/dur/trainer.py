@@ -1,0 +1,219 @@
+"""`DURTrainer`: from candidates, labelled questions and a model to a ranker."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from ltrag_plugins.dur.checkpoint import read_checkpoint, run_identity, write_checkpoint
+from ltrag_plugins.dur.feedback import wanted_for
+from ltrag_plugins.dur.head import initial_head
+from ltrag_plugins.dur.optimizer import Adam
+from ltrag_plugins.dur.preselect import Preselector, text_of
+from ltrag_plugins.dur.prompts import Shot, checked_candidates
+from ltrag_plugins.dur.ranker import DURRanker
+from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.dur.training import Batch, Case, State, trained_batch
+from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
+from ltrag_plugins.flow import Observer, World
+from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
+from ltrag_plugins.types import Question
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingResult:
+    """What a training run leaves."""
+
+    ranker: DURRanker
+    history: tuple[Batch, ...]
+    stopped: str | None
+    """Why it ended before its last epoch; None: it did not."""
+
+    @property
+    def calls(self) -> int:
+        """Prompts sent in all batches, whether the model or its cache answered."""
+        return sum(batch.calls for batch in self.history)
+
+
+@final
+class DURTrainer:
+    """Trains a ranking head from a model's own feedback.
+
+    The head's numbers depend on nothing but the arguments: equal candidates, questions,
+    settings and answers give equal heads, to the last bit.
+
+    Args:
+        encoder: gives the vectors; it is not trained. Wrap it in a `CachedEncoder` to keep them.
+        llm: the model whose answers are to get better. Wrap it in a `CachedLLM`, and no prompt
+            is paid for twice, in this run or the next.
+
+    Raises:
+        NoTokenProbabilities: the reward needs them, and the model does not score given text.
+    """
+
+    def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
+        self.encoder, self.llm = encoder, llm
+        self._scores = isinstance(llm, ScoringLLM)
+        self.settings = self._resolved(settings or DURSettings())
+
+    def fit(
+        self,
+        candidates: Sequence[Shot] | None,
+        validation: Sequence[Question],
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        max_calls: int | None = None,
+        max_tokens: int | None = None,
+        on_batch: Callable[[Batch], None] | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> TrainingResult:
+        """Train.
+
+        Args:
+            candidates: solved examples or passages that all questions share; None: each
+                question's own `passages`.
+            validation: questions with their accepted answers. They must not be candidates: a
+                question is never its own example.
+            checkpoint: a folder that is written after every batch; where it holds a run with
+                the same arguments, that run goes on.
+            max_calls, max_tokens: no batch is begun once so many prompts were sent, or tokens
+                read and written; what was learned is kept.
+            on_batch: told of each batch; see `progress`.
+
+        Raises:
+            InvalidInput: nothing to train on, ids that come twice, or a reward that raised.
+            MissingReferences: a question or example without an answer.
+            ArtifactMismatch: the checkpoint belongs to another run.
+            ModelFailed: the model raised; the batches before are in the checkpoint.
+        """
+        cases = self._cases(candidates, validation)
+        start = initial_head(
+            self.settings.initial,
+            np.concatenate([np.stack([c.vector for c in cases]), _distinct(cases)]),
+            dim=self.settings.dim,
+            sharpness=self.settings.sharpness,
+            random=np.random.default_rng([self.settings.seed, 0]),
+        )
+        state = State(start, Adam.start(start))
+        identity = run_identity(cases, self.settings, self.encoder, self.llm)
+        folder = None if checkpoint is None else Path(checkpoint)
+        if folder is not None:
+            state = read_checkpoint(folder, identity) or state
+        world, wanted = World(llm=self.llm), wanted_for(self.settings, scores=self._scores)
+        stopped = None
+        batches = -(-len(cases) // self.settings.batch_size)
+        while state.epoch < self.settings.epochs:
+            stopped = _spent(state.history, max_calls, max_tokens)
+            if stopped is not None:
+                break
+            shuffle = np.random.default_rng([self.settings.seed, 3, state.epoch])
+            order = shuffle.permutation(len(cases))
+            first = state.batch * self.settings.batch_size
+            members = [cases[i] for i in order[first : first + self.settings.batch_size]]
+            state = trained_batch(state, members, world, self.settings, wanted, start, observers)
+            if state.batch == batches:
+                state = replace(state, epoch=state.epoch + 1, batch=0)
+            if folder is not None:
+                write_checkpoint(folder, state, identity)
+            if on_batch is not None:
+                on_batch(state.history[-1])
+        ranker = DURRanker(state.head, self.encoder, self.settings, sigma=state.sigma)
+        return TrainingResult(ranker, state.history, stopped)
+
+    def _resolved(self, settings: DURSettings) -> DURSettings:
+        """The settings with `reward` decided, if the model can serve them."""
+        if not self._scores and settings.reward in ("p_gold", "log_p_gold"):
+            raise NoTokenProbabilities(
+                f"reward={settings.reward!r} needs the log-probability of given text, and "
+                f"{self.llm.name} does not tell it. Load local weights with TransformersLLM, or "
+                "use reward='match'."
+            )
+        if not self._scores and settings.option_calibration != "none":
+            raise NoTokenProbabilities(
+                f"option_calibration needs the log-probability of each option, and "
+                f"{self.llm.name} does not tell it. Use option_calibration='none'."
+            )
+        if settings.reward == "auto":
+            return replace(settings, reward="log_p_gold" if self._scores else "match")
+        return settings
+
+    def _cases(
+        self, candidates: Sequence[Shot] | None, validation: Sequence[Question]
+    ) -> list[Case]:
+        if not validation:
+            raise InvalidInput("there are no validation questions to learn from")
+        for i, question in enumerate(validation):
+            _check_question(i, question)
+        asked = self.encoder.encode([q.text for q in validation]).astype(float)
+        if candidates is None:
+            return self._own_passages(validation, asked)
+        if not candidates:
+            raise InvalidInput("there are no candidates; give at least one example or passage")
+        checked_candidates(candidates)
+        vectors = self.encoder.encode([text_of(c) for c in candidates]).astype(float)
+        choose = Preselector(
+            candidates, vectors, how=self.settings.preselect, size=self.settings.preselected
+        ).choose
+        chosen = [choose(q, v) for q, v in zip(validation, asked, strict=True)]
+        return [
+            Case(q, v, tuple(candidates[i] for i in picks), vectors[picks])
+            for q, v, picks in zip(validation, asked, chosen, strict=True)
+        ]
+
+    def _own_passages(self, validation: Sequence[Question], asked: np.ndarray) -> list[Case]:
+        for question in validation:
+            if not question.passages:
+                raise InvalidInput(
+                    f"{question.text[:40]!r} has no passages of its own; add some, or give "
+                    "candidates that all questions share"
+                )
+        keys: dict[str, int] = {}
+        for question in validation:
+            for passage in question.passages:
+                keys.setdefault(text_of(passage), len(keys))
+        vectors = self.encoder.encode(list(keys)).astype(float)
+        return [
+            Case(q, v, q.passages, vectors[[keys[text_of(p)] for p in q.passages]])
+            for q, v in zip(validation, asked, strict=True)
+        ]
+
+
+def _check_question(i: int, question: Question) -> None:
+    if not isinstance(question, Question):
+        raise InvalidInput(
+            f"validation question {i + 1} is a {type(question).__name__}; give "
+            "Question(text, answers)"
+        )
+    if not question.answers:
+        raise MissingReferences(
+            f"{question.text[:40]!r} has no accepted answer to learn from; add one, or leave the "
+            "question out"
+        )
+    if question.options and not set(question.options) & set(question.answers):
+        raise InvalidInput(
+            f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
+            f"among its options {list(question.options)}; write them alike"
+        )
+
+
+def _distinct(cases: Sequence[Case]) -> np.ndarray:
+    """The vectors of all candidates that are ranked, each once, in order."""
+    seen = {row.tobytes(): row for case in cases for row in case.vectors}
+    return np.stack(list(seen.values()))
+
+
+def _spent(history: Sequence[Batch], max_calls: int | None, max_tokens: int | None) -> str | None:
+    calls = sum(batch.calls for batch in history)
+    if max_calls is not None and calls >= max_calls:
+        return f"{calls} calls of {max_calls} were made"
+    if max_tokens is not None:
+        counts = [batch.tokens for batch in history]
+        if None in counts:
+            raise InvalidInput("the model does not count its tokens; bound the run by max_calls")
+        tokens = sum(filter(None, counts))
+        if tokens >= max_tokens:
+            return f"{tokens} tokens of {max_tokens} were read and written"
+    return None

@@ -1,0 +1,331 @@
+r"""Algorithm 1, one batch at a time.
+
+For each question of a batch: score its candidates, choose shots, ask the model with 0, 1, ...,
+k of them, credit each shot, and go one step along
+
+.. math:: \frac{1}{N} \sum_{i=1}^N \sum_{j=1}^{k_i} A_{ij} \nabla \log \pi(e_i^j \mid p_i)
+
+A is the raw reward in the paper (eq. 9); by default it is what shot j changed, standardized
+over the batch.
+
+References:
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import softmax
+
+from ltrag_plugins.dur.budget import (
+    bounded,
+    ladder_cost,
+    shots_above,
+    turn,
+    turned_sigma,
+    turns,
+)
+from ltrag_plugins.dur.feedback import (
+    Reading,
+    Wanted,
+    balanced,
+    is_right,
+    reading,
+    reward,
+)
+from ltrag_plugins.dur.head import Gradient, Head, pulled_back
+from ltrag_plugins.dur.optimizer import Adam
+from ltrag_plugins.dur.policy import draw, log_prob_gradients, log_probs, top
+from ltrag_plugins.dur.prompts import Shot, format_for
+from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.flow import Flow, Observer, World, run, run_many
+from ltrag_plugins.metrics.cost import Cost, CostCounter
+from ltrag_plugins.types import Question
+
+AT_ONCE = 128
+"""Most prompts of one call to the model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One question to learn from, with the candidates that are ranked for it."""
+
+    question: Question
+    vector: Float[np.ndarray, " dim"]
+    candidates: tuple[Shot, ...]
+    vectors: Float[np.ndarray, "docs dim"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What happened in one batch."""
+
+    epoch: int
+    number: int
+    """Within the epoch, from 0."""
+    loss: float
+    reward: float
+    """Mean reward of the last rungs."""
+    sigma: float
+    """The threshold after the batch."""
+    questions: int
+    shots: int
+    """In all prompts of the batch together, as the paper counts them."""
+    deepest: int
+    """Sum of the k_i: shots in the longest prompts alone."""
+    calls: int
+    """Prompts sent, whether the model or its cache answered."""
+    tokens: int | None
+    """Read and written; None: the model does not tell."""
+    easy: int | None
+    """Questions that were right without shots; None where that was not asked."""
+    easy_right: int | None
+    """Of these, how many were right at the last rung."""
+    hard_right: int | None
+    """Of the others, how many were right at the last rung."""
+    turned_easy: int | None
+    """Of the easy ones, how many changed between right and wrong on the way."""
+    turned_hard: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """All that a run needs to go on: nothing random is left over between batches."""
+
+    head: Head
+    adam: Adam
+    sigma: float = 0.0
+    epoch: int = 0
+    batch: int = 0
+    history: tuple[Batch, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ladder:
+    """One question's shots, what was read with them, and what the readings are worth."""
+
+    case: Case
+    scores: Float[np.ndarray, " docs"]
+    picks: Int[np.ndarray, " shots"]
+    readings: tuple[Reading, ...]
+
+    @property
+    def softmax(self) -> Float[np.ndarray, " shots"]:
+        return softmax(self.scores)[self.picks]
+
+
+def climb(
+    case: Case, picks: Int[np.ndarray, " shots"], settings: DURSettings, wanted: Wanted
+) -> Flow[tuple[Reading, ...]]:
+    """Ask with 0, 1, ..., k of the picks, in their order; or with all of them alone."""
+    form = format_for(settings.format)
+    shots = [case.candidates[i] for i in picks]
+    rungs = range(len(shots) + 1) if settings.rungs == "all" else [len(shots)]
+    prompts = [(shots[:j], case.question) for j in rungs]
+    if not settings.stop_at_turn:
+        return tuple((yield from reading(prompts, form, wanted)))
+    found: list[Reading] = []
+    for prompt in prompts:
+        found += yield from reading([prompt], form, wanted)
+        if turn([is_right(r, case.question) for r in found]) is not None:
+            break
+    return tuple(found)
+
+
+def trained_batch(
+    state: State,
+    cases: Sequence[Case],
+    world: World,
+    settings: DURSettings,
+    wanted: Wanted,
+    start: Head,
+    observers: Sequence[Observer] = (),
+) -> State:
+    """The state after one batch.
+
+    Args:
+        start: the head before training, to which `settings.pull` pulls back.
+    """
+    random = np.random.default_rng([settings.seed, 1, state.epoch, state.batch])
+    counter = CostCounter()
+    watching = (*observers, counter)
+    scores = [state.head.scores(case.vector, case.vectors) for case in cases]
+    if settings.sigma == "immediate":
+        ladders, sigma = _one_by_one(
+            state.sigma,
+            cases,
+            scores,
+            random,
+            lambda flow: run(flow, world, observers=watching),
+            settings,
+            wanted,
+        )
+    else:
+        sigma = state.sigma
+        level = _within(settings, sigma, scores)
+        picks = [_picked(s, level, settings, random) for s in scores]
+        flows = [climb(c, p, settings, wanted) for c, p in zip(cases, picks, strict=True)]
+        read = run_many(flows, world, observers=watching, batch=AT_ONCE)
+        ladders = [_Ladder(*parts) for parts in zip(cases, scores, picks, read, strict=True)]
+    ladders = _calibrated(ladders, settings)
+    rewards = [[reward(r, x.case.question, settings) for r in x.readings] for x in ladders]
+    loss, gradient = _loss(state.head, ladders, _credits(rewards, settings), settings)
+    if settings.pull:
+        gradient = gradient + Gradient(
+            settings.pull * (state.head.weight - start.weight),
+            settings.pull * (state.head.bias - start.bias),
+        )
+    if settings.sigma == "batch":
+        sigma = _batch_sigma(sigma, ladders)
+    head, adam = state.adam.step(state.head, gradient, settings.learning_rate)
+    record = _recorded(state, ladders, rewards, loss, sigma, counter.cost, settings)
+    return replace(
+        state,
+        head=head,
+        adam=adam,
+        sigma=sigma,
+        batch=state.batch + 1,
+        history=(*state.history, record),
+    )
+
+
+def _one_by_one(
+    sigma: float,
+    cases: Sequence[Case],
+    scores: Sequence[Float[np.ndarray, " _docs"]],
+    random: np.random.Generator,
+    ask: Callable[[Flow[tuple[Reading, ...]]], tuple[Reading, ...]],
+    settings: DURSettings,
+    wanted: Wanted,
+) -> tuple[list[_Ladder], float]:
+    """Algorithm 1 as printed: a turn moves sigma before the next question is asked."""
+    ladders = []
+    for case, row in zip(cases, scores, strict=True):
+        picks = _picked(row, _within(settings, sigma, [row]), settings, random)
+        read = ask(climb(case, picks, settings, wanted))
+        ladders.append(_Ladder(case, row, picks, read))
+        found = turns([is_right(r, case.question) for r in read])
+        if found and settings.rungs == "all":
+            # line 16 runs at each turn of a ladder, and what it set last stays
+            sigma = turned_sigma(ladders[-1].softmax, found[-1])
+    return ladders, sigma
+
+
+def _within(
+    settings: DURSettings, sigma: float, scores: Sequence[Float[np.ndarray, " _docs"]]
+) -> float:
+    most = None if settings.budget is None else settings.budget * settings.shots * len(scores)
+    return bounded(
+        sigma,
+        [softmax(row) for row in scores],
+        settings.shots,
+        least_mean=settings.least_shots,
+        most_cost=most,
+    )
+
+
+def _picked(
+    scores: Float[np.ndarray, " docs"],
+    sigma: float,
+    settings: DURSettings,
+    random: np.random.Generator,
+) -> Int[np.ndarray, " shots"]:
+    k = shots_above(softmax(scores), sigma, settings.shots)
+    return top(scores, k) if settings.exploration == "top" else draw(scores, k, random)
+
+
+def _batch_sigma(sigma: float, ladders: Sequence[_Ladder]) -> float:
+    first = [(x, turn([is_right(r, x.case.question) for r in x.readings])) for x in ladders]
+    found = [turned_sigma(x.softmax, j) for x, j in first if j is not None]
+    return float(np.mean(found)) if found else sigma
+
+
+def _calibrated(ladders: list[_Ladder], settings: DURSettings) -> list[_Ladder]:
+    """The readings of each rung, less the batch's mean view of the options."""
+    if settings.option_calibration != "batch":
+        return ladders
+    columns: list[list[Reading]] = [list(x.readings) for x in ladders]
+    for j in range(max(map(len, columns))):
+        here = [i for i, readings in enumerate(columns) if j < len(readings)]
+        level = balanced([columns[i][j] for i in here], [ladders[i].case.question for i in here])
+        for i, r in zip(here, level, strict=True):
+            columns[i][j] = r
+    return [replace(x, readings=tuple(c)) for x, c in zip(ladders, columns, strict=True)]
+
+
+def _credits(
+    rewards: Sequence[Sequence[float]], settings: DURSettings
+) -> list[Float[np.ndarray, " _shots"]]:
+    """What each shot is credited with."""
+    if settings.rungs == "last":
+        found = [np.array(r, dtype=float) for r in rewards]
+    elif settings.credit == "change":
+        found = [np.diff(np.array(r, dtype=float)) for r in rewards]
+    else:
+        found = [np.array(r[1:], dtype=float) for r in rewards]
+    if settings.advantage:
+        everything = np.concatenate(found)
+        spread = everything.std() if len(everything) else 0.0
+        if spread > 0:
+            found = [(a - everything.mean()) / spread for a in found]
+        else:
+            found = [np.zeros_like(a) for a in found]
+    return found
+
+
+def _loss(
+    head: Head,
+    ladders: Sequence[_Ladder],
+    credits: Sequence[Float[np.ndarray, " _shots"]],
+    settings: DURSettings,
+) -> tuple[float, Gradient]:
+    """The loss of eq. 9 and its gradient; a prompt with all shots credits all of them alike."""
+    loss = 0.0
+    gradient = Gradient(np.zeros_like(head.weight), np.zeros_like(head.bias))
+    for x, credit in zip(ladders, credits, strict=True):
+        picks = x.picks if settings.rungs == "last" else x.picks[: len(credit)]
+        weights = np.broadcast_to(credit, picks.shape) / len(ladders)
+        if not len(picks):
+            continue
+        loss -= weights @ log_probs(x.scores, picks, replacement=settings.replacement)
+        by_score = -weights @ log_prob_gradients(x.scores, picks, replacement=settings.replacement)
+        gradient = gradient + pulled_back(head, x.case.vector, x.case.vectors, by_score)
+    return float(loss), gradient
+
+
+def _recorded(
+    state: State,
+    ladders: Sequence[_Ladder],
+    rewards: Sequence[Sequence[float]],
+    loss: float,
+    sigma: float,
+    cost: Cost,
+    settings: DURSettings,
+) -> Batch:
+    right = [[is_right(r, x.case.question) for r in x.readings] for x in ladders]
+    laddered = settings.rungs == "all"
+    asked = [len(r) - 1 if laddered else len(x.picks) for r, x in zip(right, ladders, strict=True)]
+    shots = sum(ladder_cost(k, last=not laddered) for k in asked)
+    both = cost.prompt_tokens, cost.completion_tokens
+    tokens = None if None in both else sum(filter(None, both))
+    easy = [r for r in right if r[0]] if laddered else None
+    hard = [r for r in right if not r[0]] if laddered else None
+    return Batch(
+        epoch=state.epoch,
+        number=state.batch,
+        loss=loss,
+        reward=float(np.mean([r[-1] for r in rewards])),
+        sigma=sigma,
+        questions=len(ladders),
+        shots=shots,
+        deepest=sum(asked),
+        calls=cost.calls,
+        tokens=tokens,
+        easy=None if easy is None else len(easy),
+        easy_right=None if easy is None else sum(r[-1] for r in easy),
+        hard_right=None if hard is None else sum(r[-1] for r in hard),
+        turned_easy=None if easy is None else sum(len(set(r)) > 1 for r in easy),
+        turned_hard=None if hard is None else sum(len(set(r)) > 1 for r in hard),
+    )

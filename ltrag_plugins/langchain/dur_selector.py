@@ -1,0 +1,117 @@
+"""Solved examples that help the model with this question."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, Self
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.example_selectors import BaseExampleSelector
+
+from ltrag_plugins.dur.ranker import DURRanker
+from ltrag_plugins.dur.selecting import ExamplePool, chosen_ranker
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.dur_encoder import encoder_of
+from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.llm.base import Encoder
+
+
+class DURExampleSelector(BaseExampleSelector):
+    """Chooses shots for a few-shot prompt by a trained head, best first.
+
+    The questions of the examples are encoded once, when they are added. An example whose
+    question is the one being asked is never chosen.
+
+    Args:
+        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
+        examples: solved examples, as few-shot templates want them; they are copied.
+        question_key: which entry is the question, in the examples and in the input.
+        k: most examples to choose, at least 1; None: as many as in the ranker's training.
+        sigma: examples with a score of at most this are left out, 0 to 1; at 0 none is. The
+            scores of the preselected examples sum to 1.
+        encoder: with `untrained="encoder"`, what to rank by; an `Encoder` of ours, or LangChain
+            embeddings.
+        untrained: "encoder" ranks by plain similarity, without a trained head.
+
+    Raises:
+        InvalidInput: there is no trained head (the message has the command that trains one),
+            a value is out of its range, or an example has no question.
+    """
+
+    def __init__(
+        self,
+        ranker: DURRanker | None = None,
+        examples: Sequence[Mapping[str, str]] = (),
+        *,
+        question_key: str = "question",
+        k: int | None = None,
+        sigma: float = 0.0,
+        encoder: Encoder | Embeddings | None = None,
+        untrained: Literal["encoder"] | None = None,
+    ) -> None:
+        ours = None if encoder is None else encoder_of(encoder)
+        self.ranker = chosen_ranker(ranker, ours, untrained, top_n=k, sigma=sigma)
+        self.question_key, self.k, self.sigma = question_key, k, sigma
+        self._pool: ExamplePool[dict[str, str]] = ExamplePool(self.ranker)
+        self._add(examples)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | PathLike[str],
+        examples: Sequence[Mapping[str, str]] = (),
+        *,
+        encoder: Encoder | Embeddings,
+        question_key: str = "question",
+        k: int | None = None,
+        sigma: float = 0.0,
+    ) -> Self:
+        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: trained with another encoder.
+        """
+        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
+        return cls(ranker, examples, question_key=question_key, k=k, sigma=sigma)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the head; the examples are not part of it."""
+        self.ranker.save(folder)
+
+    def add_example(self, example: dict[str, str]) -> None:
+        """Add one more; only its question is encoded."""
+        self._add([example])
+
+    async def aadd_example(self, example: dict[str, str]) -> None:
+        """As `add_example`, encoded in a thread."""
+        await asyncio.to_thread(self.add_example, dict(example))
+
+    def select_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
+        """Copies of the chosen examples, best first.
+
+        Raises:
+            EmptyQuestion: the question has no words.
+            InvalidInput: there is no question under `question_key`.
+        """
+        question = question_of(input_variables, self.question_key)
+        chosen = self._pool.choose(question, top_n=self.k, sigma=self.sigma)
+        return [dict(example) for example in chosen]
+
+    async def aselect_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
+        """As `select_examples`; the encoder computes in a thread, not on the event loop."""
+        return await asyncio.to_thread(self.select_examples, dict(input_variables))
+
+    def _add(self, examples: Sequence[Mapping[str, str]]) -> None:
+        texts = [_question_in(example, self.question_key) for example in examples]
+        self._pool.add(texts, [dict(example) for example in examples])
+
+
+def _question_in(example: Mapping[str, str], key: str) -> str:
+    text = example.get(key)
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(
+            f"an example has no question under {key!r}: {dict(example)!r:.80}. Name the entry "
+            "that holds it with question_key."
+        )
+    return text

@@ -1,0 +1,137 @@
+"""Nodes in the order in which they help the model."""
+
+import asyncio
+from importlib import import_module
+from os import PathLike
+from typing import Any, Literal, Self
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index_instrumentation import get_dispatcher
+
+from ltrag_plugins.dur.ranker import DURRanker, Ranked
+from ltrag_plugins.dur.selecting import chosen_ranker
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llama_index.dur_nodes import embedded_passage, encoder_of, rescored
+from ltrag_plugins.llm.base import Encoder
+
+dispatcher = get_dispatcher(__name__)
+
+
+class DURReranker(BaseNodePostprocessor):
+    """Reranks nodes by a trained head; for `node_postprocessors=[...]`.
+
+    A node is read as it shows itself to embedding models. The nodes put out are new ones, with
+    the score they came with in their metadata as `retrieval_score`, which neither language nor
+    embedding models are shown.
+    """
+
+    ranker: DURRanker = Field(exclude=True, description="The trained head and its encoder.")
+    top_n: int | None = Field(default=None, description="Most nodes; None: all above sigma.")
+    sigma: float = Field(default=0.0, description="Leave out scores of at most this, 0 to 1.")
+
+    def __init__(
+        self,
+        ranker: DURRanker | None = None,
+        *,
+        encoder: Encoder | BaseEmbedding | None = None,
+        untrained: Literal["encoder"] | None = None,
+        top_n: int | None = None,
+        sigma: float = 0.0,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        """Rank with `ranker`; see also `from_pretrained`.
+
+        Args:
+            ranker: from `DURTrainer` or `DURRanker.load`.
+            encoder: with `untrained="encoder"`, what to rank by; an `Encoder` of ours, or a
+                LlamaIndex embedding model.
+            untrained: "encoder" ranks by plain similarity, without a trained head.
+            top_n: most nodes to put out, at least 1; None: all that are above sigma.
+            sigma: nodes with a score of at most this are left out, 0 to 1; at 0 none is. The
+                scores of one call sum to 1.
+
+        Raises:
+            InvalidInput: there is no trained head (the message has the command that trains
+                one), or a value is out of its range.
+        """
+        ours = None if encoder is None else encoder_of(encoder)
+        ranker = chosen_ranker(ranker, ours, untrained, top_n=top_n, sigma=sigma)
+        fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
+        super().__init__(callback_manager=callback_manager or CallbackManager(), **fields)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The class's name in LlamaIndex's traces."""
+        return "DURReranker"
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        encoder: Encoder | BaseEmbedding,
+        top_n: int | None = None,
+        sigma: float = 0.0,
+    ) -> Self:
+        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: trained with another encoder.
+        """
+        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
+        return cls(ranker, top_n=top_n, sigma=sigma)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the head; `top_n` and `sigma` are not part of it."""
+        self.ranker.save(folder)
+
+    def as_langchain(self) -> Any:
+        """The same reranker as `ltrag_plugins.langchain.DURReranker`.
+
+        Raises:
+            MissingExtra: langchain-core is not installed.
+        """
+        # imported when asked for: this room works where LangChain is absent
+        room = import_module("ltrag_plugins.langchain")
+        return room.DURReranker(self.ranker, top_n=self.top_n, sigma=self.sigma)
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        query = self._begun(nodes, query_bundle)
+        return _ended(nodes, self._ranked(nodes, query))
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        nodes = list(nodes)  # theirs may change while the encoder computes in its thread
+        query = self._begun(nodes, query_bundle)
+        return _ended(nodes, await asyncio.to_thread(self._ranked, nodes, query))
+
+    def _begun(self, nodes: list[NodeWithScore], query: QueryBundle | None) -> str:
+        if query is None:
+            raise InvalidInput(
+                "DURReranker ranks nodes by a query, and was given none. Pass query_bundle= or "
+                "query_str= to postprocess_nodes."
+            )
+        most, name = self.top_n or len(nodes), self.ranker.encoder.name
+        event = ReRankStartEvent(query=query, nodes=nodes, top_n=most, model_name=name)
+        dispatcher.event(event)
+        return query.query_str
+
+    def _ranked(self, nodes: list[NodeWithScore], query: str) -> list[Ranked]:
+        passages = [embedded_passage(found) for found in nodes]
+        return self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
+
+
+def _ended(nodes: list[NodeWithScore], ranked: list[Ranked]) -> list[NodeWithScore]:
+    best = [rescored(nodes[place.index], place.score) for place in ranked]
+    dispatcher.event(ReRankEndEvent(nodes=best))
+    return best

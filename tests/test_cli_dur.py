@@ -1,0 +1,648 @@
+"""`ltrag dur ...` against a real HTTP server: the heads, the figures, the exit codes."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from openai_server import openai_server
+from typer.testing import CliRunner
+
+from ltrag_plugins.cli import app, options
+from ltrag_plugins.cli.ranking import PRESETS
+from ltrag_plugins.dur import FORMATS, settings
+
+COUNT = 24
+"""Questions: two batches."""
+KINDS = ("novel", "poem")
+SHOWN = "The answer is "
+
+
+def number_and_kind(question: str) -> tuple[int, str]:
+    _, _, kind, number = question.rstrip("?").split(" ")
+    return int(number), kind
+
+
+def parts(prompt: str) -> tuple[list[str], str]:
+    """The questions of the shots, and the question that is asked."""
+    *shots, last = prompt.split("\n\n")
+    asked = [part.partition("Question: ")[2].partition("\n")[0] for part in (*shots, last)]
+    return asked[:-1], asked[-1]
+
+
+def knows(prompt: str) -> bool:
+    """Every fifth question by heart; the others where the last shot is of the same kind."""
+    shots, question = parts(prompt)
+    number, kind = number_and_kind(question)
+    return number % 5 == 0 if not shots else number_and_kind(shots[-1])[1] == kind
+
+
+def write(prompt: str) -> tuple[str, float]:
+    number, _ = number_and_kind(parts(prompt)[1])
+    return (f"The answer is Author {number}.", 0.9) if knows(prompt) else ("somebody", 0.5)
+
+
+def record(i: int) -> dict[str, object]:
+    return {"question": f"who wrote {KINDS[i % 2]} {i}?", "answers": [f"Author {i}"], "id": f"q{i}"}
+
+
+def lines_file(path: Path, *records: object) -> Path:
+    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server():
+    with openai_server(write) as (url, asked), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "not-a-secret")
+        yield url, asked
+
+
+@pytest.fixture(scope="module")
+def model(server):
+    return f"openai:scripted@{server[0]}"
+
+
+@pytest.fixture
+def asked(server):
+    """The prompts of this test."""
+    server[1].clear()
+    return server[1]
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    path = tmp_path_factory.mktemp("examples") / "examples.jsonl"
+    return lines_file(path, *map(record, range(100, 130)))
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    return lines_file(path, *map(record, range(COUNT)))
+
+
+def ltrag(*arguments: object, env: dict[str, str] | None = None):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A folder of sentence-transformers: a vector for each word, and a text is their mean."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    known = ["?", "who", "wrote", *KINDS, *map(str, range(130))]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(known)}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    weights = np.random.default_rng(0).normal(size=(len(known), 16)).astype(np.float32)
+    folder = tmp_path_factory.mktemp("words") / "words"
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)]).save(str(folder))
+    return folder
+
+
+@pytest.fixture
+def train(examples, questions, model, encoder) -> Callable:
+    """Trains on the examples and questions: two epochs of two batches, two shots at most."""
+
+    def run(out: Path, *more: object, env: dict[str, str] | None = None):
+        arguments = ["--model", model, "--encoder", encoder]
+        arguments += ["--shots", 2, "--epochs", 2, "--out", out]
+        return ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def head(examples, questions, model, encoder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "deep" / "head"
+    arguments = ["--model", model, "--encoder", encoder]
+    arguments += ["--shots", 2, "--epochs", 2, "--out", folder]
+    result = ltrag("dur", "train", examples, questions, *arguments)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def numbers_of(head: Path) -> bytes:
+    return (head / "dur.safetensors").read_bytes()
+
+
+# --- train
+
+
+def test_the_report_counts_what_the_server_was_sent(train, asked, tmp_path):
+    result = train(tmp_path / "head")
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"ltrag: the head is in {tmp_path / 'head'}\n"
+    shots = sum(prompt.count(SHOWN) for prompt in asked)
+    words = {line[:27].strip(): line[27:] for line in result.stdout.splitlines()}
+    written = sum(len(write(prompt)[0].split()) for prompt in asked)  # and 9 read, says the server
+    assert words["calls, tokens"] == f"{len(asked)}, {9 * len(asked) + written}"
+    fixed = 2 * COUNT * 2  # two epochs, two shots a question
+    share = f"{shots / fixed:.0%} of {fixed} with 2 in one prompt a question"
+    assert words["shots in all prompts"] == f"{shots}, {share}"
+    assert words["candidates, questions"] == f"30 solved examples, {COUNT} questions"
+    assert words["format, reward"] == "Q-A, match"
+    assert words["batches"] == "4 of 4, epoch 2 of 2"
+    assert words["stopped"] == "after the last epoch"
+
+
+def test_json_is_all_there_is_on_stdout(train, asked, tmp_path):
+    report = json.loads(train(tmp_path / "head", "--json").stdout)
+    assert report["calls"] == len(asked) == sum(b["calls"] for b in report["history"])
+    assert report["batches"] == len(report["history"]) == 4
+    assert report["settings"]["shots"] == 2
+    first = [batch["reward"] for batch in report["history"][:2]]
+    assert report["first_reward"] == pytest.approx((20 * first[0] + 4 * first[1]) / COUNT)
+
+
+def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
+    # PromptPG asks once with all shots, so every prompt is a reward of +1 or -1
+    arguments = ["--preset", "promptpg", "--preselect", "bm25", "--epochs", 1, "--json"]
+    report = json.loads(train(tmp_path / "head", *arguments).stdout)
+    right = [1 if knows(prompt) else -1 for prompt in asked]
+    assert len(asked) == COUNT
+    assert report["first_reward"] == pytest.approx(sum(right) / COUNT)
+    assert report["shots"] == report["fixed_shots"] == 2 * COUNT
+
+
+def test_equal_seeds_give_equal_heads_and_others_do_not(train, head, tmp_path):
+    assert train(tmp_path / "same", "--seed", 0).exit_code == 0
+    assert train(tmp_path / "other", "--seed", 1).exit_code == 0
+    assert numbers_of(tmp_path / "same") == numbers_of(head)
+    assert numbers_of(tmp_path / "other") != numbers_of(head)
+
+
+def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_path):
+    arguments = ["--checkpoint", tmp_path / "run"]
+    stopped = train(tmp_path / "head", *arguments, "--max-calls", 1)
+    assert "1 of 4, epoch 1 of 2" in stopped.stdout
+    assert "calls of 1 were made" in stopped.stdout
+    assert numbers_of(tmp_path / "head") != numbers_of(head)
+    whole = train(tmp_path / "head", *arguments)
+    assert "4 of 4, epoch 2 of 2" in whole.stdout
+    assert numbers_of(tmp_path / "head") == numbers_of(head)
+
+
+def test_a_bound_on_tokens_ends_a_run_too(train, tmp_path):
+    result = train(tmp_path / "head", "--max-tokens", 9)
+    assert "tokens of 9 were read and written" in result.stdout
+
+
+def test_a_checkpoint_of_other_settings_is_refused(train, tmp_path):
+    assert train(tmp_path / "head", "--checkpoint", tmp_path / "run").exit_code == 0
+    other = train(tmp_path / "head", "--checkpoint", tmp_path / "run", "--seed", 3)
+    assert other.exit_code == 1
+    assert "belongs to a run with other candidates" in other.stderr
+
+
+def test_with_a_cache_nothing_is_asked_or_encoded_twice(train, asked, tmp_path):
+    arguments = ["--cache", tmp_path / "answers.sqlite", "--json"]
+    first = train(tmp_path / "one", *arguments)
+    asked.clear()
+    second = train(tmp_path / "two", *arguments)
+    assert second.stdout == first.stdout
+    assert asked == []
+    assert (tmp_path / "answers.vectors.sqlite").exists()
+
+
+def test_limit_takes_the_first_questions(train, asked, tmp_path):
+    assert train(tmp_path / "head", "--limit", 3).exit_code == 0
+    assert {parts(prompt)[1] for prompt in asked} == {record(i)["question"] for i in range(3)}
+
+
+def test_shots_are_the_most_in_a_prompt(train, asked, tmp_path):
+    train(tmp_path / "head", "--shots", 3, "--preset", "paper", "--epochs", 1)
+    assert max(prompt.count(SHOWN) for prompt in asked) == 3
+
+
+def test_candidates_without_preselection_are_all_ranked(train, asked, tmp_path):
+    # BM25 cannot tell the examples of a kind apart and takes the first; chance takes any
+    arguments = ["--preset", "promptpg", "--preselect", "none", "--epochs", 2]
+    assert train(tmp_path / "head", *arguments).exit_code == 0
+    assert len({shot for prompt in asked for shot in parts(prompt)[0]}) > 20
+
+
+def test_pictures_are_drawn_where_they_are_wanted(train, tmp_path):
+    assert train(tmp_path / "head", "--pictures", tmp_path / "deep" / "pictures").exit_code == 0
+    drawn = {path.name for path in (tmp_path / "deep" / "pictures").iterdir()}
+    assert drawn == {"shots.png", "loss.png", "turns.png"}
+
+
+def test_progress_is_on_stderr_and_only_for_a_terminal(train, tmp_path):
+    silent = train(tmp_path / "head")
+    shown = train(
+        tmp_path / "head", "--max-calls", 9999, env={"TTY_COMPATIBLE": "1", "COLUMNS": "120"}
+    )
+    assert shown.stdout == silent.stdout
+    assert "4/4" in shown.stderr
+    assert "4/4" not in silent.stderr
+    for word in ("reward", "sigma", "shots", "calls", "left)"):
+        assert word in shown.stderr
+
+
+def test_options_and_contexts_of_the_examples_choose_the_format(model, asked, tmp_path):
+    def multiple_choice(i: int) -> dict[str, object]:
+        return record(i) | {"options": [f"Author {i}", "somebody"], "context": f"fact {i}"}
+
+    pool = lines_file(tmp_path / "pool.jsonl", *map(multiple_choice, range(100, 105)))
+    path = lines_file(tmp_path / "questions.jsonl", *map(multiple_choice, range(4)))
+    arguments = ["--model", model, "--epochs", 1, "--out", tmp_path / "head"]
+    result = ltrag("dur", "train", pool, path, *arguments)
+    assert "SQO-A, match" in result.stdout, result.output
+    assert all(p.startswith("Statement: fact") and "Options: (A) Author" in p for p in asked)
+    said = ltrag("dur", "train", pool, path, *arguments, "--format", "Q-A")
+    assert "Q-A, match" in said.stdout
+    assert "Options" not in asked[-1]
+
+
+# --- passages of the questions themselves
+
+
+def passage(i: int) -> dict[str, str]:
+    return {"text": f"the author of {KINDS[i % 2]} {i}", "id": f"p{i}"}
+
+
+@pytest.fixture
+def reads():
+    """A server whose model knows the answer where the passage of the question is shown last."""
+
+    def reply(prompt: str) -> tuple[str, float]:
+        *shown, last = prompt.split("\n\n")
+        question = last.partition("Question: ")[2].partition("\n")[0]
+        number, kind = number_and_kind(question)
+        found = bool(shown) and shown[-1].strip().endswith(f"author of {kind} {number}")
+        return (f"Author {number}" if found else "nobody", 0.9)
+
+    with openai_server(reply) as (url, asked):
+        yield f"openai:reads@{url}", asked
+
+
+@pytest.fixture
+def own(tmp_path):
+    ids = {i: [(i + j) % 12 for j in (3, 5, 7, 0)] for i in range(12)}
+    whole = [record(i) | {"passages": [passage(j) for j in ids[i]]} for i in ids]
+    named = [record(i) | {"passage_ids": [passage(j)["id"] for j in ids[i]]} for i in ids]
+    return (
+        lines_file(tmp_path / "whole.jsonl", *whole),
+        lines_file(tmp_path / "pool.jsonl", *map(passage, range(12))),
+        lines_file(tmp_path / "named.jsonl", *named),
+    )
+
+
+def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, tmp_path):
+    arguments = ["--model", reads[0], "--shots", 2, "--epochs", 1, "--limit", 12]
+    result = ltrag("dur", "train", own[1], questions, *arguments, "--out", tmp_path / "head")
+    assert "12 passages, 12 questions" in result.stdout, result.output
+    assert "passages, match" in result.stdout
+    shown = [prompt.count("the author of") for prompt in reads[1]]
+    assert f"{sum(shown)}, {sum(shown) / 24:.0%} of 24 with 2" in result.stdout
+
+
+def test_own_passages_may_stand_in_the_line_or_in_a_pool(reads, own, tmp_path):
+    whole, pool, named = own
+    arguments = ["--own-passages", "--model", reads[0], "--shots", 2, "--epochs", 2, "--json"]
+    inline = ltrag("dur", "train", whole, *arguments, "--out", tmp_path / "inline")
+    pooled = ltrag("dur", "train", pool, named, *arguments, "--out", tmp_path / "pooled")
+    assert inline.exit_code == 0, inline.output
+    assert inline.stdout == pooled.stdout
+    assert numbers_of(tmp_path / "inline") == numbers_of(tmp_path / "pooled")
+
+
+def test_own_passages_are_evaluated_within_each_question(reads, own, tmp_path):
+    whole, _, _ = own
+    url, asked = reads
+    arguments = ["--own-passages", "--model", url]
+    out = tmp_path / "head"
+    ltrag("dur", "train", whole, *arguments, "--shots", 1, "--epochs", 1, "--out", out)
+    asked.clear()
+    result = ltrag("dur", "evaluate", out, whole, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    rankers = json.loads(result.stdout)["rankers"]
+    # its own passage alone shares all words with a question, and lies nearest to it
+    assert rankers["BM25"]["accuracy"] == 1.0
+    assert rankers["zero-shot"]["accuracy"] == 0.0
+    # its place in the list is the same for every question, the place that chance takes is not
+    assert 0 < rankers["random"]["accuracy"] < 1
+    assert len(asked) == 5 * 12
+
+
+# --- evaluate
+
+
+def test_every_ranker_is_asked_about_the_same_questions(head, examples, questions, model, asked):
+    result = ltrag("dur", "evaluate", head, examples, questions, "--model", model, "--json")
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    rankers = report["rankers"]
+    assert list(rankers) == ["zero-shot", "random", "BM25", "nearest", "head"]
+    without = [prompt for prompt in asked if not parts(prompt)[0]]
+    assert len(without) == COUNT
+    assert rankers["zero-shot"]["accuracy"] == sum(map(knows, without)) / COUNT == 5 / COUNT
+    shown = [prompt for prompt in asked if parts(prompt)[0]]
+    assert {len(parts(prompt)[0]) for prompt in shown} == {2}
+    found = sum(rankers[name]["accuracy"] for name in ("random", "BM25", "nearest", "head"))
+    assert found == pytest.approx(sum(map(knows, shown)) / COUNT)
+    assert report["questions"] == COUNT
+    assert report["easy_questions"] == 5
+    for scores in rankers.values():
+        right = 5 * scores["easy"] + (COUNT - 5) * scores["hard"]
+        assert scores["accuracy"] == pytest.approx(right / COUNT)
+
+
+def test_the_table_leaves_open_what_is_not_known(head, examples, questions, model):
+    result = ltrag("dur", "evaluate", head, examples, questions, "--model", model, "--shots", 1)
+    assert result.exit_code == 0, result.output
+    for title in ("accuracy", "macro-F1", "p(gold)", "easy", "hard", "shots"):
+        assert title in result.stdout
+    [zero] = [line for line in result.stdout.splitlines() if "zero-shot" in line]
+    cells = [cell.strip() for cell in zero.replace("│", "|").strip("|").split("|")]
+    assert cells == ["zero-shot", "0.208", "", "", "1.000", "0.000", "0.00"]
+    assert f"{COUNT} questions; without shots 5 are right (easy)" in result.stdout
+
+
+def test_each_ranker_has_a_bar_of_its_own(head, examples, questions, model):
+    arguments = ["--model", model, "--limit", 7]
+    env = {"TTY_COMPATIBLE": "1", "COLUMNS": "100"}
+    result = ltrag("dur", "evaluate", head, examples, questions, *arguments, env=env)
+    full = [line for line in result.stderr.splitlines() if "7/7" in line]
+    for name in ("zero-shot", "random", "BM25", "nearest", "head"):
+        assert any(name in line for line in full)
+
+
+def test_a_server_is_never_reached_because_a_head_folder_says_so(head, examples, questions, asked):
+    result = ltrag("dur", "evaluate", head, examples, questions)
+    assert result.exit_code == 1
+    assert "add --model" in result.stderr
+    assert asked == []
+
+
+def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
+    # the fixture only sees to it that the weights are converted before the command looks
+    capitals = [("France", "Paris"), ("Japan", "Tokyo"), ("Peru", "Lima"), ("Egypt", "Cairo")]
+    records = [
+        {"question": f"What is the capital of {c}?", "answers": [a], "options": [a, "Quito"]}
+        for c, a in capitals
+    ]
+    pool = lines_file(tmp_path / "pool.jsonl", *records[:2])
+    path = lines_file(tmp_path / "questions.jsonl", *records[2:])
+    arguments = ["--shots", 1, "--epochs", 1, "--out", tmp_path / "head"]
+    trained = ltrag("dur", "train", pool, path, *arguments)
+    assert "QO-A, log_p_gold" in trained.stdout, trained.output
+    result = ltrag("dur", "evaluate", tmp_path / "head", pool, path, "--json")
+    rankers = json.loads(result.stdout)["rankers"]
+    chances = []
+    for country, city in capitals[2:]:
+        asked = (
+            f"Question: What is the capital of {country}?\nOptions: (A) {city} (B) Quito\nAnswer:"
+        )
+        said = [f" The answer is {option}" for option in (city, "Quito")]
+        scored = smollm2.score([asked] * 2, said)
+        # what leads to the answer is equally likely in both, so it cancels out
+        chance = [math.exp(sum(token.logprob for token in one.tokens)) for one in scored]
+        chances.append(chance[0] / sum(chance))
+    assert rankers["zero-shot"]["p_gold"] == pytest.approx(sum(chances) / 2, rel=1e-3)
+    assert all(0 < scores["p_gold"] < 1 for scores in rankers.values())
+
+
+# --- rank
+
+
+@pytest.fixture
+def pool(tmp_path):
+    return lines_file(
+        tmp_path / "pool.jsonl",
+        {"text": "Bread is baked from flour and water.", "id": "bread"},
+        {"text": "It was written by Jane Austen.", "title": "Emma (novel)", "id": "emma"},
+        {"text": "Poems are shorter than novels.", "id": "poems"},
+    )
+
+
+def test_untrained_ranks_by_plain_similarity(pool, minilm):
+    query = "who wrote the novel Emma?"
+    arguments = ["--untrained", "--query", query, "--json"]
+    ranked = json.loads(ltrag("dur", "rank", pool, *arguments).stdout)["ranked"]
+    texts = [f"{r['title']}\n{r['text']}" if "title" in r else r["text"] for r in ranked]
+    similar = minilm.encode(texts) @ minilm.encode([query])[0]
+    assert list(similar) == sorted(similar, reverse=True)
+    assert ranked[0]["id"] == "emma"
+    assert sum(r["score"] for r in ranked) == pytest.approx(1.0)
+
+
+def test_a_head_ranks_examples_and_sigma_cuts_the_list(head, examples):
+    asked = ["dur", "rank", head, examples, "--query", "who wrote poem 3?", "--json"]
+    ranked = json.loads(ltrag(*asked).stdout)["ranked"]
+    scores = [r["score"] for r in ranked]
+    assert len(ranked) == 30
+    assert scores == sorted(scores, reverse=True)
+    above = [r for r in ranked if r["score"] > scores[9]]
+    cut = json.loads(ltrag(*asked, "--sigma", scores[9]).stdout)["ranked"]
+    assert cut == above
+    assert json.loads(ltrag(*asked, "--top-n", 4).stdout)["ranked"] == ranked[:4]
+    sigma = json.loads((head / "dur.json").read_text(encoding="utf-8"))["sigma"]
+    trained = json.loads(ltrag(*asked, "--sigma", "trained").stdout)["ranked"]
+    assert trained == [r for r in ranked if r["score"] > sigma]
+
+
+def test_a_table_of_candidates_shows_title_id_and_score(pool):
+    result = ltrag("dur", "rank", pool, "--untrained", "--query", "Emma?", "--top-n", 1)
+    assert "Emma (novel) It was written by Jane Austen." in result.stdout
+    assert "emma" in result.stdout
+    assert "bread" not in result.stdout
+
+
+# --- wrong input
+
+
+def one_line(result) -> str:
+    """The only line on stderr; nothing may be on stdout."""
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    return line.removeprefix("ltrag: error: ")
+
+
+def refused(folder: Path, *records: object, questions: Path | None = None, more=()) -> str:
+    # there is no such server, and none is needed: the input is looked at first
+    path = lines_file(folder / "candidates.jsonl", *records)
+    questions = questions or lines_file(folder / "questions.jsonl", record(1))
+    arguments = ["--model", "openai:none@http://localhost:9", "--out", folder / "head", *more]
+    return one_line(ltrag("dur", "train", path, questions, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        (["{oops}"], "candidates.jsonl, line 1, column 2: not JSON"),
+        ([], "candidates.jsonl: no questions in it"),
+        ([{"q": "who?"}], "candidates.jsonl, line 1, field 'question': missing"),
+        ([record(1), {"question": "who?"}], "candidates.jsonl, line 2, field 'answers': no acc"),
+        ([record(1), record(1)], "candidates.jsonl: candidates 1 and 2 have the same id 'q1'"),
+        ([{"text": "a b"}, {"title": "a"}], "candidates.jsonl, line 2, field 'text': missing"),
+    ],
+)
+def test_a_wrong_candidate_is_named_with_its_file_and_field(records, says, tmp_path):
+    line = refused(tmp_path, *records)
+    assert line.startswith(f"{tmp_path}/")
+    assert says in line
+
+
+def test_a_wrong_question_is_named_with_its_file_and_field(tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", record(1), {"question": "who?"})
+    line = refused(tmp_path, record(2), questions=path)
+    assert line.startswith(f"{path}, line 2, field 'answers': no accepted answers")
+
+
+def test_a_missing_file_is_named(tmp_path):
+    line = refused(tmp_path, record(1), questions=tmp_path / "nowhere")
+    assert line == f"cannot read {tmp_path / 'nowhere'}: No such file or directory"
+
+
+def test_a_question_without_passages_of_its_own_is_named(tmp_path):
+    path = lines_file(tmp_path / "q.jsonl", record(1) | {"passages": [passage(1)]}, record(2))
+    arguments = ["--model", "openai:none@http://localhost:9", "--own-passages"]
+    line = one_line(ltrag("dur", "train", path, *arguments, "--out", tmp_path / "head"))
+    assert line.startswith(f"{path}, record 2 (id 'q2'): no passages of its own")
+
+
+def test_a_format_that_shows_nothing_of_the_candidates_is_refused(tmp_path):
+    line = refused(tmp_path, {"text": "a b"}, more=["--format", "QO-A"])
+    assert line.startswith("the format 'QO-A' shows solved examples, and the candidates are pass")
+    line = refused(tmp_path, record(2), more=["--format", "passages"])
+    assert line.startswith("the format 'passages' shows passages, and the candidates are solved")
+
+
+def test_a_reward_that_the_model_cannot_serve_is_refused_before_it_is_asked(train, asked, tmp_path):
+    line = one_line(train(tmp_path / "head", "--reward", "p_gold"))
+    assert "needs the log-probability of given text" in line
+    assert asked == []
+
+
+@pytest.mark.parametrize("option", ["--out", "--checkpoint", "--pictures"])
+def test_a_folder_that_cannot_be_made_is_found_before_the_work(option, tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    line = refused(tmp_path, record(2), more=[option, tmp_path / "file"])
+    assert line == f"cannot make the folder {tmp_path / 'file'}: {tmp_path / 'file'} is a file"
+
+
+def test_a_folder_without_a_head_is_named(examples, questions, tmp_path):
+    for command in (
+        ["rank", tmp_path, examples, "--query", "who?"],
+        ["evaluate", tmp_path, examples, questions],
+    ):
+        line = one_line(ltrag("dur", *command))
+        assert line.startswith(f"there is no head in {tmp_path} (no dur.json)")
+
+
+def test_a_damaged_head_is_named(head, examples, tmp_path):
+    broken = tmp_path / "head"
+    broken.mkdir()
+    for name in ("dur.json", "dur.safetensors"):
+        (broken / name).write_bytes((head / name).read_bytes()[:-4])
+    line = one_line(ltrag("dur", "rank", broken, examples, "--query", "who?"))
+    assert line.startswith(f"{broken} holds no readable head")
+
+
+def test_a_query_without_words_is_refused(pool):
+    line = one_line(ltrag("dur", "rank", pool, "--untrained", "--query", " "))
+    assert line == "the question is empty; there is nothing to rank by"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "one.jsonl", "--out", "head"], "CANDIDATES.jsonl"),
+        (["train", "1", "2", "3", "--own-passages", "--out", "head"], "QUESTIONS.jsonl"),
+        (["train", "1", "2"], "--out"),
+        (["train", "1", "2", "--out", "head", "--encoder", "none"], "ranks by vectors"),
+        (["train", "1", "2", "--out", "head", "--model", "nonesuch"], "nonesuch"),
+        (["train", "1", "2", "--out", "head", "--preset", "best"], "--preset"),
+        (["train", "1", "2", "--out", "head", "--shots", "0"], "--shots"),
+        (["train", "1", "2", "--out", "head", "--max-calls", "0"], "--max-calls"),
+        (["evaluate", "head", "1"], "CANDIDATES.jsonl"),
+        (["rank", "1", "--query", "who?"], "--untrained"),
+        (["rank", "head", "1"], "--query"),
+        (["rank", "head", "1", "--query", "who?", "--sigma", "2"], "number from 0 to 1"),
+        (["rank", "head", "1", "--query", "who?", "--top-n", "0"], "--top-n"),
+    ],
+)
+def test_wrong_usage_leaves_with_two(arguments, says):
+    result = ltrag("dur", *arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    # the box around the message may break lines
+    told = " ".join(result.stderr.replace("│", "").split())
+    assert says in told
+
+
+def test_the_choices_are_those_of_the_settings():
+    assert get_args(options.Format) == tuple(FORMATS)
+    assert get_args(options.Preset) == tuple(PRESETS)
+    assert get_args(options.Preselect) == get_args(settings.Preselect)
+    assert get_args(options.Reward) == get_args(settings.Reward)
+    for choice in get_args(options.OptionCalibration):
+        assert settings.DURSettings(option_calibration=choice).option_calibration == choice
+
+
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "rank"])
+def test_help_loads_nothing_heavy(command):
+    code = (
+        "import sys, typer.testing, ltrag_plugins.cli as c\n"
+        f"r = typer.testing.CliRunner().invoke(c.app, 'dur {command} --help'.split())\n"
+        "assert r.exit_code == 0 and 'Usage' in r.stdout, r.output\n"
+        "heavy = {'torch', 'scipy', 'sklearn', 'transformers', 'numpy', 'matplotlib'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+# --- as a program
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
+    examples, questions, encoder, head, tmp_path
+):
+    run, out = tmp_path / "run", tmp_path / "head"
+    came, go_on = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> tuple[str, float]:
+        if (run / "checkpoint.safetensors").exists():  # the first batch has ended
+            came.set()
+            go_on.wait(60)
+        return write(prompt)
+
+    with openai_server(slow) as (url, _):
+        arguments = ["dur", "train", examples, questions, "--model", f"openai:slow@{url}"]
+        arguments += ["--encoder", encoder, "--shots", 2, "--epochs", 2]
+        arguments += ["--checkpoint", run, "--out", out]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ltrag_plugins.cli", *map(str, arguments)],
+            env={**os.environ, "OPENAI_API_KEY": "not-a-secret"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # a background shell starts its children with SIGINT ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+        assert came.wait(80), process.communicate()
+        process.send_signal(signal.SIGINT)
+        go_on.set()  # requests that are under way may end
+        stdout, stderr = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert stdout == ""
+        advice = f"1 of 4 batches are in {run}; run the same command to go on"
+        assert stderr == f"ltrag: {advice}\nltrag: stopped\n"
+        assert not out.exists()
+        assert ltrag(*arguments).exit_code == 0
+    assert numbers_of(out) == numbers_of(head)

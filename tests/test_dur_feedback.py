@@ -1,0 +1,348 @@
+"""What is read of a model's mind, by hand-worked numbers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.dur import FORMATS, DURSettings, PromptFormat
+from ltrag_plugins.dur.feedback import (
+    CONTENT_FREE,
+    Reading,
+    Wanted,
+    balanced,
+    chosen,
+    is_right,
+    log_p_gold,
+    prediction,
+    reading,
+    reward,
+    shortened,
+    wanted_for,
+)
+from ltrag_plugins.errors import (
+    InvalidInput,
+    InvalidLogProbability,
+    MissingReferences,
+    NoTokenProbabilities,
+)
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.types import Question, Token
+from tests.dur_parts import Scorer, by_word
+
+FORM = FORMATS["QO-A"]
+OPTIONS = Wanted(options=True, gold=False, text=False)
+GOLD = Wanted(options=False, gold=True, text=False)
+TEXT = Wanted(options=False, gold=False, text=True)
+BIRDS = Question("Do birds fly?", ("yes",), options=("yes", "no", "maybe"))
+PARIS = Question("Capital of France?", ("Paris", "Paris, France"))
+
+
+def token(text, logprob, best=None):
+    return Token(text, logprob, alternatives=((("?", best),) if best is not None else ()))
+
+
+def read(llm, question, wanted, *, form=FORM, shots=((),)):
+    return run(reading([(s, question) for s in shots], form, wanted), World(llm=llm))
+
+
+def test_options_are_scored_by_what_follows_the_lead_in():
+    def tokens(prompt, continuation):
+        option = continuation.removeprefix(" The answer is ")
+        last = {"yes": -0.5, "no": -1.5, "maybe": -2.5}[option]
+        # the lead-in is unlikely, and not the options' fault
+        return [token(" The", -7.0), token(" answer", -3.0), token(" is", -1.0),
+                token(f" {option}", last)]  # fmt: skip
+
+    llm = Scorer(tokens)
+    [found] = read(llm, BIRDS, OPTIONS)
+    assert found.options == (-0.5, -1.5, -2.5)
+    assert llm.pairs[1] == (FORM.prompt([], BIRDS), " The answer is no")
+    assert prediction(found, BIRDS) == "yes"
+    total = math.exp(-0.5) + math.exp(-1.5) + math.exp(-2.5)
+    assert log_p_gold(found, BIRDS) == pytest.approx(-0.5 - math.log(total))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "counted"),
+    [
+        ([" The", " answer", " is", " yes"], [3]),
+        ([" The", " answer", " is", " ", "yes"], [3, 4]),  # the space is the option's
+        ([" The", " answer", " is y", "es"], [2, 3]),  # straddles: counted whole
+        ([" The answer is yes"], [0]),
+        ([" The", " answer", " is", " y", "e", "s"], [3, 4, 5]),
+        ([" The", " answer", " is", "", "", " 🙂"], [3, 4, 5]),  # three bytes of one character
+        (["", " The", " answer", " is", " yes"], [4]),
+        ([" The", " answer", " is", " yes", ""], [3, 4]),
+    ],
+    ids=str,
+)
+def test_tokens_that_straddle_the_lead_in_belong_to_the_answer(pieces, counted):
+    answer = "".join(pieces).removeprefix(" The answer is ")
+    question = Question("?", (answer,))
+    llm = Scorer(lambda *_: [token(p, -float(2**i), -float(2**i)) for i, p in enumerate(pieces)])
+    [found] = read(llm, question, GOLD)
+    assert found.gold == -sum(2.0**i for i in counted)
+
+
+def test_an_answer_is_greedy_if_each_of_its_tokens_is_the_likeliest():
+    def llm(*numbers):
+        lead = [token(" The", -9, -1), token(" answer", -9, -1), token(" is", -9, -1)]
+        words = zip((" Jane", " Austen"), numbers, strict=True)
+        return Scorer(lambda *_: [*lead, *(token(w, *n) for w, n in words)])
+
+    emma = Question("Who wrote Emma?", ("Jane Austen",))
+    [surely] = read(llm((-0.1, -0.1), (-0.2, -0.2)), emma, GOLD)
+    [first_not] = read(llm((-2.0, -0.3), (-0.2, -0.2)), emma, GOLD)
+    [last_not] = read(llm((-0.1, -0.1), (-2.0, -0.4)), emma, GOLD)
+    assert [r.greedy for r in (surely, first_not, last_not)] == [True, False, False]
+    assert [is_right(r, emma) for r in (surely, first_not, last_not)] == [True, False, False]
+    assert (prediction(surely, emma), prediction(last_not, emma)) == ("Jane Austen", None)
+    assert surely.gold == pytest.approx(-0.3)
+
+
+def test_a_scorer_without_runners_up_cannot_tell_what_is_likeliest():
+    llm = Scorer(lambda *_: [token(" The answer is", -1.0), token(" Paris", -20.0)])
+    with pytest.raises(NoTokenProbabilities, match=r"likeliest.*reward='match'"):
+        read(llm, PARIS, GOLD)
+
+
+def test_a_scorer_without_token_probabilities_is_named_with_a_remedy():
+    for question, wanted in ((PARIS, GOLD), (BIRDS, OPTIONS)):
+        with pytest.raises(NoTokenProbabilities, match=r"no token probabilities.*reward='match'"):
+            read(Scorer(lambda *_: None), question, wanted)
+
+
+@pytest.mark.parametrize("logprob", [math.nan, 0.5])
+def test_impossible_log_probabilities_are_refused(logprob):
+    llm = Scorer(lambda *_: [token(" The answer is", -1.0), token(" x", logprob)])
+    with pytest.raises(InvalidLogProbability, match="natural logarithms"):
+        read(llm, BIRDS, OPTIONS)
+
+
+def test_a_probability_of_zero_is_a_small_reward_and_no_nan():
+    llm = Scorer(by_word(lambda p, w: -math.inf if w == "yes" else -1.0))
+    [found] = read(llm, BIRDS, OPTIONS)
+    assert log_p_gold(found, BIRDS) == -30.0
+    none = Reading(options=(-math.inf,) * 3)
+    assert log_p_gold(none, BIRDS) == -30.0
+    assert log_p_gold(Reading(gold=-math.inf), PARIS) == -30.0
+
+
+def test_all_rungs_are_read_in_one_request():
+    llm = Scorer(by_word(lambda p, w: -float(p.count("Question"))))
+    shots = [Question("1?", ("no",)), Question("2?", ("no",))]
+    found = read(llm, BIRDS, OPTIONS, shots=[[], shots[:1], shots])
+    assert [r.options for r in found] == [(-1,) * 3, (-2,) * 3, (-3,) * 3]
+    assert len(llm.pairs) == 9
+
+
+def test_calibration_on_a_content_free_question_takes_out_what_is_thought_of_the_options():
+    def logprob(prompt, option):
+        asked = prompt.rsplit("Question: ", 1)[1].split("\n")[0]
+        table = {
+            "Do birds fly?": {"yes": -1.0, "no": -0.9, "maybe": -3.0},
+            CONTENT_FREE: {"yes": -2.0, "no": -0.4, "maybe": -2.5},
+        }
+        return table[asked][option]
+
+    llm = Scorer(by_word(logprob))
+    wanted = replace(OPTIONS, content_free=True)
+    [found] = read(llm, replace(BIRDS, context="secret"), wanted, form=FORMATS["SQO-A"])
+    assert found.options == pytest.approx((1.0, -0.5, -0.5))
+    assert prediction(found, BIRDS) == "yes"
+    [plain] = read(llm, BIRDS, OPTIONS)
+    assert prediction(plain, BIRDS) == "no"
+    empty = [p for p, _ in llm.pairs if CONTENT_FREE in p]
+    assert len(empty) == 3
+    assert not any("secret" in p for p in empty)
+    assert all("Options: (A) yes (B) no (C) maybe" in p for p in empty)
+
+
+def test_calibration_by_a_batch_takes_out_its_mean_view_of_the_options():
+    likes_no = [
+        Reading(options=tuple(np.log([0.3, 0.7]))),
+        Reading(options=tuple(np.log([0.1, 0.9]))),
+    ]
+    asked = [Question("a?", ("yes",), options=("yes", "no"))] * 2
+    found = balanced(likes_no, asked)
+    # mean log shares: yes (ln 0.3 + ln 0.1) / 2, no (ln 0.7 + ln 0.9) / 2
+    yes, no = math.log(0.03) / 2, math.log(0.63) / 2
+    assert found[0].options == pytest.approx((math.log(0.3) - yes, math.log(0.7) - no))
+    assert found[1].options == pytest.approx((math.log(0.1) - yes, math.log(0.9) - no))
+    assert [prediction(r, q) for r, q in zip(found, asked, strict=True)] == ["yes", "no"]
+
+
+def test_calibration_by_a_batch_is_the_same_for_log_probabilities_that_do_not_sum_to_one():
+    shares = [
+        Reading(options=tuple(np.log([0.3, 0.7]))),
+        Reading(options=tuple(np.log([0.6, 0.4]))),
+    ]
+    rare = [Reading(options=tuple(np.array(r.options) - 5 * i)) for i, r in enumerate(shares)]
+    asked = [Question("a?", ("yes",), options=("yes", "no"))] * 2
+    for one, other in zip(balanced(shares, asked), balanced(rare, asked), strict=True):
+        assert one.options == pytest.approx(other.options)
+
+
+def test_calibration_by_a_batch_needs_one_set_of_options():
+    other = replace(BIRDS, options=("yes", "no"))
+    readings = [Reading(options=(-1.0, -1.0, -1.0)), Reading(options=(-1.0, -1.0))]
+    with pytest.raises(InvalidInput, match="use 'content-free'"):
+        balanced(readings, [BIRDS, other])
+    assert balanced([Reading(text="x")], [PARIS]) == [Reading(text="x")]
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("none", "none"),
+        ("None of them.", "none"),
+        ("no", "no"),
+        ("No, none", "no"),
+        ("no one", "no one"),
+        ("No one knows", "no one"),
+        ("nothing", "nothing"),  # no option: the text stands as it is
+        ("The answer is none", "none"),
+        ("A", "no"),
+        ("(B) none", "none"),
+        ("(B)", "none"),
+        ("b) no", "none"),
+        ("C.", "no one"),
+        ("Answer: C", "no one"),
+        ("The answer is (C).", "no one"),
+        ("B none", "none"),
+        ("D", "D"),
+        ("A bird", "A bird"),  # an article, no letter
+        ("a", "no"),
+        ("", ""),
+    ],
+)
+def test_an_option_is_chosen_by_its_words_or_its_letter(text, option):
+    assert chosen(text, ("no", "none", "no one")) == option
+
+
+def test_the_words_of_an_option_go_before_letters():
+    assert chosen("A", ("B", "A")) == "A"
+    assert chosen("I do not know", tuple("123456789")) == "I do not know"
+    assert chosen("New York City is", ("New York", "New York City")) == "New York City"
+    assert chosen("New York is", ("New York City", "New York")) == "New York"
+
+
+def test_options_that_differ_in_signs_alone_are_told_apart():
+    language = Question("Which?", ("C++",), options=("C", "C++"))
+    assert not is_right(Reading(options=(-0.1, -3.0)), language)
+    assert is_right(Reading(options=(-3.0, -0.1)), language)
+
+
+@pytest.mark.parametrize(
+    ("written", "answer"),
+    [
+        (" The answer is Paris.", "Paris"),
+        (" the ANSWER is Paris", "Paris"),
+        (" Paris. ", "Paris"),
+        ("The answer is", ""),
+        ("St. Ives", "St. Ives"),
+        ("", ""),
+    ],
+)
+def test_an_answer_is_read_without_lead_in_and_full_stop(written, answer):
+    assert shortened(written, FORMATS["Q-A"]) == answer
+
+
+def test_a_written_answer_ends_with_its_line():
+    llm = Scorer(by_word(lambda *_: 0.0), says=lambda _: " The answer is Paris.\n\nQuestion: Next?")
+    [found] = read(llm, PARIS, TEXT, form=FORMATS["Q-A"])
+    assert found == Reading(text="Paris")
+    assert is_right(found, PARIS)
+    assert is_right(replace(found, text="the paris"), PARIS)
+    assert not is_right(replace(found, text="Paris in spring"), PARIS)
+
+
+def test_a_form_whose_shots_share_a_line_stops_at_the_line_too():
+    form = PromptFormat("{question} {answer}", "{question}", reply=" {answer}", separator=" | ")
+    llm = Scorer(by_word(lambda *_: 0.0), says=lambda _: " Paris\nmore")
+    assert read(llm, PARIS, TEXT, form=form)[0].text == "Paris"
+
+
+def test_rewards_of_a_right_and_a_wrong_option():
+    right, wrong = Reading(options=(-0.1, -3.0, -3.0)), Reading(options=(-3.0, -0.1, -3.0))
+    assert reward(right, BIRDS, DURSettings(reward="match")) == 1.0
+    assert reward(wrong, BIRDS, DURSettings(reward="match")) == -1.0
+    share = math.exp(-0.1) / (math.exp(-0.1) + 2 * math.exp(-3.0))
+    assert reward(right, BIRDS, DURSettings(reward="p_gold")) == pytest.approx(share)
+    told = reward(right, BIRDS, DURSettings(reward="log_p_gold"))
+    assert told == pytest.approx(math.log(share))
+
+
+def test_several_right_options_share_their_probability():
+    both = replace(BIRDS, answers=("yes", "maybe"))
+    found = Reading(options=tuple(np.log([0.2, 0.5, 0.3])))
+    assert log_p_gold(found, both) == pytest.approx(math.log(0.5))
+
+
+@pytest.mark.parametrize(
+    ("kind", "score"),
+    # "the cat sat down" against "cat sat": 2 shared words of 3 (articles go) and 2: 2*2/5
+    [("f1", 0.8), ("rouge_l", 2 * 2 / (4 + 2)), ("bleu", None)],
+)
+def test_rewards_of_free_text_are_one_above_the_threshold_and_minus_one_at_it(kind, score):
+    from sacrebleu import sentence_bleu
+
+    said, wanted = "the cat sat down", "cat sat"
+    score = score or sentence_bleu(said, [wanted]).score / 100
+    question, found = Question("?", ("dog", wanted)), Reading(text=said)
+    below, above = score - 1e-6, score + 1e-6
+    assert 0 < score < 1
+    assert reward(found, question, DURSettings(reward=kind, threshold=below)) == 1.0
+    assert reward(found, question, DURSettings(reward=kind, threshold=above)) == -1.0
+
+
+def test_at_the_threshold_the_reward_is_minus_one():
+    question = Question("?", ("cat sat",))
+    same = DURSettings(reward="f1", threshold=0.8)
+    assert reward(Reading(text="the cat sat down"), question, same) == -1.0
+
+
+def test_a_reward_of_ones_own_gets_the_answer_and_the_question():
+    told = []
+
+    def own(said, question):
+        told.append((said, question))
+        return 0.25
+
+    assert reward(Reading(text="x"), PARIS, DURSettings(reward=own)) == 0.25
+    assert told == [("x", PARIS)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "much"])
+def test_a_reward_that_is_no_finite_number_is_refused(value):
+    with pytest.raises(InvalidInput, match=r"reward function.*'x' to 'Capital of France"):
+        reward(Reading(text="x"), PARIS, DURSettings(reward=lambda *_: value))
+
+
+def test_a_reward_that_raises_is_named_with_its_cause():
+    def own(said, question):
+        raise KeyError("oops")
+
+    with pytest.raises(InvalidInput, match="reward function raised KeyError: 'oops'") as caught:
+        reward(Reading(text="x"), PARIS, DURSettings(reward=own))
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_probability_that_was_not_read_is_missed_by_name():
+    with pytest.raises(NoTokenProbabilities, match="TransformersLLM"):
+        log_p_gold(Reading(text="x"), PARIS)
+
+
+def test_a_question_without_answers_has_nothing_to_score():
+    with pytest.raises(MissingReferences, match="'Who knows"):
+        read(Scorer(by_word(lambda *_: 0.0)), Question("Who knows?"), GOLD)
+
+
+def test_what_is_read_follows_from_the_reward_and_the_model():
+    assert wanted_for(DURSettings(reward="match"), scores=False) == TEXT
+    assert wanted_for(DURSettings(reward="p_gold"), scores=True) == Wanted(True, True, False)
+    assert wanted_for(DURSettings(reward="bleu"), scores=True) == Wanted(True, False, True)
+    own = DURSettings(reward=lambda *_: 0.0, option_calibration="content-free")
+    assert wanted_for(own, scores=True) == Wanted(True, False, True, content_free=True)

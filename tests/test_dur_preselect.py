@@ -1,0 +1,94 @@
+"""Which candidates are ranked for a question."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rank_bm25 import BM25Plus
+
+from ltrag_plugins.dur.preselect import Preselector, text_of
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.types import Passage, Question
+from tests.dur_parts import Nonsense, houses
+
+POOL = houses(100, 30)
+
+
+def chosen(pool, question, *, how="bm25", size=5, encoder=None):
+    encoder = encoder or Nonsense()
+    vectors = encoder.encode([text_of(c) for c in pool])
+    chooser = Preselector(pool, vectors, how=how, size=size)
+    return chooser.choose(question, encoder.encode([question.text])[0]).tolist()
+
+
+def test_bm25_chooses_what_shares_rare_words_with_the_question():
+    pool = [Question(t, ("x",)) for t in ("a red dog", "a red cat", "a blue cat", "a green bird")]
+    assert chosen(pool, Question("which cat is blue"), size=2) == [2, 1]
+    # rank-bm25's own scores, of another idf, agree
+    plus = BM25Plus([p.text.split() for p in pool]).get_scores(["which", "cat", "is", "blue"])
+    assert np.argsort(-plus, kind="stable")[:2].tolist() == [2, 1]
+
+
+def test_what_shares_no_word_fills_up_in_the_order_it_came_in():
+    pool = [Question(t, ("x",)) for t in ("one", "two", "three", "four", "five")]
+    assert chosen(pool, Question("four more"), size=3) == [3, 0, 1]
+    assert chosen(pool, Question("none of them"), size=3) == [0, 1, 2]
+
+
+def test_the_encoder_chooses_the_nearest_by_cosine():
+    class Long(Nonsense):
+        def encode(self, texts):
+            rows = super().encode(texts)
+            return rows * np.linspace(1, 50, len(texts))[:, None]  # length says nothing
+
+    question, encoder = houses(7, 1)[0], Nonsense()
+    vectors, asked = encoder.encode([c.text for c in POOL]), encoder.encode([question.text])[0]
+    cosines = [v @ asked / np.linalg.norm(v) / np.linalg.norm(asked) for v in vectors]
+    nearest = sorted(range(30), key=lambda i: -cosines[i])[:5]
+    assert chosen(POOL, question, how="encoder", encoder=Long()) == nearest
+
+
+def test_nobody_chooses_where_all_are_wanted():
+    assert chosen(POOL, houses(7, 1)[0], how="none") == list(range(30))
+
+
+@pytest.mark.parametrize("how", ["bm25", "encoder", "none"])
+def test_a_question_is_never_its_own_shot_however_it_is_written(how):
+    for i in (0, 3, 29):
+        loud = replace(POOL[i], text=f"  {POOL[i].text.upper()} !")
+        told = chosen(POOL, loud, how=how, size=29)
+        assert i not in told
+        assert len(told) == 29
+
+
+def test_the_place_of_the_question_itself_goes_to_the_next():
+    for i in (0, 4, 17):
+        assert chosen(POOL, POOL[i], size=5) == chosen(POOL, POOL[i], size=29)[:5]
+
+
+def test_a_passage_may_have_the_questions_text():
+    pool = [Passage(POOL[0].text), Passage("else")]
+    assert chosen(pool, POOL[0]) == [0, 1]
+
+
+def test_a_pool_that_holds_nothing_but_the_question_is_refused():
+    with pytest.raises(InvalidInput, match=r"every candidate is the question.*Add others"):
+        chosen([POOL[0], replace(POOL[0], id="twin")], POOL[0])
+
+
+def test_an_empty_pool_is_refused():
+    with pytest.raises(InvalidInput, match="no candidates; give at least one"):
+        Preselector([], np.zeros((0, 3)), how="none", size=5)
+
+
+def test_questions_in_a_script_without_spaces_and_of_signs_alone_are_told_apart():
+    pool = [Question(t, ("x",)) for t in ("猫は?", "犬は?", "?!", "!!")]
+    assert chosen(pool, Question("猫は?"), how="none") == [1, 2, 3]
+    assert chosen(pool, Question("?!"), how="none") == [0, 1, 3]
+
+
+def test_passages_are_searched_with_their_titles():
+    assert text_of(Passage("text", title="title")) == "title\ntext"
+    assert text_of(Passage("text")) == "text"
+    pool = [Passage("of a novel", title="Dune"), Passage("of a novel", title="Emma")]
+    assert chosen(pool, Question("who wrote Emma"), size=1) == [1]

@@ -1,0 +1,175 @@
+"""Ranking with a head, and the rankers it is compared with."""
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked
+from ltrag_plugins.dur.head import Head
+from ltrag_plugins.dur.rankers import learned_shots, no_shots, preselected_shots, random_shots
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError
+from ltrag_plugins.types import Passage
+from tests.dur_parts import Nonsense, houses, moody_llm
+from tests.test_imports import LOCAL, python
+
+CANDIDATES, QUESTIONS = houses(100, 25), houses(1, 8)
+
+
+def a_ranker(seed=0, scale=0.5):
+    random = np.random.default_rng(seed)
+    head = Head(random.normal(size=(6, 12)) * scale, random.normal(size=6) * scale)
+    return DURRanker(head, Nonsense(), DURSettings(seed=seed), sigma=0.05)
+
+
+def by_hand(ranker, question, candidates):
+    """Scores by the definition (eq. 4)."""
+
+    def h(text):
+        return ranker.head.weight @ Nonsense().encode([text])[0].astype(float) + ranker.head.bias
+
+    weights = np.exp([h(question) @ h(c.text) for c in candidates])
+    return weights / weights.sum()
+
+
+def test_candidates_are_ranked_by_the_softmax_of_dot_products():
+    ranker = a_ranker()
+    for question in QUESTIONS:
+        told = ranker.rank(question.text, CANDIDATES)
+        scores = by_hand(ranker, question.text, CANDIDATES)
+        assert [r.index for r in told] == np.argsort(-scores).tolist()
+        assert [r.score for r in told] == pytest.approx(sorted(scores, reverse=True))
+        assert sum(r.score for r in told) == pytest.approx(1)
+
+
+def test_top_n_and_sigma_leave_out_the_rest():
+    ranker = a_ranker()
+    everything = ranker.rank("Who?", CANDIDATES)
+    assert ranker.rank("Who?", CANDIDATES, top_n=3) == everything[:3]
+    assert ranker.rank("Who?", CANDIDATES, top_n=99) == everything
+    above = [r for r in everything if r.score > 0.04]
+    assert 0 < len(above) < 25
+    assert ranker.rank("Who?", CANDIDATES, sigma=0.04) == above
+    assert ranker.rank("Who?", CANDIDATES, sigma=everything[2].score) == everything[:2]
+    assert ranker.rank("Who?", CANDIDATES, sigma=1.0) == []
+    assert ranker.rank("Who?", []) == []
+
+
+def test_no_candidate_is_lost_to_rounding():
+    # exp(-1000) is 0 in floating point; a reranker that loses a document would be a defect
+    sure = DURRanker(Head(np.eye(12) * 40, np.zeros(12)), Nonsense(), DURSettings())
+    told = sure.rank(QUESTIONS[0].text, CANDIDATES)
+    assert sorted(r.index for r in told) == list(range(25))
+    assert told[-1].score == 0.0
+
+
+def test_candidates_with_one_text_share_their_score_and_keep_their_order():
+    twins = [CANDIDATES[0], CANDIDATES[1], CANDIDATES[0]]
+    told = a_ranker().rank("Who?", twins)
+    places = [r.index for r in told]
+    assert places.index(0) < places.index(2)
+    scores = {r.index: r.score for r in told}
+    assert scores[0] == pytest.approx(scores[2], rel=1e-12)
+
+
+def test_an_untrained_ranker_is_the_encoders_own_similarity():
+    told = DURRanker.untrained(Nonsense()).rank("Who?", CANDIDATES)
+    vectors, asked = (Nonsense().encode(t) for t in ([c.text for c in CANDIDATES], ["Who?"]))
+    assert [r.index for r in told] == np.argsort(-(vectors @ asked[0])).tolist()
+
+
+def test_passages_are_ranked_by_title_and_text():
+    one, other = Passage("text", title="title"), Passage("title\ntext")
+    first, second = a_ranker().rank("Who?", [one, other])
+    assert first.score == pytest.approx(second.score)
+
+
+@pytest.mark.parametrize("question", ["", " \n"])
+def test_an_empty_question_is_refused(question):
+    with pytest.raises(EmptyQuestion, match="the question is empty"):
+        a_ranker().rank(question, CANDIDATES)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "match"),
+    [
+        ({"top_n": 0}, "top_n must be at least 1, got 0"),
+        ({"top_n": -1}, "top_n must be at least 1, got -1"),
+        ({"sigma": 1.5}, r"sigma must lie in \[0, 1\], got 1.5"),
+        ({"sigma": float("nan")}, r"sigma must lie in \[0, 1\]"),
+    ],
+    ids=str,
+)
+def test_bounds_that_cannot_be_are_refused(bounds, match):
+    with pytest.raises(InvalidInput, match=match):
+        a_ranker().rank("Who?", CANDIDATES, **bounds)
+
+
+def test_an_encoder_that_gives_nan_ranks_nothing():
+    class Broken(Nonsense):
+        def encode(self, texts):
+            return super().encode(texts) * np.nan
+
+    ranker = a_ranker()
+    with pytest.raises(ModelError, match="encoder gave NaN"):
+        DURRanker(ranker.head, Broken(), ranker.settings).rank("Who?", CANDIDATES)
+
+
+def test_the_plain_rankers():
+    assert no_shots()(QUESTIONS) == [[]] * 8
+    told = random_shots(CANDIDATES, shots=5, seed=1)(QUESTIONS)
+    assert told == random_shots(CANDIDATES, shots=5, seed=1)(QUESTIONS)
+    assert told != random_shots(CANDIDATES, shots=5, seed=2)(QUESTIONS)
+    assert all(len({s.id for s in shots}) == 5 for shots in told)
+    own = random_shots(CANDIDATES, shots=25, seed=1)(CANDIDATES[:1])
+    assert len(own[0]) == 24
+    assert CANDIDATES[0] not in own[0]
+    nearest = preselected_shots(CANDIDATES, how="encoder", shots=3, encoder=Nonsense())
+    vectors = Nonsense().encode([c.text for c in CANDIDATES])
+    asked = Nonsense().encode([QUESTIONS[0].text])[0]
+    best = np.argsort(-(vectors @ asked))[:3]
+    assert nearest(QUESTIONS[:1]) == [[CANDIDATES[i] for i in best]]
+    assert len(preselected_shots(CANDIDATES, how="bm25", shots=4, encoder=Nonsense())(
+        QUESTIONS
+    )[0]) == 4  # fmt: skip
+
+
+@pytest.mark.parametrize("preselect", ["bm25", "none"])
+def test_a_learned_ranker_asks_for_the_shots_that_training_would_have_climbed(preselect):
+    # paper's ladder at sigma 0 of a run without a step: its longest prompt has the best five
+    settings = DURSettings(
+        initial="random", exploration="top", sigma="off", least_shots=None, budget=None,
+        preselect=preselect, preselected=8, epochs=1, batch_size=99, reward="match",
+        learning_rate=1e-12, advantage=False,
+    )  # fmt: skip
+    llm = moody_llm()
+    result = DURTrainer(Nonsense(), llm, settings=settings).fit(CANDIDATES, QUESTIONS)
+    told = learned_shots(result.ranker, CANDIDATES)(QUESTIONS)
+    longest = [p for p in llm.prompts if p.count("Question:") == 6]
+    for question, shots in zip(QUESTIONS, told, strict=True):
+        [prompt] = [p for p in longest if p.endswith(f"Question: {question.text}\nAnswer:")]
+        asked = [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]
+        assert asked == [s.text for s in shots]
+    assert learned_shots(result.ranker, CANDIDATES, shots=2)(QUESTIONS) == [s[:2] for s in told]
+
+
+def test_a_ranker_says_what_it_is():
+    assert repr(a_ranker()) == "DURRanker(6x12, encoder='nonsense')"
+
+
+def test_a_saved_head_is_loaded_and_used_without_torch(tmp_path):
+    ranker = a_ranker()
+    ranker.save(tmp_path)
+    told = python(
+        f"""
+        from ltrag_plugins.dur import DURRanker
+        from tests.dur_parts import Nonsense, houses
+        ranker = DURRanker.load({str(tmp_path)!r}, encoder=Nonsense())
+        print([(r.index, r.score) for r in ranker.rank("Who?", houses(100, 25), top_n=4)])
+        assert "torch" not in sys.modules
+        """,
+        without=LOCAL,
+    )
+    assert told == str([(r.index, r.score) for r in ranker.rank("Who?", CANDIDATES, top_n=4)])
+
+
+def test_a_place_has_an_index_and_a_score():
+    assert Ranked(2, 0.5) == Ranked(index=2, score=0.5)

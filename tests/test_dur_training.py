@@ -1,0 +1,339 @@
+"""A training run beyond the paper: credits, calibration, bounds, and what is told about it."""
+
+import json
+import math
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+import torch
+
+from ltrag_plugins.dur import FORMATS, DURRanker, DURSettings, DURTrainer
+from ltrag_plugins.dur.evaluating import Result, answered, summed
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Passage, Question
+from tests.dur_parts import (
+    Nonsense,
+    Scorer,
+    asked,
+    by_word,
+    colour,
+    house,
+    houses,
+    moody,
+    moody_llm,
+    number,
+)
+
+CANDIDATES, VALIDATION = houses(100, 15), houses(1, 12)
+FREE = DURSettings(least_shots=None, budget=None, sigma="off", epochs=2, batch_size=5, shots=3)
+
+
+def trained(settings, llm=None, candidates=CANDIDATES, validation=VALIDATION, **told):
+    trainer = DURTrainer(Nonsense(), llm or moody_llm(), settings=settings)
+    return trainer.fit(candidates, validation, **told)
+
+
+def chance(prompt: str, word: str) -> float:
+    """The log-probability of a word after a prompt: nonsense, but always the same."""
+    return -(number(prompt + word) % 1000) / 200
+
+
+def shots_of(prompt: str) -> list[str]:
+    return [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("advantage", [True, False])
+@pytest.mark.parametrize("credit", ["change", "outcome"])
+@pytest.mark.parametrize("pull", [0.0, 0.3])
+def test_every_form_of_the_loss_is_the_one_written_down_with_torch(
+    replacement, advantage, credit, pull
+):
+    """Shots and log-probabilities are read off what the model was asked."""
+    settings = replace(
+        FREE, replacement=replacement, advantage=advantage, credit=credit, pull=pull,
+        reward="log_p_gold", learning_rate=0.05,
+    )  # fmt: skip
+    llm = Scorer(by_word(chance))
+    result = trained(settings, llm)
+    first = trained(replace(settings, epochs=0), llm).ranker.head
+    start = torch.tensor(first.weight), torch.tensor(first.bias)
+    weight, bias = (t.clone().requires_grad_() for t in start)
+    optimizer = torch.optim.Adam([weight, bias], lr=0.05)
+    vectors = {q.text: torch.tensor(Nonsense().encode([q.text])[0]).double() for q in
+               (*CANDIDATES, *VALIDATION)}  # fmt: skip
+    pairs, losses = iter(llm.pairs), []
+    for epoch in range(2):
+        order = np.random.default_rng([0, 3, epoch]).permutation(12).tolist()
+        for begin in range(0, 12, 5):
+            batch = [VALIDATION[i] for i in order[begin : begin + 5]]
+            credits, chances = [], []
+            for question in batch:
+                ladder = [next(pairs) for _ in range(4)]
+                assert {asked(p) for p, _ in ladder} == {question.text}
+                assert {c for _, c in ladder} == {f" The answer is {question.answers[0]}"}
+                rewards = [chance(p, question.answers[0]) for p, _ in ladder]
+                picks = shots_of(ladder[-1][0])
+                assert [shots_of(p) for p, _ in ladder] == [picks[:j] for j in range(4)]
+                for j in (1, 2, 3):
+                    one = rewards[j] - rewards[j - 1] if credit == "change" else rewards[j]
+                    credits.append(one)
+                asked_ = weight @ vectors[question.text] + bias
+                scores = {c.text: (weight @ vectors[c.text] + bias) @ asked_ for c in CANDIDATES}
+                for pick in picks:
+                    chances.append(
+                        scores[pick] - torch.logsumexp(torch.stack(list(scores.values())), 0)
+                    )
+                    if not replacement:
+                        del scores[pick]
+            weights = np.array(credits)
+            if advantage:
+                weights = (weights - weights.mean()) / weights.std()
+            loss = -sum(w * c for w, c in zip(weights, chances, strict=True)) / len(batch)
+            losses.append(loss.item())
+            distance = ((weight - start[0]) ** 2).sum() + ((bias - start[1]) ** 2).sum()
+            optimizer.zero_grad()
+            (loss + pull / 2 * distance).backward()
+            optimizer.step()
+    assert [b.loss for b in result.history] == pytest.approx(losses, rel=1e-9)
+    assert result.ranker.head.weight == pytest.approx(weight.detach().numpy(), abs=1e-9)
+    assert result.ranker.head.bias == pytest.approx(bias.detach().numpy(), abs=1e-9)
+
+
+def test_each_epoch_draws_anew():
+    settings = replace(FREE, reward="match", epochs=6, learning_rate=1e-12)
+    llm = moody_llm()
+    trained(settings, llm, validation=VALIDATION[:1])
+    drawn = {tuple(shots_of(p)) for p in llm.prompts if len(shots_of(p)) == 3}
+    assert len(drawn) > 3
+
+
+def test_equal_credits_teach_nothing():
+    settings = replace(FREE, reward="match", epochs=1)
+    always = ScriptedLLM(lambda p: f" The answer is {colour(house(asked(p)))}.", name="moody")
+    result = trained(settings, always)
+    first = trained(replace(settings, epochs=0), always)
+    assert result.ranker.head.weight.tobytes() == first.ranker.head.weight.tobytes()
+    assert [b.loss for b in result.history] == [0.0, 0.0, 0.0]
+
+
+def test_the_default_settings_learn_which_shots_help():
+    """A model that knows the answer once a shot of the question's own street was shown."""
+
+    class Streets(Nonsense):
+        def encode(self, texts):
+            # the street is one small part of a vector that is mostly noise
+            noise = Nonsense(8).encode(texts)
+            named = [t.split(" in ")[1].split()[0] if " in " in t else "" for t in texts]
+            return np.concatenate([noise, 0.5 * Nonsense(6).encode(named)], axis=1)
+
+    def helped(prompt):
+        street = asked(prompt).split(" in ")[1]
+        right = any(street in shot for shot in shots_of(prompt))
+        return f" The answer is {colour(house(asked(prompt))) if right else 'grey'}."
+
+    candidates, questions = houses(100, 30), houses(200, 60)
+    streets = {c.text.split(" in ")[1] for c in candidates}
+    questions = [q for q in questions if q.text.split(" in ")[1] in streets]
+    validation, held_out = questions[:40], questions[40:]
+    settings = DURSettings(
+        reward="match", preselect="none", epochs=15, learning_rate=0.02, batch_size=20
+    )
+    trainer = DURTrainer(Streets(), ScriptedLLM(helped), settings=settings)
+    result = trainer.fit(candidates, validation)
+    before = trainer_start(trainer, candidates, validation)
+
+    def right(ranker):
+        best = [ranker.rank(q.text, candidates, top_n=1)[0].index for q in held_out]
+        pairs = zip(held_out, best, strict=True)
+        return np.mean([q.text.split(" in ")[1] in candidates[i].text for q, i in pairs])
+
+    assert right(result.ranker) > right(before) + 0.1
+
+
+def trainer_start(trainer, candidates, validation) -> DURRanker:
+    none = DURTrainer(trainer.encoder, trainer.llm, settings=replace(trainer.settings, epochs=0))
+    return none.fit(candidates, validation).ranker
+
+
+def test_equal_arguments_give_equal_heads_and_another_seed_gives_another():
+    one, two = trained(FREE), trained(FREE)
+    assert one.ranker.head.weight.tobytes() == two.ranker.head.weight.tobytes()
+    assert one.history == two.history
+    other = trained(replace(FREE, seed=1))
+    assert one.ranker.head.weight.tobytes() != other.ranker.head.weight.tobytes()
+
+
+def test_what_a_batch_tells_adds_up():
+    llm = moody_llm()
+    seen = []
+    settings = replace(FREE, reward="match", shots=4)
+    result = trained(settings, llm, on_batch=seen.append)
+    assert tuple(seen) == result.history
+    assert [(b.epoch, b.number) for b in seen] == [(e, n) for e in (0, 1) for n in (0, 1, 2)]
+    assert result.calls == len(llm.prompts) == sum(b.calls for b in seen)
+    assert result.stopped is None
+    prompts = iter(llm.prompts)
+    for batch in seen:
+        ladders = [[next(prompts) for _ in range(5)] for _ in range(batch.questions)]
+        right = [
+            [moody(p).endswith(f" {colour(house(asked(p)))}.") for p in ladder]
+            for ladder in ladders
+        ]
+        assert batch.shots == sum(len(shots_of(p)) for ladder in ladders for p in ladder)
+        assert batch.deepest == sum(len(shots_of(ladder[-1])) for ladder in ladders)
+        assert batch.easy == sum(r[0] for r in right)
+        assert batch.easy_right == sum(r[0] and r[-1] for r in right)
+        assert batch.hard_right == sum(not r[0] and r[-1] for r in right)
+        assert batch.turned_easy == sum(r[0] and not all(r) for r in right)
+        assert batch.turned_hard == sum(not r[0] and any(r) for r in right)
+        assert batch.reward == pytest.approx(np.mean([1 if r[-1] else -1 for r in right]))
+        written = sum(len(moody(p).split()) for ladder in ladders for p in ladder)
+        read = sum(len(p.split()) for ladder in ladders for p in ladder)
+        assert batch.tokens == read + written
+    assert sum(b.questions for b in seen) == 2 * len(VALIDATION)
+
+
+def test_the_bounds_hold_in_every_batch():
+    settings = DURSettings(reward="match", batch_size=6, epochs=4, budget=0.5, least_shots=0.8)
+    for batch in trained(settings).history:
+        assert batch.shots <= 0.5 * 5 * 6
+        assert batch.deepest >= 0.8 * 6
+
+
+def test_the_rest_of_a_ladder_is_not_asked_after_a_turn_if_so_set():
+    settings = replace(FREE, reward="match", stop_at_turn=True, epochs=1, batch_size=12)
+    llm = moody_llm()
+    trained(settings, llm)
+    for question in VALIDATION:
+        ladder = sorted((p for p in llm.prompts if asked(p) == question.text), key=len)
+        right = [moody(p).endswith(f" {question.answers[0]}.") for p in ladder]
+        turned = [j for j in range(1, len(right)) if right[j - 1] and not right[j]]
+        assert turned == [len(right) - 1] if turned else len(ladder) == 4
+    assert len(llm.prompts) < 48
+
+
+def test_a_merged_batch_asks_what_its_ladders_would_ask_alone():
+    # one rung after the other, or all at once: the same prompts, so the same head
+    together = trained(replace(FREE, reward="match"))
+    alone = [trained(replace(FREE, reward="match", batch_size=1, epochs=1), validation=[q]) for q in
+             VALIDATION[:3]]  # fmt: skip
+    assert all(len(a.history) == 1 for a in alone)
+    assert together.calls == 2 * 12 * 4
+
+
+CHOICE = [replace(q, options=("red", "green", "blue", "yellow")) for q in houses(0, 60)]
+CHOICE = [q for q in CHOICE if q.answers[0] in q.options]
+BIASED = {"red": 0.0, "green": -2.0, "blue": -2.0, "yellow": -2.0}
+
+
+def biased(prompt: str, option: str) -> float:
+    """Likes red; beyond that it knows the answer, a little."""
+    known = 0.5 * (option == colour(house(asked(prompt)))) if "house" in asked(prompt) else 0.0
+    return BIASED[option] - 1.0 + known
+
+
+@pytest.mark.parametrize("calibration", ["content-free", "batch"])
+def test_calibrated_options_are_rewarded_for_what_the_model_knows(calibration):
+    settings = replace(FREE, format="QO-A", reward="match", epochs=1, batch_size=len(CHOICE[10:]))
+    plain = trained(settings, Scorer(by_word(biased)), CHOICE[:10], CHOICE[10:])
+    calibrated = trained(
+        replace(settings, option_calibration=calibration),
+        Scorer(by_word(biased)),
+        CHOICE[:10],
+        CHOICE[10:],
+    )
+    share = np.mean([q.answers[0] == "red" for q in CHOICE[10:]])
+    assert plain.history[0].reward == pytest.approx(2 * share - 1)
+    assert calibrated.history[0].reward == 1.0
+
+
+def test_each_questions_own_passages_are_ranked_where_no_candidates_are_shared():
+    def own(i):
+        texts = (f"house {i} is {colour(i)}", f"house {i} has a door", f"house {i} is old")
+        return tuple(Passage(text, id=str(n)) for n, text in enumerate(texts))
+
+    questions = [replace(q, passages=own(house(q.text))) for q in VALIDATION]
+    llm = ScriptedLLM(lambda p: f" {colour(house(asked(p)))}" if " is " in p else " grey")
+    settings = replace(FREE, format="passages", reward="match", shots=5)
+    result = trained(settings, llm, None, questions)
+    assert result.history[0].deepest == 5 * 3  # all three, as there are no five
+    for prompt in llm.prompts:
+        i = house(asked(prompt))
+        shown = prompt.split("\n\n")[:-1]
+        assert {text.strip() for text in shown} <= {p.text for p in own(i)}
+
+
+def test_the_trained_head_serves_a_ranker_with_its_settings_and_threshold():
+    settings = DURSettings(reward="auto", epochs=1, batch_size=6)
+    result = trained(settings)
+    assert result.ranker.settings == replace(settings, reward="match")
+    assert result.ranker.sigma == result.history[-1].sigma
+    scored = trained(settings, Scorer(by_word(chance)))
+    assert scored.ranker.settings.reward == "log_p_gold"
+
+
+def test_frozen_text_is_encoded_once():
+    encoder = Nonsense()
+    DURTrainer(encoder, moody_llm(), settings=replace(FREE, preselect="encoder")).fit(
+        CANDIDATES, VALIDATION
+    )
+    assert sorted(encoder.texts) == sorted(q.text for q in (*CANDIDATES, *VALIDATION))
+
+
+def test_nothing_that_was_handed_in_is_changed():
+    candidates, validation = list(CANDIDATES), list(VALIDATION)
+    settings = replace(FREE, reward="auto")
+    told = asdict(settings)
+    trained(settings, None, candidates, validation)
+    assert (candidates, validation) == (CANDIDATES, VALIDATION)
+    assert asdict(settings) == told
+
+
+def test_progress_is_json():
+    assert json.loads(json.dumps(asdict(trained(FREE).history[0])))["questions"] == 5
+
+
+def test_answers_are_judged_with_the_shots_they_were_given():
+    shots = [[CANDIDATES[0]], [], [CANDIDATES[1], CANDIDATES[2]]]
+    llm = moody_llm()
+    found = answered(shots, VALIDATION[:3], llm, DURSettings())
+    form = FORMATS["Q-A"]
+    for one, question, some in zip(found, VALIDATION[:3], shots, strict=True):
+        said = moody(form.prompt(some, question)).removeprefix(" The answer is ").rstrip(".")
+        assert one == Result(question, said, said == question.answers[0], None, len(some))
+
+
+def test_a_scoring_model_is_judged_by_its_options_and_probabilities():
+    llm = Scorer(by_word(biased))
+    found = answered([[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A"))
+    assert {r.answer for r in found} == {"red"}
+    red = math.exp(0.5) / (math.exp(0.5) + 3 * math.exp(-2.0))
+    assert found[0].p_gold == pytest.approx(red)
+    assert found[0].question.answers == ("red",)
+    level = answered(
+        [[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A", option_calibration="batch")
+    )
+    assert all(r.right for r in level)
+    text = answered([[]], VALIDATION[:1], Scorer(by_word(lambda *_: -1.25)), DURSettings())
+    assert text[0].p_gold == pytest.approx(math.exp(-1.25))
+
+
+def test_means_are_taken_over_all_the_easy_and_the_hard():
+    def one(answer, gold, shots, p=None):
+        question = Question("?", (gold,), options=("a", "b"))
+        return Result(question, answer, answer == gold, p, shots)
+
+    results = [one("a", "a", 1, 0.9), one("a", "b", 3, 0.2), one("b", "b", 2, 0.7)]
+    results.append(one("b", "a", 2, 0.4))
+    told = summed(results, easy=[True, False, True, True])
+    assert (told.questions, told.accuracy, told.shots) == (4, 0.5, 2.0)
+    assert told.p_gold == pytest.approx(0.55)
+    assert told.easy == pytest.approx(2 / 3)
+    assert told.hard == 0.0
+    # a: 1 right of 2 said and 2 meant, F1 1/2; b likewise
+    assert told.macro_f1 == pytest.approx(0.5)
+    bare = summed([Result(Question("?", ("x",)), "x", True, None, 0)])
+    assert (bare.macro_f1, bare.p_gold, bare.easy, bare.hard) == (None, None, None, None)
+    assert summed(results, easy=[True] * 4).hard is None
