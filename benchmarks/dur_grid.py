@@ -10,6 +10,7 @@ vectors and checkpoints are kept beside it. `--table` prints what is there.
 
 import argparse
 import gzip
+import hashlib
 import json
 import os
 import statistics
@@ -66,6 +67,10 @@ def split(name: str, part: str) -> list[Question]:
     ids = set(map(str, json.loads(named.read_text())[part]))
     questions = read_questions(_existing(folder / "train.jsonl"), require_answers=True)
     return [q for q in questions if q.id in ids]
+
+
+def _shuffled(question: Question) -> str:
+    return hashlib.sha256(question.id.encode()).hexdigest()
 
 
 def _existing(path: Path) -> Path:
@@ -141,7 +146,7 @@ def run(arguments: argparse.Namespace) -> None:
     llm = CachedLLM(inner, out.parent / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), out.parent / "vectors.sqlite")
     for data in arguments.data.split(","):
-        questions = split(data, "dev_test")[: arguments.limit]
+        questions = sorted(split(data, "dev_test"), key=_shuffled)[: arguments.limit]
         easy = None
         for name in dict.fromkeys(["zero-shot", *arguments.rankers.split(",")]):
             for seed in range(1 if name in ("zero-shot", "BM25", "nearest") else arguments.seeds):

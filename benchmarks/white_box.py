@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
+from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece import (
     SIGNALS,
@@ -215,14 +216,19 @@ def with_gradients(
     found |= table("plain signals of the draft (online):", plain_signals(held[1], names), test)
     positive = np.mean([a.dot > 0 for a in reference])
     print(f"  reference gradient products above 0: {positive:.0%}")
-    gates = {}
     pairs = (train.evidence, test.evidence), (held[0], held[1])
-    for label, pair in zip(("without gradients", "with gradients"), pairs, strict=True):
-        decisions = judged(train, pair, settings, llm)
-        gates[f"fitted gate, {label}"] = np.array([d.probability for d in decisions])
     formula = replace(settings, scorer="gece", calibration="isotonic")
-    decisions = judged(train, pairs[1], formula, llm)
-    gates["GECE, online form (METEOR estimated)"] = np.array([d.score for d in decisions])
+    try:
+        decided = [judged(train, pair, settings, llm) for pair in pairs]
+        online = judged(train, pairs[1], formula, llm)
+    except CalibrationError as error:
+        print(f"  no gate on these alone: {error}")
+        return found
+    gates = {
+        "fitted gate, without gradients": np.array([d.probability for d in decided[0]]),
+        "fitted gate, with gradients": np.array([d.probability for d in decided[1]]),
+        "GECE, online form (METEOR estimated)": np.array([d.score for d in online]),
+    }
     return found | table("gates (online):", gates, test)
 
 

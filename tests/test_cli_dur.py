@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from ltrag_plugins.cli import app, options
 from ltrag_plugins.cli.ranking import PRESETS
 from ltrag_plugins.dur import FORMATS, settings
+from ltrag_plugins.llm.transformers import TransformersLLM
 
 COUNT = 24
 """Questions: two batches."""
@@ -401,13 +402,14 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
     assert "QO-A, log_p_gold" in trained.stdout, trained.output
     result = ltrag("dur", "evaluate", tmp_path / "head", pool, path, "--json")
     rankers = json.loads(result.stdout)["rankers"]
+    plain = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=False)
     chances = []
     for country, city in capitals[2:]:
         asked = (
             f"Question: What is the capital of {country}?\nOptions: (A) {city} (B) Quito\nAnswer:"
         )
         said = [f" The answer is {option}" for option in (city, "Quito")]
-        scored = smollm2.score([asked] * 2, said)
+        scored = plain.score([asked] * 2, said)
         # what leads to the answer is equally likely in both, so it cancels out
         chance = [math.exp(sum(token.logprob for token in one.tokens)) for one in scored]
         chances.append(chance[0] / sum(chance))

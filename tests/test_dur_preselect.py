@@ -92,3 +92,16 @@ def test_passages_are_searched_with_their_titles():
     assert text_of(Passage("text")) == "text"
     pool = [Passage("of a novel", title="Dune"), Passage("of a novel", title="Emma")]
     assert chosen(pool, Question("who wrote Emma"), size=1) == [1]
+
+
+def test_both_takes_from_bm25_and_from_the_neighbours_in_turn():
+    candidates = [Question(text, ("x",)) for text in ("red fox", "blue sky", "red sky", "fox")]
+    vectors = np.array([[0.0, 1.0], [1.0, 0.0], [0.6, 0.8], [-1.0, 0.0]])
+    question, vector = Question("one red fox?"), np.array([1.0, 0.1])
+    chosen = {
+        how: list(Preselector(candidates, vectors, how=how, size=4).choose(question, vector))
+        for how in ("bm25", "encoder", "both")
+    }
+    turns = [i for pair in zip(chosen["bm25"], chosen["encoder"], strict=True) for i in pair]
+    assert chosen["both"] == list(dict.fromkeys(turns))
+    assert chosen["both"][:2] == [chosen["bm25"][0], chosen["encoder"][0]]

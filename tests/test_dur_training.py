@@ -68,7 +68,7 @@ def test_every_form_of_the_loss_is_the_one_written_down_with_torch(
         order = np.random.default_rng([0, 3, epoch]).permutation(12).tolist()
         for begin in range(0, 12, 5):
             batch = [VALIDATION[i] for i in order[begin : begin + 5]]
-            credits, chances = [], []
+            credits, rungs, chances = [], [], []
             for question in batch:
                 ladder = [next(pairs) for _ in range(4)]
                 assert {asked(p) for p, _ in ladder} == {question.text}
@@ -79,6 +79,7 @@ def test_every_form_of_the_loss_is_the_one_written_down_with_torch(
                 for j in (1, 2, 3):
                     one = rewards[j] - rewards[j - 1] if credit == "change" else rewards[j]
                     credits.append(one)
+                    rungs.append(j)
                 asked_ = weight @ vectors[question.text] + bias
                 scores = {c.text: (weight @ vectors[c.text] + bias) @ asked_ for c in CANDIDATES}
                 for pick in picks:
@@ -89,7 +90,10 @@ def test_every_form_of_the_loss_is_the_one_written_down_with_torch(
                         del scores[pick]
             weights = np.array(credits)
             if advantage:
-                weights = (weights - weights.mean()) / weights.std()
+                for j in set(rungs):
+                    here = np.array(rungs) == j
+                    weights[here] -= weights[here].mean()
+                weights /= weights.std()
             loss = -sum(w * c for w, c in zip(weights, chances, strict=True)) / len(batch)
             losses.append(loss.item())
             distance = ((weight - start[0]) ** 2).sum() + ((bias - start[1]) ** 2).sum()

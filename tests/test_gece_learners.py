@@ -136,12 +136,15 @@ def test_stack_weights_are_those_of_a_ridge_regression_towards_the_even_mean():
     assert found.weights == pytest.approx(even + rest, rel=1e-6)
 
 
-def test_the_consensus_is_the_mean_of_the_standardized_token_signals_alone():
+def test_beside_the_learners_stand_the_mean_of_the_token_signals_and_the_best_signal():
     some = columns(rows=50)
     model = fit_failure(some, labels(some.signals), 0)
     assert model.consensus is not None
     z = StandardScaler().fit_transform(some.signals)[:, :2].mean(axis=1)
     assert model.consensus(some.signals) == pytest.approx(z)
+    assert model.single(some.signals) == pytest.approx(
+        StandardScaler().fit_transform(some.signals)[:, 0]
+    )
     silent = replace(some, probability=np.zeros(3, dtype=bool))
     assert fit_failure(silent, labels(some.signals), 0).consensus is None
 

@@ -14,7 +14,7 @@ Quality = Literal["meteor", "chrf", "ter"]
 # and those of DURSettings
 Format = Literal["Q-A", "QO-A", "SQO-A", "passages"]
 Preset = Literal["default", "paper", "paper-batch", "promptpg"]
-Preselect = Literal["bm25", "encoder", "none"]
+Preselect = Literal["bm25", "encoder", "both", "none"]
 Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
 OptionCalibration = Literal["none", "content-free", "batch"]
 

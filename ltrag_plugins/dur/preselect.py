@@ -32,7 +32,7 @@ class Preselector:
     Args:
         candidates: the pool.
         vectors: of the candidates; needed for "encoder".
-        how: BM25, nearness of the vectors, or all of the pool.
+        how: BM25, nearness of the vectors, the two in turn ("both"), or all of the pool.
         size: |C'|; fewer come only from a smaller pool.
     """
 
@@ -51,7 +51,7 @@ class Preselector:
         self._vectors = _unit(vectors)
         self._how, self._size = how, size
         self._bm25 = None
-        if how == "bm25":
+        if how in ("bm25", "both"):
             pool = [Passage(text_of(c), id=str(i)) for i, c in enumerate(candidates)]
             self._bm25 = BM25Retriever(pool, engine="auto")
 
@@ -77,15 +77,23 @@ class Preselector:
     def _order(
         self, question: Question, vector: Float[np.ndarray, " dim"], *, spare: int
     ) -> Int[np.ndarray, " candidates"]:
-        everyone = np.arange(len(self._texts))
         if self._how == "none":
-            return everyone
-        if self._bm25 is None:
-            return top(self._vectors @ _unit(vector[None])[0], len(everyone))
-        [found] = self._bm25.search([question.text], self._size + spare)
+            return np.arange(len(self._texts))
+        orders = []
+        if self._bm25 is not None:
+            orders.append(self._by_words(question, self._size + spare))
+        if self._how != "bm25":
+            orders.append(top(self._vectors @ _unit(vector[None])[0], len(self._texts)))
+        in_turn = np.stack(orders, axis=1).ravel()
+        _, first = np.unique(in_turn, return_index=True)
+        return in_turn[np.sort(first)]
+
+    def _by_words(self, question: Question, k: int) -> Int[np.ndarray, " candidates"]:
+        assert self._bm25 is not None
+        [found] = self._bm25.search([question.text], k)
         first = np.array([int(p.id) for p in found], dtype=int)
         # what shares no word with the question comes last, as it was handed in
-        return np.concatenate([first, np.setdiff1d(everyone, first)])
+        return np.concatenate([first, np.setdiff1d(np.arange(len(self._texts)), first)])
 
 
 def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:

@@ -12,7 +12,7 @@ from ltrag_plugins.types import Question
 RewardFunction = Callable[[str, Question], float]
 """From what the model answered and the question to a reward; larger is better."""
 Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
-Preselect = Literal["bm25", "encoder", "none"]
+Preselect = Literal["bm25", "encoder", "both", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,9 @@ class DURSettings:
     """K: most shots in a prompt (paper: 5)."""
     preselected: int = 20
     """|C'|: candidates that are ranked for each question (paper: 20)."""
-    preselect: Preselect = "bm25"
-    """Who chooses them: BM25 (paper), nearness of the encoder's vectors, or nobody (all)."""
+    preselect: Preselect = "both"
+    """Who chooses them: BM25 (paper), nearness of the encoder's vectors, the two in turn, or
+    nobody (all)."""
     reward: Reward | RewardFunction = "auto"
     """What the model's reply is worth: "match" +1 or -1; "p_gold" and "log_p_gold" the
     probability of the right option or of the reference text; "f1", "rouge_l", "bleu" +1 above
@@ -57,7 +58,7 @@ class DURSettings:
     """What shot j is credited with: the reward of the prompt it completes (paper), or what it
     changed in it."""
     advantage: bool = True
-    """Standardize the credits of a batch; False: the raw rewards (paper)."""
+    """Centre the credits of a batch rung by rung, and scale them; False: raw rewards (paper)."""
     sigma: Literal["immediate", "batch", "off"] = "batch"
     """When eq. 10 moves the threshold: at once (algorithm 1), after each batch by the mean of
     the batch (authors' code), or never."""
@@ -72,7 +73,7 @@ class DURSettings:
     """Questions between two steps of the optimizer (paper: 20)."""
     epochs: int = 10
     """Passes over the validation questions (paper: 10)."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     """Of Adam (authors' code: 1e-4)."""
     pull: float = 0.0
     """Strength, at least 0, with which the head is pulled back to where it began."""
@@ -119,6 +120,7 @@ class DURSettings:
         """
         return cls(
             format=format,
+            preselect="bm25",
             reward="match",
             initial="random",
             exploration="top",

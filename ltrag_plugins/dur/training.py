@@ -265,14 +265,23 @@ def _credits(
         found = [np.diff(np.array(r, dtype=float)) for r in rewards]
     else:
         found = [np.array(r[1:], dtype=float) for r in rewards]
-    if settings.advantage:
-        everything = np.concatenate(found)
-        spread = everything.std() if len(everything) else 0.0
-        if spread > 0:
-            found = [(a - everything.mean()) / spread for a in found]
-        else:
-            found = [np.zeros_like(a) for a in found]
-    return found
+    return _advantages(found) if settings.advantage else found
+
+
+def _advantages(
+    credits: Sequence[Float[np.ndarray, " _shots"]],
+) -> list[Float[np.ndarray, " _shots"]]:
+    """Credits less the mean of their rung, over the deviation of all that is left.
+
+    Rung by rung, because the first shot shows the model the form of an answer, which no later
+    one does: against a common mean any first shot would look good and any later one bad.
+    """
+    deepest = max(map(len, credits), default=0)
+    means = [np.mean([a[j] for a in credits if len(a) > j]) for j in range(deepest)]
+    centred = [a - np.array(means[: len(a)]) for a in credits]
+    everything = np.concatenate(centred) if centred else np.zeros(0)
+    spread = everything.std() if len(everything) else 0.0
+    return [a / spread if spread > 0 else np.zeros_like(a) for a in centred]
 
 
 def _loss(

@@ -71,6 +71,8 @@ class FailureModel:
     trees: Trees
     consensus: Linear | None
     """The plain mean of the standardized token-probability signals; None without any."""
+    single: Linear
+    """The plain signal that tells failures best by itself, standardized."""
     stack: Linear
 
     def __call__(self, features: Features) -> Float[np.ndarray, " questions"]:
@@ -97,6 +99,7 @@ def members(model: FailureModel, features: Features) -> Float[np.ndarray, "quest
         model.signals(features.signals),
         model.scalars(features.scalars),
         model.trees(features.scalars),
+        model.single(features.signals),
     ]
     if model.vectors is not None:
         columns.append(model.vectors(features.vectors))

@@ -2,8 +2,9 @@
 
 `fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
 plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
-traits, and the unweighted mean of the token-probability signals (Dawes, "The robust beauty of
-improper linear models in decision making", American Psychologist 1979), which cannot overfit.
+traits, the best plain signal by itself, and the unweighted mean of the token-probability signals
+(Dawes, "The robust beauty of improper linear models in decision making", American Psychologist
+1979), which cannot overfit.
 Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning 1996) and are
 pulled towards equal ones: with few questions an even mean is better than learned weights.
 `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no change, -1 spoiled.
@@ -24,6 +25,7 @@ from sklearn.model_selection import StratifiedKFold
 from ltrag_plugins.gece.calibrators import Calibrator, Isotonic, Platt
 from ltrag_plugins.gece.features import Features
 from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, members
+from ltrag_plugins.metrics.calibration import auroc
 
 _INNER_FOLDS = 4
 _EVENNESS = 500.0
@@ -142,17 +144,26 @@ def _fit_members(
         else None,
         trees=boosted_trees(features.scalars, fails, seed=seed),
         consensus=_consensus(features),
+        single=_single(features, fails),
         stack=Linear(none, none, none, 0.0),
     )
 
 
 def _consensus(features: Features) -> Linear | None:
     chosen = features.probability
-    if not chosen.any():
-        return None
-    mean, deviation = features.signals.mean(axis=0), features.signals.std(axis=0)
-    scale = np.where(deviation > 1e-9, deviation, 1.0)
-    return Linear(mean, scale, chosen / chosen.sum(), 0.0)
+    return _mean_of(features.signals, chosen / chosen.sum()) if chosen.any() else None
+
+
+def _single(features: Features, fails: Int[np.ndarray, " questions"]) -> Linear:
+    areas = [auroc(column, fails) for column in features.signals.T]
+    return _mean_of(features.signals, np.eye(len(areas))[int(np.argmax(areas))])
+
+
+def _mean_of(
+    x: Float[np.ndarray, "rows columns"], weights: Float[np.ndarray, " columns"]
+) -> Linear:
+    deviation = x.std(axis=0)
+    return Linear(x.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0), weights, 0.0)
 
 
 def fit_calibrator(
