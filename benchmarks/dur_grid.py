@@ -49,7 +49,8 @@ TRAINED: dict[str, Callable[[int], DURSettings]] = {
     "PromptPG": lambda seed: DURSettings.promptpg(seed=seed),
     "PromptPG+PS": lambda seed: DURSettings.promptpg(preselect="bm25", seed=seed),
     "DUR paper": lambda seed: DURSettings.paper(seed=seed),
-    "DUR paper, batch": lambda seed: DURSettings.paper(sigma="batch", seed=seed),
+    "DUR paper; batch": lambda seed: DURSettings.paper(sigma="batch", seed=seed),
+    "DUR; untrained": lambda seed: DURSettings(epochs=0, seed=seed),
     "DUR": lambda seed: DURSettings(seed=seed),
 }
 PLAIN = ("zero-shot", "random", "BM25", "nearest")
@@ -108,12 +109,14 @@ def ranker(
             sum(b.shots for b in result.history[i : i + batches]) / fixed
             for i in range(0, len(result.history), batches)
         ],
-        "last_batch_shots": result.history[-1].deepest / result.history[-1].questions,
+        "last_batch_shots": [b.deepest / b.questions for b in result.history[-1:]],
         "calls": result.calls,
+        "answer_shots": result.ranker.shots,
+        "by_shots": result.by_shots and result.by_shots.values,
         "reward": [round(b.reward, 4) for b in result.history],
         "sigma": [round(b.sigma, 4) for b in result.history],
     }
-    return learned_shots(result.ranker, candidates, shots=SHOTS), settings, told
+    return learned_shots(result.ranker, candidates), settings, told
 
 
 def main() -> None:
@@ -149,7 +152,9 @@ def run(arguments: argparse.Namespace) -> None:
         questions = sorted(split(data, "dev_test"), key=_shuffled)[: arguments.limit]
         easy = None
         for name in dict.fromkeys(["zero-shot", *arguments.rankers.split(",")]):
-            for seed in range(1 if name in ("zero-shot", "BM25", "nearest") else arguments.seeds):
+            for seed in range(
+                1 if name in ("zero-shot", "BM25", "nearest", "DUR; untrained") else arguments.seeds
+            ):
                 key = (llm.name, data, len(questions), name, seed)
                 if key in done and easy is not None:
                     continue
@@ -206,7 +211,9 @@ def table(out: Path) -> None:
                 parts.append(f"{field} {statistics.mean(values):.3f}{deviation}")
         values = [m["calibrated"]["accuracy"] for m in members]
         parts.append(f"calibrated {statistics.mean(values):.3f}")
-        if "shots_by_epoch" in members[0]:
+        if "answer_shots" in members[0]:
+            parts.append("shots " + "/".join(str(m["answer_shots"]) for m in members))
+        if members[0].get("shots_by_epoch"):
             shares = [m["shots_by_epoch"][0] for m in members if m["shots_by_epoch"]]
             parts.append(f"first epoch's shots {statistics.mean(shares):.0%}")
         print(

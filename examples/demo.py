@@ -1,6 +1,6 @@
 """Never, always, gated: Natural Questions on a 135M model, in LangChain and in LlamaIndex.
 
-Fits a gate on 150 real questions, then answers 100 others in both frameworks three times: from the
+Fits a gate on 120 real questions, then answers 100 others in both frameworks three times: from the
 model alone, with retrieval for every question, and behind the gate. Run it with `make demo`; the
 pictures and figures land in `runs/demo/`.
 """
@@ -155,7 +155,7 @@ def shown(figures: dict[str, dict[str, dict[str, float]]], console: Console) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", type=int, default=150, help="calibration questions")
+    parser.add_argument("--fit", type=int, default=120, help="calibration questions")
     parser.add_argument("--questions", type=int, default=100, help="other questions, at most 120")
     parser.add_argument("--rate", type=float, default=0.5, help="share that may retrieve")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))

@@ -6,6 +6,8 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from ltrag_plugins.gece import GECEGate
 
@@ -16,15 +18,24 @@ def score_picture(gate: GECEGate, path: Path) -> None:
     """Cross-validated scores of the calibration questions, with the threshold."""
     figure, axes = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
     scores, threshold = gate.fitted.scores, gate.fitted.threshold
-    counts, edges, bars = axes.hist(scores, bins=24, color=QUIET)
+    # the threshold is an edge, so that no bar is on both sides of it
+    width = (scores.max() - scores.min()) / 24 or 1.0
+    below = -(-(threshold - scores.min()) // width)
+    above = -(-(scores.max() - threshold) // width)
+    edges = threshold + width * np.arange(-max(below, 1), max(above, 1) + 1)
+    counts, _, bars = axes.hist(scores, bins=edges, color=QUIET)
     for left, bar in zip(edges, bars, strict=False):
-        if left >= threshold:
+        if left > threshold - width / 2:
             bar.set_color(LOUD)
     axes.axvline(threshold, color=INK, linewidth=1.2)
+    axes.set_ylim(top=1.25 * counts.max())
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    left_side = threshold > (scores.min() + scores.max()) / 2
     axes.annotate(
         f"threshold {threshold:.3g}\nretrieves {(scores >= threshold).mean():.0%}",
-        (threshold, counts.max()),
-        xytext=(6, -4),
+        (threshold, 1.25 * counts.max()),
+        xytext=(-6 if left_side else 6, -2),
+        ha="right" if left_side else "left",
         textcoords="offset points",
         va="top",
         color=INK,
@@ -51,7 +62,7 @@ def curve_picture(gate: GECEGate, measured: dict[str, dict[str, float]], path: P
         axes.annotate(
             f"{name} {row['contains']:.2f}",
             (row["retrieval rate"], row["contains"]),
-            xytext=(6, -12) if name != "always" else (-6, -14),
+            xytext={"never": (6, 7), "always": (-6, -14)}.get(name, (6, -12)),
             ha="left" if name != "always" else "right",
             textcoords="offset points",
             color=INK,

@@ -26,7 +26,9 @@ from tests.dur_parts import (
 )
 
 CANDIDATES, VALIDATION = houses(100, 15), houses(1, 12)
-FREE = DURSettings(least_shots=None, budget=None, sigma="off", epochs=2, batch_size=5, shots=3)
+FREE = DURSettings(
+    least_shots=None, budget=None, sigma="off", epochs=2, batch_size=5, shots=3, fit_shots=False
+)
 
 
 def trained(settings, llm=None, candidates=CANDIDATES, validation=VALIDATION, **told):
@@ -341,3 +343,37 @@ def test_means_are_taken_over_all_the_easy_and_the_hard():
     bare = summed([Result(Question("?", ("x",)), "x", True, None, 0)])
     assert (bare.macro_f1, bare.p_gold, bare.easy, bare.hard) == (None, None, None, None)
     assert summed(results, easy=[True] * 4).hard is None
+
+
+def test_the_number_of_shots_is_the_one_that_served_the_questions_best():
+    def model(prompt: str) -> str:
+        # right with two shots, wrong with any other number
+        question = next(q for q in VALIDATION if q.text == asked(prompt))
+        known = len(shots_of(prompt)) == 2
+        return f" The answer is {question.answers[0] if known else 'grey'}."
+
+    llm = ScriptedLLM(model)
+    settings = replace(FREE, reward="match", epochs=1, fit_shots=True)
+    result = trained(settings, llm)
+    assert result.by_shots is not None
+    assert result.by_shots.values == (-1.0, -1.0, 1.0, -1.0)
+    assert result.calls == len(llm.prompts)
+    assert result.ranker.shots == 2
+    assert trained(replace(settings, fit_shots=False), llm).ranker.shots == 3
+
+
+def test_the_number_of_shots_is_saved_with_the_head_and_with_the_run(tmp_path):
+    settings = replace(FREE, reward="match", epochs=1, fit_shots=True)
+    first = trained(settings, checkpoint=tmp_path / "run")
+    first.ranker.save(tmp_path / "head")
+    assert DURRanker.load(tmp_path / "head", encoder=Nonsense()).shots == first.ranker.shots
+    llm = moody_llm()
+    again = trained(settings, llm, checkpoint=tmp_path / "run")
+    assert (again.by_shots, again.ranker.shots, llm.prompts) == (
+        first.by_shots,
+        first.ranker.shots,
+        [],
+    )
+    more = trained(replace(settings, epochs=2), llm, checkpoint=tmp_path / "run")
+    assert len(more.history) == 2 * len(first.history)
+    assert llm.prompts[-1].count("Question:") - 1 <= 3

@@ -75,6 +75,12 @@ def train(
             show_default="none",
         ),
     ] = None,
+    keep_shots: Annotated[
+        bool,
+        typer.Option(
+            "--keep-shots", help="Answer with --shots examples; do not look for a better number."
+        ),
+    ] = False,
     seed: Annotated[
         int | None, typer.Option(help="Of the head, the order and the draws.", show_default="0")
     ] = None,
@@ -121,6 +127,7 @@ def train(
             preselect=preselect,
             reward=reward,
             option_calibration=option_calibration,
+            fit_shots=False if keep_shots else None,
             seed=seed,
         ),
         bounds=ranking.Bounds(max_calls, max_tokens),

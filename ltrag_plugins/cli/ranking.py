@@ -31,6 +31,7 @@ from ltrag_plugins.dur.rankers import (
     preselected_shots,
     random_shots,
 )
+from ltrag_plugins.dur.training import ByShots
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Ask, Score
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
@@ -65,6 +66,7 @@ class Changes:
     preselect: str | None = None
     reward: str | None = None
     option_calibration: str | None = None
+    fit_shots: bool | None = None
     seed: int | None = None
 
 
@@ -138,17 +140,25 @@ def train_record(trained: Trained) -> dict[str, Any]:
         "questions": len(trained.material.questions),
         "epochs": len(epochs),
         "batches": whole.batches,
-        "calls": whole.calls,
-        "tokens": whole.tokens,
+        "calls": result.calls,
+        "tokens": _added(whole.tokens, result.by_shots),
         "first_reward": epochs[0].reward,
         "last_reward": epochs[-1].reward,
         "shots": whole.shots,
         "fixed_shots": whole.fixed_shots,
         "sigma": result.ranker.sigma,
+        "answer_shots": result.ranker.shots,
+        "by_shots": result.by_shots and asdict(result.by_shots),
         "stopped": result.stopped,
         "settings": asdict(settings),
         "history": [asdict(batch) for batch in result.history],
     }
+
+
+def _added(tokens: int | None, more: ByShots | None) -> int | None:
+    if more is None or tokens is None:
+        return tokens
+    return None if more.tokens is None else tokens + more.tokens
 
 
 def train_report(trained: Trained) -> str:
@@ -168,6 +178,7 @@ def train_report(trained: Trained) -> str:
         "mean reward, last epoch": f"{record['last_reward']:.3f}",
         "shots in all prompts": f"{record['shots']}, {fixed}",
         "threshold sigma": f"{record['sigma']:.4g}",
+        "shots to answer with": record["answer_shots"],
         "stopped": record["stopped"] or "after the last epoch",
     }
     return "\n".join(f"{name:<27}{value}" for name, value in rows.items())
@@ -202,7 +213,7 @@ def evaluate(
     llm = load_llm(model, cache=job.cache, chat=False)  # few-shot prompts are text to go on with
     with working("encoding"):  # at once, which is faster than question by question
         ranker.encoder.encode(material.texts)
-    makers = _makers(ranker, shots or settings.shots, own=material.candidates is None)
+    makers = _makers(ranker, shots or ranker.shots, own=material.candidates is None)
     kind, count = _prompts(material.questions, llm, settings)
     stages = [Stage(name, kind, count) for name in makers]
     scores: dict[str, Scores] = {}

@@ -16,15 +16,21 @@ FORMAT = 1
 
 
 def save_head(
-    folder: Path, head: Head, settings: DURSettings, sigma: float, encoder: Encoder
+    folder: Path, head: Head, settings: DURSettings, sigma: float, encoder: Encoder, *, shots: int
 ) -> None:
     """Write a head; a user's reward function is left out, as a head needs none to rank."""
     kept = settings if isinstance(settings.reward, str) else replace(settings, reward="match")
-    parts = {"encoder": encoder.name, "sigma": sigma, "settings": kept, "head": head}
+    parts = {
+        "encoder": encoder.name,
+        "sigma": sigma,
+        "shots": shots,
+        "settings": kept,
+        "head": head,
+    }
     artifacts.write(folder, "dur", parts, format=FORMAT)
 
 
-def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float]:
+def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float, int]:
     """Read a head and hold it against the encoder it is to serve.
 
     Raises:
@@ -35,7 +41,7 @@ def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float]
         parts, _ = artifacts.read(
             folder, "dur", kinds=(Head, DURSettings, PromptFormat), format=FORMAT
         )
-        head, settings, sigma = _checked(**parts)
+        head, settings, sigma, shots = _checked(**parts)
     except (UnreadableArtifact, *artifacts.DAMAGE) as error:
         raise UnreadableArtifact(
             f"{folder} holds no readable head ({error}). Train one: DURTrainer(...).fit(...)"
@@ -47,16 +53,18 @@ def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float]
             f"{encoder.name!r}. A head knows one encoder: pass that one, or train a head for "
             "this one."
         )
-    return head, settings, sigma
+    return head, settings, sigma, shots
 
 
 def _checked(
-    encoder: object, sigma: object, settings: object, head: object
-) -> tuple[Head, DURSettings, float]:
+    encoder: object, sigma: object, shots: object, settings: object, head: object
+) -> tuple[Head, DURSettings, float, int]:
     if not isinstance(head, Head) or not isinstance(settings, DURSettings):
         raise ValueError("it holds something else than a head and its settings")
     if not isinstance(sigma, float) or not isinstance(encoder, str):
         raise ValueError("sigma must be a number and encoder a name")
+    if not isinstance(shots, int) or shots < 1:
+        raise ValueError(f"shots must be a number from 1 on, not {shots!r}")
     if not 0 <= sigma <= 1:
         raise ValueError(f"sigma must lie in [0, 1], not at {sigma}")
     rows = head.weight.shape[:1]
@@ -64,4 +72,4 @@ def _checked(
         raise ValueError(f"W of shape {head.weight.shape} and b of {head.bias.shape} do not fit")
     if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
         raise ValueError("a number of the head is not finite")
-    return head, settings, sigma
+    return head, settings, sigma, shots

@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -19,7 +20,7 @@ from ltrag_plugins.dur.head import Gradient, Head
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import Batch, Case, State
+from ltrag_plugins.dur.training import Batch, ByShots, Case, State
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.types import Question
@@ -30,7 +31,7 @@ _FILE = "checkpoint.safetensors"
 
 def run_identity(cases: Sequence[Case], settings: DURSettings, encoder: Encoder, llm: LLM) -> str:
     """A hash of all that a run's numbers depend on, save the answers themselves."""
-    told = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "reward")}
+    told = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "fit_shots", "reward")}
     reward = settings.reward
     told["reward"] = reward if isinstance(reward, str) else getattr(reward, "__qualname__", "own")
     lines = [FORMAT, told, encoder.name, llm.name]
@@ -53,6 +54,7 @@ def write_checkpoint(folder: Path, state: State, identity: str) -> None:
         "sigma": state.sigma,
         "epoch": state.epoch,
         "batch": state.batch,
+        "by_shots": None if state.by_shots is None else asdict(state.by_shots),
         "history": [asdict(batch) for batch in state.history],
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,6 +88,7 @@ def read_checkpoint(folder: Path, identity: str) -> State | None:
             told["epoch"],
             told["batch"],
             history,
+            _by_shots(told["by_shots"]),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UnreadableArtifact(
@@ -98,6 +101,12 @@ def read_checkpoint(folder: Path, identity: str) -> State | None:
             "model. Train in another folder, or move it away to begin again."
         )
     return state
+
+
+def _by_shots(told: dict[str, Any] | None) -> ByShots | None:
+    if told is None:
+        return None
+    return ByShots(tuple(told["values"]), told["calls"], told["tokens"])
 
 
 def _parts(state: State) -> dict[str, Head | Gradient]:

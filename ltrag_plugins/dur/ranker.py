@@ -42,12 +42,20 @@ class DURRanker:
         encoder: the one the head was trained with.
         settings: those of the training.
         sigma: the threshold at the end of the training.
+        shots: how many examples to answer with; None: K of the settings.
     """
 
     def __init__(
-        self, head: Head, encoder: Encoder, settings: DURSettings, *, sigma: float = 0.0
+        self,
+        head: Head,
+        encoder: Encoder,
+        settings: DURSettings,
+        *,
+        sigma: float = 0.0,
+        shots: int | None = None,
     ) -> None:
         self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, sigma
+        self.shots = settings.shots if shots is None else shots
 
     @classmethod
     def untrained(cls, encoder: Encoder, *, settings: DURSettings | None = None) -> Self:
@@ -63,12 +71,14 @@ class DURRanker:
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: trained with another encoder.
         """
-        head, settings, sigma = load_head(Path(folder), encoder)
-        return cls(head, encoder, settings, sigma=sigma)
+        head, settings, sigma, shots = load_head(Path(folder), encoder)
+        return cls(head, encoder, settings, sigma=sigma, shots=shots)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `dur.json` (readable) and `dur.safetensors` (the head)."""
-        save_head(Path(folder), self.head, self.settings, self.sigma, self.encoder)
+        save_head(
+            Path(folder), self.head, self.settings, self.sigma, self.encoder, shots=self.shots
+        )
 
     def rank(
         self,

@@ -76,7 +76,7 @@ def learned_shots(
         for question, vector in zip(questions, asked, strict=True):
             picks = chooser.choose(question, vector)
             ranked = ranker.rank_vectors(
-                vector, vectors[picks], top_n=shots or settings.shots, sigma=sigma
+                vector, vectors[picks], top_n=shots or ranker.shots, sigma=sigma
             )
             found.append([candidates[picks[r.index]] for r in ranked])
         return found

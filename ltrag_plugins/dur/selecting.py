@@ -112,7 +112,7 @@ class ExamplePool(Generic[T]):
             picks = pool.preselector.choose(Question(question), vector)
         except InvalidInput:  # every example is the question itself
             return []
-        most = self.ranker.settings.shots if top_n is None else top_n
+        most = self.ranker.shots if top_n is None else top_n
         ranked = self.ranker.rank_vectors(vector, pool.vectors[picks], top_n=most, sigma=sigma)
         return [pool.examples[picks[r.index]] for r in ranked]
 

@@ -77,6 +77,9 @@ class DURSettings:
     """Of Adam (authors' code: 1e-4)."""
     pull: float = 0.0
     """Strength, at least 0, with which the head is pulled back to where it began."""
+    fit_shots: bool = True
+    """After training, ask the validation questions once more with the best 0, 1, ..., K shots, and
+    keep the number that served best; False: always K (paper)."""
     seed: int = 0
     """Of the random head, the order of the questions and the draws."""
 
@@ -132,6 +135,7 @@ class DURSettings:
             least_shots=None,
             budget=None,
             learning_rate=1e-4,
+            fit_shots=False,
             seed=seed,
         )
 
@@ -163,6 +167,7 @@ class DURSettings:
             least_shots=None,
             budget=None,
             learning_rate=1e-4,
+            fit_shots=False,
             seed=seed,
         )
 

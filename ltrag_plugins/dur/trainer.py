@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from ltrag_plugins.dur.amount import value_by_shots
 from ltrag_plugins.dur.checkpoint import read_checkpoint, run_identity, write_checkpoint
 from ltrag_plugins.dur.feedback import wanted_for
 from ltrag_plugins.dur.head import initial_head
@@ -16,7 +17,7 @@ from ltrag_plugins.dur.preselect import Preselector, text_of
 from ltrag_plugins.dur.prompts import Shot, checked_candidates
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import Batch, Case, State, trained_batch
+from ltrag_plugins.dur.training import Batch, ByShots, Case, State, trained_batch
 from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
 from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
@@ -31,11 +32,16 @@ class TrainingResult:
     history: tuple[Batch, ...]
     stopped: str | None
     """Why it ended before its last epoch; None: it did not."""
+    by_shots: ByShots | None = None
+    """How the number of shots was chosen; None: `DURSettings.fit_shots` is off, or the run was
+    stopped."""
 
     @property
     def calls(self) -> int:
-        """Prompts sent in all batches, whether the model or its cache answered."""
-        return sum(batch.calls for batch in self.history)
+        """Prompts sent in all batches and for the number of shots, whether the model or its cache
+        answered."""
+        more = 0 if self.by_shots is None else self.by_shots.calls
+        return more + sum(batch.calls for batch in self.history)
 
 
 @final
@@ -120,8 +126,17 @@ class DURTrainer:
                 write_checkpoint(folder, state, identity)
             if on_batch is not None:
                 on_batch(state.history[-1])
-        ranker = DURRanker(state.head, self.encoder, self.settings, sigma=state.sigma)
-        return TrainingResult(ranker, state.history, stopped)
+        shots = self.settings.shots
+        if self.settings.fit_shots and stopped is None:
+            found = state.by_shots
+            if found is None:
+                found = value_by_shots(cases, state.head, world, self.settings, wanted, observers)
+                state = replace(state, by_shots=found)
+                if folder is not None:
+                    write_checkpoint(folder, state, identity)
+            shots = found.best
+        ranker = DURRanker(state.head, self.encoder, self.settings, sigma=state.sigma, shots=shots)
+        return TrainingResult(ranker, state.history, stopped, state.by_shots)
 
     def _resolved(self, settings: DURSettings) -> DURSettings:
         """The settings with `reward` decided, if the model can serve them."""

@@ -90,6 +90,23 @@ class Batch:
     turned_hard: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class ByShots:
+    """What the model's replies were worth by the number of shots, after training."""
+
+    values: tuple[float, ...]
+    """Mean reward of the validation questions with the best 0, 1, ..., K shots."""
+    calls: int
+    """Prompts sent to find out."""
+    tokens: int | None
+    """Read and written; None: the model does not tell."""
+
+    @property
+    def best(self) -> int:
+        """The number of shots, at least 1, with the largest value; of equal ones the smallest."""
+        return 1 + int(np.argmax(self.values[1:])) if len(self.values) > 1 else 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
     """All that a run needs to go on: nothing random is left over between batches."""
@@ -100,6 +117,8 @@ class State:
     epoch: int = 0
     batch: int = 0
     history: tuple[Batch, ...] = ()
+    by_shots: ByShots | None = None
+    """None until the last epoch is over."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,6 +206,7 @@ def trained_batch(
         adam=adam,
         sigma=sigma,
         batch=state.batch + 1,
+        by_shots=None,
         history=(*state.history, record),
     )
 
@@ -304,6 +324,12 @@ def _loss(
     return float(loss), gradient
 
 
+def all_tokens(cost: Cost) -> int | None:
+    """Read and written; None: the model does not tell."""
+    both = cost.prompt_tokens, cost.completion_tokens
+    return None if None in both else sum(filter(None, both))
+
+
 def _recorded(
     state: State,
     ladders: Sequence[_Ladder],
@@ -317,8 +343,7 @@ def _recorded(
     laddered = settings.rungs == "all"
     asked = [len(r) - 1 if laddered else len(x.picks) for r, x in zip(right, ladders, strict=True)]
     shots = sum(ladder_cost(k, last=not laddered) for k in asked)
-    both = cost.prompt_tokens, cost.completion_tokens
-    tokens = None if None in both else sum(filter(None, both))
+    tokens = all_tokens(cost)
     easy = [r for r in right if r[0]] if laddered else None
     hard = [r for r in right if not r[0]] if laddered else None
     return Batch(
