@@ -40,6 +40,7 @@ ifdef LTRAG_DATA
 	$(BIN)/python benchmarks/bm25.py 5000 50
 	$(BIN)/python benchmarks/shared_prefix.py
 	$(BIN)/python benchmarks/gradient_term.py
+	$(BIN)/python benchmarks/dur_cost.py
 else
 	@echo "set LTRAG_DATA to a folder of question files for the others: docs/benchmarks.md"
 endif
