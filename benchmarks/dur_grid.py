@@ -94,7 +94,8 @@ def ranker(
             return chosen, settings, {}
     settings = replace(TRAINED[name](seed), format=DATA[data][1])
     validation = split(data, "validation")
-    result = DURTrainer(encoder, llm, settings=settings).fit(
+    trainer = DURTrainer(encoder, llm, settings=settings)
+    result = trainer.fit(
         candidates,
         validation,
         checkpoint=folder / f"{llm.name}-{data}-{name}-{seed}".replace("/", "_"),
@@ -102,8 +103,8 @@ def ranker(
             f"   {name} {b.epoch}.{b.number} {b.reward:+.3f} {b.sigma:.4f} {b.shots}", flush=True
         ),
     )
-    batches = -(-len(validation) // settings.batch_size)
-    fixed = SHOTS * len(validation)
+    batches = trainer.batches(len(validation))
+    fixed = SHOTS * sum(b.questions for b in result.history[:batches])
     told = {
         "shots_by_epoch": [
             sum(b.shots for b in result.history[i : i + batches]) / fixed
@@ -112,7 +113,7 @@ def ranker(
         "last_batch_shots": [b.deepest / b.questions for b in result.history[-1:]],
         "calls": result.calls,
         "answer_shots": result.ranker.shots,
-        "by_shots": result.by_shots and result.by_shots.values,
+        "choice": result.choice and {**asdict(result.choice), "head": result.choice.head},
         "reward": [round(b.reward, 4) for b in result.history],
         "sigma": [round(b.sigma, 4) for b in result.history],
     }

@@ -16,6 +16,9 @@ import numpy as np
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
+from ltrag_plugins.gece.features import features
+from ltrag_plugins.gece.labels import labels_of
+from ltrag_plugins.gece.thresholds import gated_accuracy
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -95,6 +98,18 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
         f"{'random (expected)':<24}"
         + " ".join(f"{(1 - r) * right.mean() + r * mended.mean():.4f}" for r in RATES)
     )
+    curve = np.array(fit.curve).T
+    print(
+        f"{'gate *':<24}"
+        + " ".join(f"{np.interp(r, *curve):.4f}" for r in RATES)
+        + f"   (* on train, cross-validated; never {fit.direct_accuracy:.4f}, "
+        f"always {fit.retrieval_accuracy:.4f})"
+    )
+    signals = features([o.evidence for o in train], names, fitted.frequencies).signals
+    known = labels_of(train)
+    for name, values in zip(names, signals.T, strict=True):
+        found = " ".join(f"{gated_accuracy(values, known, r):.4f}" for r in RATES)
+        print(f"{name + ' *':<24}{found}")
     chosen = np.array([d.retrieve for d in decisions])
     gate_right = np.where(chosen, mended, right)
     versus = paired_bootstrap(gate_right, mended)

@@ -118,7 +118,7 @@ def train(examples, questions, model, encoder) -> Callable:
 
     def run(out: Path, *more: object, env: dict[str, str] | None = None):
         arguments = ["--model", model, "--encoder", encoder]
-        arguments += ["--shots", 2, "--epochs", 2, "--keep-shots", "--out", out]
+        arguments += ["--shots", 2, "--epochs", 2, "--held-out", 0, "--out", out]
         return ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
 
     return run
@@ -128,7 +128,7 @@ def train(examples, questions, model, encoder) -> Callable:
 def head(examples, questions, model, encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "deep" / "head"
     arguments = ["--model", model, "--encoder", encoder]
-    arguments += ["--shots", 2, "--epochs", 2, "--keep-shots", "--out", folder]
+    arguments += ["--shots", 2, "--epochs", 2, "--held-out", 0, "--out", folder]
     result = ltrag("dur", "train", examples, questions, *arguments)
     assert result.exit_code == 0, result.output
     return folder
@@ -302,7 +302,7 @@ def own(tmp_path):
 
 
 def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, tmp_path):
-    arguments = ["--model", reads[0], "--shots", 2, "--epochs", 1, "--limit", 12, "--keep-shots"]
+    arguments = ["--model", reads[0], "--shots", 2, "--epochs", 1, "--limit", 12, "--held-out", 0]
     result = ltrag("dur", "train", own[1], questions, *arguments, "--out", tmp_path / "head")
     assert "12 passages, 12 questions" in result.stdout, result.output
     assert "passages, match" in result.stdout

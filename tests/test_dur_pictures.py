@@ -53,7 +53,7 @@ def trained(llm: ScriptedLLM, bar: TrainingBar | None = None, **settings):
     examples = [Question(f"a{'b' * (i % 3)} {i}", (str(i),)) for i in range(9)]
     asked = [Question(f"c{'b' * (i % 3)} {i}", (str(i),)) for i in range(7)]
     told = {} if bar is None else {"on_batch": bar.on_batch, "observers": [bar.on_step]}
-    chosen = DURSettings(shots=3, batch_size=4, epochs=2, fit_shots=False, **settings)
+    chosen = DURSettings(shots=3, batch_size=4, epochs=2, held_out=0.0, **settings)
     return DURTrainer(Letters(), llm, settings=chosen).fit(examples, asked, **told)
 
 

@@ -136,7 +136,7 @@ def test_the_plain_rankers():
 def test_a_learned_ranker_asks_for_the_shots_that_training_would_have_climbed(preselect):
     # paper's ladder at sigma 0 of a run without a step: its longest prompt has the best five
     settings = DURSettings(
-        fit_shots=False,
+        held_out=0.0,
         initial="random", exploration="top", sigma="off", least_shots=None, budget=None,
         preselect=preselect, preselected=8, epochs=1, batch_size=99, reward="match",
         learning_rate=1e-12, advantage=False,

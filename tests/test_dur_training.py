@@ -27,7 +27,7 @@ from tests.dur_parts import (
 
 CANDIDATES, VALIDATION = houses(100, 15), houses(1, 12)
 FREE = DURSettings(
-    least_shots=None, budget=None, sigma="off", epochs=2, batch_size=5, shots=3, fit_shots=False
+    least_shots=None, budget=None, sigma="off", epochs=2, batch_size=5, shots=3, held_out=0.0
 )
 
 
@@ -255,6 +255,19 @@ def test_calibrated_options_are_rewarded_for_what_the_model_knows(calibration):
     assert calibrated.history[0].reward == 1.0
 
 
+def test_a_rung_that_one_question_reaches_is_calibrated_by_the_rung_before():
+    few, more = (tuple(Passage(f"fact {i}", id=str(i)) for i in range(n)) for n in (1, 3))
+    questions = [replace(q, passages=few) for q in CHOICE[:12]]
+    i = next(i for i, q in enumerate(questions) if q.answers[0] != "red")
+    questions[i] = replace(questions[i], passages=more)
+    settings = replace(
+        FREE, format="passages", reward="match", epochs=1, batch_size=12, option_calibration="batch"
+    )
+    result = trained(settings, Scorer(by_word(biased)), None, questions)
+    assert result.history[0].deepest == 11 + 3
+    assert result.history[0].reward == 1.0
+
+
 def test_each_questions_own_passages_are_ranked_where_no_candidates_are_shared():
     def own(i):
         texts = (f"house {i} is {colour(i)}", f"house {i} has a door", f"house {i} is old")
@@ -345,35 +358,87 @@ def test_means_are_taken_over_all_the_easy_and_the_hard():
     assert summed(results, easy=[True] * 4).hard is None
 
 
-def test_the_number_of_shots_is_the_one_that_served_the_questions_best():
+MORE = houses(1, 40)
+CHOOSING = replace(FREE, reward="match", epochs=1, held_out=0.25)
+
+
+def held_out_of(result, llm) -> set[str]:
+    """Questions that no batch asked, by what the model was asked after the batches."""
+    spent = sum(batch.calls for batch in result.history)
+    return {asked(p) for p in llm.prompts[spent:]} - {asked(p) for p in llm.prompts[:spent]}
+
+
+def test_head_and_number_of_shots_are_chosen_on_questions_that_were_not_trained_on():
     def model(prompt: str) -> str:
         # right with two shots, wrong with any other number
-        question = next(q for q in VALIDATION if q.text == asked(prompt))
+        question = next(q for q in MORE if q.text == asked(prompt))
         known = len(shots_of(prompt)) == 2
         return f" The answer is {question.answers[0] if known else 'grey'}."
 
     llm = ScriptedLLM(model)
-    settings = replace(FREE, reward="match", epochs=1, fit_shots=True)
-    result = trained(settings, llm)
-    assert result.by_shots is not None
-    assert result.by_shots.values == (-1.0, -1.0, 1.0, -1.0)
+    result = trained(CHOOSING, llm, validation=MORE)
+    assert result.choice is not None
+    assert result.choice.questions == len(held_out_of(result, llm)) == 10
+    assert sum(batch.questions for batch in result.history) == 30
+    assert result.choice.trained == result.choice.start == (-1.0, -1.0, 1.0, -1.0)
+    assert result.choice.calls == 2 * 10 * 4
     assert result.calls == len(llm.prompts)
-    assert result.ranker.shots == 2
-    assert trained(replace(settings, fit_shots=False), llm).ranker.shots == 3
+    assert (result.choice.head, result.ranker.shots) == ("trained", 2)
+    plain = trained(replace(CHOOSING, held_out=0.0), llm, validation=MORE)
+    assert (plain.choice, plain.ranker.shots) == (None, 3)
+    few = trained(CHOOSING, llm, validation=MORE[:36])  # 9 would be held out
+    assert (few.choice, few.ranker.shots) == (None, 3)
 
 
-def test_the_number_of_shots_is_saved_with_the_head_and_with_the_run(tmp_path):
-    settings = replace(FREE, reward="match", epochs=1, fit_shots=True)
-    first = trained(settings, checkpoint=tmp_path / "run")
+@pytest.mark.parametrize("useful", ["start", "trained"])
+def test_a_head_that_does_worse_on_the_held_out_questions_than_before_is_not_kept(useful):
+    """The model is right where the first shot is the favourite of the head that is to win."""
+    settings = replace(CHOOSING, learning_rate=0.5, epochs=2)
+    before = trained(replace(settings, epochs=0), validation=MORE).ranker.head
+    first = trained(settings, validation=MORE)  # with any other model
+    vectors = Nonsense().encode([c.text for c in CANDIDATES]).astype(float)
+    probe = trained(replace(settings, held_out=0.0), validation=MORE).ranker.head
+    assert not np.allclose(before.weight, probe.weight)
+    spent = sum(batch.calls for batch in first.history)
+
+    def favourite(head, question: str) -> str:
+        [asking] = Nonsense().encode([question]).astype(float)
+        return CANDIDATES[int(np.argmax(head.scores(asking, vectors)))].text
+
+    prompts = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        shots, question = shots_of(prompt), next(q for q in MORE if q.text == asked(prompt))
+        if len(prompts) <= spent:  # still training, on nonsense
+            return moody(prompt)
+        by_start = bool(shots) and shots[0] == favourite(before, question.text)
+        known = bool(shots) and by_start == (useful == "start")
+        return f" The answer is {question.answers[0] if known else 'grey'}."
+
+    result = trained(settings, ScriptedLLM(model), validation=MORE)
+    assert result.choice is not None
+    assert result.choice.head == useful
+    kept = result.ranker.head
+    assert np.array_equal(kept.weight, before.weight) == (useful == "start")
+
+
+def test_the_choice_is_saved_with_the_head_and_with_the_run(tmp_path):
+    first = trained(CHOOSING, validation=MORE, checkpoint=tmp_path / "run")
     first.ranker.save(tmp_path / "head")
     assert DURRanker.load(tmp_path / "head", encoder=Nonsense()).shots == first.ranker.shots
     llm = moody_llm()
-    again = trained(settings, llm, checkpoint=tmp_path / "run")
-    assert (again.by_shots, again.ranker.shots, llm.prompts) == (
-        first.by_shots,
+    again = trained(CHOOSING, llm, validation=MORE, checkpoint=tmp_path / "run")
+    assert (again.choice, again.ranker.shots, llm.prompts) == (
+        first.choice,
         first.ranker.shots,
         [],
     )
-    more = trained(replace(settings, epochs=2), llm, checkpoint=tmp_path / "run")
+    assert np.array_equal(again.ranker.head.weight, first.ranker.head.weight)
+    longer = replace(CHOOSING, epochs=2)
+    more = trained(longer, llm, validation=MORE, checkpoint=tmp_path / "run")
     assert len(more.history) == 2 * len(first.history)
-    assert llm.prompts[-1].count("Question:") - 1 <= 3
+    whole = trained(longer, validation=MORE)
+    assert np.array_equal(more.ranker.head.weight, whole.ranker.head.weight)
+    assert more.choice is not None
+    assert more.choice == whole.choice

@@ -75,12 +75,15 @@ def train(
             show_default="none",
         ),
     ] = None,
-    keep_shots: Annotated[
-        bool,
+    held_out: Annotated[
+        float | None,
         typer.Option(
-            "--keep-shots", help="Answer with --shots examples; do not look for a better number."
+            min=0.0,
+            max=0.9,
+            help="Share of the questions that choose head and number of shots; 0: nothing does.",
+            show_default="the preset's",
         ),
-    ] = False,
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="Of the head, the order and the draws.", show_default="0")
     ] = None,
@@ -127,7 +130,7 @@ def train(
             preselect=preselect,
             reward=reward,
             option_calibration=option_calibration,
-            fit_shots=False if keep_shots else None,
+            held_out=held_out,
             seed=seed,
         ),
         bounds=ranking.Bounds(max_calls, max_tokens),

@@ -20,6 +20,7 @@ from ltrag_plugins.cli.notes import Notes, noted, write_notes
 from ltrag_plugins.cli.output import checked_folder, say, working
 from ltrag_plugins.cli.progress import Stage, StageBars
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked, TrainingResult
+from ltrag_plugins.dur.choosing import learned_count
 from ltrag_plugins.dur.evaluating import Scores, answered, summed
 from ltrag_plugins.dur.history import by_epoch, total
 from ltrag_plugins.dur.progress import TrainingBar
@@ -31,7 +32,7 @@ from ltrag_plugins.dur.rankers import (
     preselected_shots,
     random_shots,
 )
-from ltrag_plugins.dur.training import ByShots
+from ltrag_plugins.dur.training import Choice
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Ask, Score
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
@@ -66,7 +67,7 @@ class Changes:
     preselect: str | None = None
     reward: str | None = None
     option_calibration: str | None = None
-    fit_shots: bool | None = None
+    held_out: float | None = None
     seed: int | None = None
 
 
@@ -106,7 +107,7 @@ def train(
     settings = _settings(preset, changes, material)
     llm = load_llm(model, cache=job.cache, chat=False)  # few-shot prompts are text to go on with
     trainer = DURTrainer(_vectors(encoder, job.cache), llm, settings=settings)
-    batches = -(-len(material.questions) // settings.batch_size)
+    batches = trainer.batches(len(material.questions))
     bar = TrainingBar(epochs=settings.epochs, batches=batches, max_calls=bounds.max_calls)
     try:
         with bar:
@@ -141,21 +142,21 @@ def train_record(trained: Trained) -> dict[str, Any]:
         "epochs": len(epochs),
         "batches": whole.batches,
         "calls": result.calls,
-        "tokens": _added(whole.tokens, result.by_shots),
+        "tokens": _added(whole.tokens, result.choice),
         "first_reward": epochs[0].reward,
         "last_reward": epochs[-1].reward,
         "shots": whole.shots,
         "fixed_shots": whole.fixed_shots,
         "sigma": result.ranker.sigma,
         "answer_shots": result.ranker.shots,
-        "by_shots": result.by_shots and asdict(result.by_shots),
+        "choice": result.choice and {**asdict(result.choice), "head": result.choice.head},
         "stopped": result.stopped,
         "settings": asdict(settings),
         "history": [asdict(batch) for batch in result.history],
     }
 
 
-def _added(tokens: int | None, more: ByShots | None) -> int | None:
+def _added(tokens: int | None, more: Choice | None) -> int | None:
     if more is None or tokens is None:
         return tokens
     return None if more.tokens is None else tokens + more.tokens
@@ -164,7 +165,8 @@ def _added(tokens: int | None, more: ByShots | None) -> int | None:
 def train_report(trained: Trained) -> str:
     """A training in a few lines."""
     settings, record = trained.result.ranker.settings, train_record(trained)
-    batches = -(-record["questions"] // settings.batch_size) * settings.epochs
+    questions = learned_count(record["questions"], settings)
+    batches = -(-questions // settings.batch_size) * settings.epochs
     tokens = "unknown" if record["tokens"] is None else record["tokens"]
     share = record["shots"] / record["fixed_shots"]
     fixed = f"{share:.0%} of {record['fixed_shots']} with {settings.shots} in one prompt a question"
@@ -178,10 +180,19 @@ def train_report(trained: Trained) -> str:
         "mean reward, last epoch": f"{record['last_reward']:.3f}",
         "shots in all prompts": f"{record['shots']}, {fixed}",
         "threshold sigma": f"{record['sigma']:.4g}",
+        "held-out questions": _told_choice(trained.result.choice),
         "shots to answer with": record["answer_shots"],
         "stopped": record["stopped"] or "after the last epoch",
     }
     return "\n".join(f"{name:<27}{value}" for name, value in rows.items())
+
+
+def _told_choice(found: Choice | None) -> str:
+    if found is None:
+        return "none"
+    trained, start = max(found.trained[1:]), max(found.start[1:])
+    kept = "kept" if found.head == "trained" else "did not pay; the head before it is kept"
+    return f"{found.questions}, worth {trained:.3f}; {start:.3f} before training, which {kept}"
 
 
 @dataclass(frozen=True, slots=True)

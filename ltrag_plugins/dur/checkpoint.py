@@ -20,18 +20,18 @@ from ltrag_plugins.dur.head import Gradient, Head
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import Batch, ByShots, Case, State
+from ltrag_plugins.dur.training import Batch, Case, Choice, State
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.types import Question
 
-FORMAT = 1
+FORMAT = 2
 _FILE = "checkpoint.safetensors"
 
 
 def run_identity(cases: Sequence[Case], settings: DURSettings, encoder: Encoder, llm: LLM) -> str:
     """A hash of all that a run's numbers depend on, save the answers themselves."""
-    told = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "fit_shots", "reward")}
+    told = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "reward")}
     reward = settings.reward
     told["reward"] = reward if isinstance(reward, str) else getattr(reward, "__qualname__", "own")
     lines = [FORMAT, told, encoder.name, llm.name]
@@ -54,7 +54,7 @@ def write_checkpoint(folder: Path, state: State, identity: str) -> None:
         "sigma": state.sigma,
         "epoch": state.epoch,
         "batch": state.batch,
-        "by_shots": None if state.by_shots is None else asdict(state.by_shots),
+        "choice": None if state.choice is None else asdict(state.choice),
         "history": [asdict(batch) for batch in state.history],
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def read_checkpoint(folder: Path, identity: str) -> State | None:
             told["epoch"],
             told["batch"],
             history,
-            _by_shots(told["by_shots"]),
+            _choice(told["choice"]),
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UnreadableArtifact(
@@ -103,10 +103,11 @@ def read_checkpoint(folder: Path, identity: str) -> State | None:
     return state
 
 
-def _by_shots(told: dict[str, Any] | None) -> ByShots | None:
+def _choice(told: dict[str, Any] | None) -> Choice | None:
     if told is None:
         return None
-    return ByShots(tuple(told["values"]), told["calls"], told["tokens"])
+    trained, start = (tuple(told[name]) for name in ("trained", "start"))
+    return Choice(told["questions"], trained, start, told["calls"], told["tokens"])
 
 
 def _parts(state: State) -> dict[str, Head | Gradient]:

@@ -160,15 +160,36 @@ def balanced(readings: Sequence[Reading], questions: Sequence[Question]) -> list
     Raises:
         InvalidInput: the questions offer different options.
     """
-    if not any(r.options is not None for r in readings):
-        return list(readings)
+    return levelled(readings, option_level(readings, questions))
+
+
+def option_level(
+    readings: Sequence[Reading], questions: Sequence[Question]
+) -> Float[np.ndarray, " options"] | None:
+    """The mean log-share of each option over these readings; None where no options were read.
+
+    Raises:
+        InvalidInput: the questions offer different options.
+    """
+    rows = [r.options for r in readings if r.options is not None]
+    if not rows:
+        return None
     if len({q.options for q in questions}) > 1:
         raise InvalidInput(
             "option_calibration='batch' needs questions that all offer the same options; use "
             "'content-free'"
         )
+    return log_softmax(np.array(rows), axis=1).mean(axis=0)
+
+
+def levelled(
+    readings: Sequence[Reading], level: Float[np.ndarray, " options"] | None
+) -> list[Reading]:
+    """Log-shares of the options less `level`."""
+    if level is None:
+        return list(readings)
     shares = log_softmax(np.array([r.options for r in readings]), axis=1)
-    return [Reading(options=tuple(row)) for row in (shares - shares.mean(axis=0)).tolist()]
+    return [Reading(options=tuple(row)) for row in (shares - level).tolist()]
 
 
 def wanted_for(settings: DURSettings, *, scores: bool) -> Wanted:

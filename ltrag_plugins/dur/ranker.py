@@ -121,7 +121,9 @@ class DURRanker:
             raise InvalidInput(f"sigma must lie in [0, 1], got {sigma}")
         if not len(candidates):
             return []
-        scores = softmax(self.head.scores(question, candidates))
+        # each vector once: a matrix product may round equal rows differently
+        distinct, places = np.unique(candidates, axis=0, return_inverse=True)
+        scores = softmax(self.head.scores(question, distinct)[places])
         # a score can be rounded to 0, which is no reason to lose a document
         kept = [i for i in top(scores, top_n or len(scores)) if scores[i] > sigma or sigma == 0]
         return [Ranked(int(i), float(scores[i])) for i in kept]

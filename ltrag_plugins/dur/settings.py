@@ -77,9 +77,10 @@ class DURSettings:
     """Of Adam (authors' code: 1e-4)."""
     pull: float = 0.0
     """Strength, at least 0, with which the head is pulled back to where it began."""
-    fit_shots: bool = True
-    """After training, ask the validation questions once more with the best 0, 1, ..., K shots, and
-    keep the number that served best; False: always K (paper)."""
+    held_out: float = 0.2
+    """Share of the validation questions that training does not see, 0 to below 1. After it, they
+    choose between the trained head and the one it began with, and the number of shots to answer
+    with. 0, or fewer than 10 questions: the trained head, with K shots (paper)."""
     seed: int = 0
     """Of the random head, the order of the questions and the draws."""
 
@@ -101,6 +102,8 @@ class DURSettings:
             own = field.name == "reward" and callable(value)
             if choices and value not in choices and not own:
                 raise InvalidInput(f"{field.name} must be one of {choices}, got {value!r}")
+        if not self.held_out < 1:
+            raise InvalidInput(f"held_out must be below 1, got {self.held_out!r}")
         if not 0 <= self.threshold <= 1:
             raise InvalidInput(f"threshold must lie in [0, 1], got {self.threshold!r}")
         if self.rungs == "last" and self.credit == "change":
@@ -135,7 +138,7 @@ class DURSettings:
             least_shots=None,
             budget=None,
             learning_rate=1e-4,
-            fit_shots=False,
+            held_out=0.0,
             seed=seed,
         )
 
@@ -167,7 +170,7 @@ class DURSettings:
             least_shots=None,
             budget=None,
             learning_rate=1e-4,
-            fit_shots=False,
+            held_out=0.0,
             seed=seed,
         )
 
@@ -181,6 +184,7 @@ _LEAST = {
     "pull": 0.0,
     "least_shots": 0.0,
     "budget": 0.0,
+    "held_out": 0.0,
 }
 _CHOICES = {
     "preselect": get_args(Preselect),

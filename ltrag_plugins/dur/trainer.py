@@ -8,16 +8,16 @@ from typing import final
 
 import numpy as np
 
-from ltrag_plugins.dur.amount import value_by_shots
 from ltrag_plugins.dur.checkpoint import read_checkpoint, run_identity, write_checkpoint
+from ltrag_plugins.dur.choosing import choice, learned_count, split_cases
 from ltrag_plugins.dur.feedback import wanted_for
-from ltrag_plugins.dur.head import initial_head
+from ltrag_plugins.dur.head import Head, initial_head
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.preselect import Preselector, text_of
 from ltrag_plugins.dur.prompts import Shot, checked_candidates
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import Batch, ByShots, Case, State, trained_batch
+from ltrag_plugins.dur.training import Batch, Case, Choice, Job, State, trained_batch
 from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
 from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
@@ -32,15 +32,14 @@ class TrainingResult:
     history: tuple[Batch, ...]
     stopped: str | None
     """Why it ended before its last epoch; None: it did not."""
-    by_shots: ByShots | None = None
-    """How the number of shots was chosen; None: `DURSettings.fit_shots` is off, or the run was
+    choice: Choice | None = None
+    """How head and number of shots were chosen; None: nothing was held out, or the run was
     stopped."""
 
     @property
     def calls(self) -> int:
-        """Prompts sent in all batches and for the number of shots, whether the model or its cache
-        answered."""
-        more = 0 if self.by_shots is None else self.by_shots.calls
+        """Prompts of all batches and of the choice, whether the model or its cache answered."""
+        more = 0 if self.choice is None else self.choice.calls
         return more + sum(batch.calls for batch in self.history)
 
 
@@ -103,40 +102,51 @@ class DURTrainer:
             sharpness=self.settings.sharpness,
             random=np.random.default_rng([self.settings.seed, 0]),
         )
-        state = State(start, Adam.start(start))
-        identity = run_identity(cases, self.settings, self.encoder, self.llm)
-        folder = None if checkpoint is None else Path(checkpoint)
-        if folder is not None:
-            state = read_checkpoint(folder, identity) or state
-        world, wanted = World(llm=self.llm), wanted_for(self.settings, scores=self._scores)
+        state, saved = State(start, Adam.start(start)), _Saved(None, "")
+        if checkpoint is not None:
+            identity = run_identity(cases, self.settings, self.encoder, self.llm)
+            saved = _Saved(Path(checkpoint), identity)
+            state = saved.read() or state
+        job = Job(
+            World(llm=self.llm),
+            self.settings,
+            wanted_for(self.settings, scores=self._scores),
+            start,
+            observers,
+        )
+        learned_from, held_out = split_cases(cases, self.settings)
         stopped = None
-        batches = -(-len(cases) // self.settings.batch_size)
         while state.epoch < self.settings.epochs:
             stopped = _spent(state.history, max_calls, max_tokens)
             if stopped is not None:
                 break
-            shuffle = np.random.default_rng([self.settings.seed, 3, state.epoch])
-            order = shuffle.permutation(len(cases))
-            first = state.batch * self.settings.batch_size
-            members = [cases[i] for i in order[first : first + self.settings.batch_size]]
-            state = trained_batch(state, members, world, self.settings, wanted, start, observers)
-            if state.batch == batches:
+            state = trained_batch(state, self._members(learned_from, state), job)
+            if state.batch == self.batches(len(cases)):
                 state = replace(state, epoch=state.epoch + 1, batch=0)
-            if folder is not None:
-                write_checkpoint(folder, state, identity)
+            saved.write(state)
             if on_batch is not None:
                 on_batch(state.history[-1])
-        shots = self.settings.shots
-        if self.settings.fit_shots and stopped is None:
-            found = state.by_shots
-            if found is None:
-                found = value_by_shots(cases, state.head, world, self.settings, wanted, observers)
-                state = replace(state, by_shots=found)
-                if folder is not None:
-                    write_checkpoint(folder, state, identity)
-            shots = found.best
-        ranker = DURRanker(state.head, self.encoder, self.settings, sigma=state.sigma, shots=shots)
-        return TrainingResult(ranker, state.history, stopped, state.by_shots)
+        if held_out and stopped is None and state.choice is None:
+            state = replace(state, choice=choice(held_out, state.head, job))
+            saved.write(state)
+        return self._result(state, start, stopped)
+
+    def batches(self, questions: int) -> int:
+        """How many batches an epoch has over so many validation questions."""
+        return -(-learned_count(questions, self.settings) // self.settings.batch_size)
+
+    def _members(self, cases: Sequence[Case], state: State) -> list[Case]:
+        shuffle = np.random.default_rng([self.settings.seed, 3, state.epoch])
+        order = shuffle.permutation(len(cases))
+        first = state.batch * self.settings.batch_size
+        return [cases[i] for i in order[first : first + self.settings.batch_size]]
+
+    def _result(self, state: State, start: Head, stopped: str | None) -> TrainingResult:
+        head, shots, found = state.head, self.settings.shots, state.choice
+        if found is not None:
+            head, shots = (start if found.head == "start" else head), found.shots
+        ranker = DURRanker(head, self.encoder, self.settings, sigma=state.sigma, shots=shots)
+        return TrainingResult(ranker, state.history, stopped, found)
 
     def _resolved(self, settings: DURSettings) -> DURSettings:
         """The settings with `reward` decided, if the model can serve them."""
@@ -194,6 +204,21 @@ class DURTrainer:
             Case(q, v, q.passages, vectors[[keys[text_of(p)] for p in q.passages]])
             for q, v in zip(validation, asked, strict=True)
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """Where a run is kept, and which run it is; nowhere, without a folder."""
+
+    folder: Path | None
+    identity: str
+
+    def read(self) -> State | None:
+        return None if self.folder is None else read_checkpoint(self.folder, self.identity)
+
+    def write(self, state: State) -> None:
+        if self.folder is not None:
+            write_checkpoint(self.folder, state, self.identity)
 
 
 def _check_question(i: int, question: Question) -> None:

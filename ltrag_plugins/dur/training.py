@@ -14,6 +14,7 @@ References:
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,8 +31,9 @@ from ltrag_plugins.dur.budget import (
 from ltrag_plugins.dur.feedback import (
     Reading,
     Wanted,
-    balanced,
     is_right,
+    levelled,
+    option_level,
     reading,
     reward,
 )
@@ -46,6 +48,7 @@ from ltrag_plugins.types import Question
 
 AT_ONCE = 128
 """Most prompts of one call to the model."""
+_LEAST_TO_LEVEL = 5  # questions; the mean of fewer says more of them than of the options
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,20 +94,30 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class ByShots:
-    """What the model's replies were worth by the number of shots, after training."""
+class Choice:
+    """What the model's replies were worth on held-out questions, after training."""
 
-    values: tuple[float, ...]
-    """Mean reward of the validation questions with the best 0, 1, ..., K shots."""
+    questions: int
+    """Held out: training did not see them."""
+    trained: tuple[float, ...]
+    """Mean reward with the best 0, 1, ..., K shots by the trained head."""
+    start: tuple[float, ...]
+    """The same by the head as it was before training."""
     calls: int
     """Prompts sent to find out."""
     tokens: int | None
     """Read and written; None: the model does not tell."""
 
     @property
-    def best(self) -> int:
-        """The number of shots, at least 1, with the largest value; of equal ones the smallest."""
-        return 1 + int(np.argmax(self.values[1:])) if len(self.values) > 1 else 1
+    def head(self) -> Literal["trained", "start"]:
+        """The head with the larger best value; the trained one where they are equal."""
+        return "start" if max(self.start[1:]) > max(self.trained[1:]) else "trained"
+
+    @property
+    def shots(self) -> int:
+        """The number of shots, at least 1, that served that head best; the least of equal ones."""
+        values = self.start if self.head == "start" else self.trained
+        return 1 + int(np.argmax(values[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,8 +130,20 @@ class State:
     epoch: int = 0
     batch: int = 0
     history: tuple[Batch, ...] = ()
-    by_shots: ByShots | None = None
+    choice: Choice | None = None
     """None until the last epoch is over."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """What stays the same through a run."""
+
+    world: World
+    settings: DURSettings
+    wanted: Wanted
+    start: Head
+    """The head before training, to which `DURSettings.pull` pulls back."""
+    observers: Sequence[Observer] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,23 +178,12 @@ def climb(
     return tuple(found)
 
 
-def trained_batch(
-    state: State,
-    cases: Sequence[Case],
-    world: World,
-    settings: DURSettings,
-    wanted: Wanted,
-    start: Head,
-    observers: Sequence[Observer] = (),
-) -> State:
-    """The state after one batch.
-
-    Args:
-        start: the head before training, to which `settings.pull` pulls back.
-    """
+def trained_batch(state: State, cases: Sequence[Case], job: Job) -> State:
+    """The state after one batch."""
+    world, settings, wanted = job.world, job.settings, job.wanted
     random = np.random.default_rng([settings.seed, 1, state.epoch, state.batch])
     counter = CostCounter()
-    watching = (*observers, counter)
+    watching = (*job.observers, counter)
     scores = [state.head.scores(case.vector, case.vectors) for case in cases]
     if settings.sigma == "immediate":
         ladders, sigma = _one_by_one(
@@ -193,8 +207,8 @@ def trained_batch(
     loss, gradient = _loss(state.head, ladders, _credits(rewards, settings), settings)
     if settings.pull:
         gradient = gradient + Gradient(
-            settings.pull * (state.head.weight - start.weight),
-            settings.pull * (state.head.bias - start.bias),
+            settings.pull * (state.head.weight - job.start.weight),
+            settings.pull * (state.head.bias - job.start.bias),
         )
     if settings.sigma == "batch":
         sigma = _batch_sigma(sigma, ladders)
@@ -206,7 +220,7 @@ def trained_batch(
         adam=adam,
         sigma=sigma,
         batch=state.batch + 1,
-        by_shots=None,
+        choice=None,
         history=(*state.history, record),
     )
 
@@ -263,14 +277,21 @@ def _batch_sigma(sigma: float, ladders: Sequence[_Ladder]) -> float:
 
 
 def _calibrated(ladders: list[_Ladder], settings: DURSettings) -> list[_Ladder]:
-    """The readings of each rung, less the batch's mean view of the options."""
+    """The readings of each rung, less the batch's mean view of the options.
+
+    A rung that only a few of the questions reach has no mean to speak of: it gets that of the
+    rung before.
+    """
     if settings.option_calibration != "batch":
         return ladders
     columns: list[list[Reading]] = [list(x.readings) for x in ladders]
+    level = None
     for j in range(max(map(len, columns))):
         here = [i for i, readings in enumerate(columns) if j < len(readings)]
-        level = balanced([columns[i][j] for i in here], [ladders[i].case.question for i in here])
-        for i, r in zip(here, level, strict=True):
+        read = [columns[i][j] for i in here]
+        if j == 0 or len(here) >= _LEAST_TO_LEVEL:
+            level = option_level(read, [ladders[i].case.question for i in here])
+        for i, r in zip(here, levelled(read, level), strict=True):
             columns[i][j] = r
     return [replace(x, readings=tuple(c)) for x, c in zip(ladders, columns, strict=True)]
 
