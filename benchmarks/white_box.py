@@ -1,16 +1,16 @@
 """GECE and every plain signal against "the direct answer fails", with the model's weights at hand.
 
 For each data set, two tables of AUROCs on `dev_test`, with the rank correlation with PopQA's page
-views. First, on `--limit` questions a split: every plain signal that a draft gives, and the gate
-that was fitted on `train`. Then, on the first `--gradients` of them, what costs gradients: GECE
-with the reference and its ablations, the gradient terms of the draft, and the gates again, fitted
-and judged on these alone. Usage:
+views. First, every plain signal that a draft gives, and the gate that was fitted on `train`. Then
+what costs gradients: GECE with the reference and its ablations, the gradient terms of the draft,
+and the gates again; with `--gradients` below `--limit` on the first questions alone. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FOLDER --few-shot
 
 Answers and gradient terms are kept in the cache folder, so a run that was stopped goes on. The
-first run of a model over three data sets takes about half an hour on two cores.
+first run of a model over three data sets takes about an hour on one core; `--gradients 0` spares
+most of it.
 """
 
 import argparse
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--model", default="embedded", help="'embedded', or a folder or hub name")
     parser.add_argument("--few-shot", action="store_true", help="for base models")
     parser.add_argument("--limit", type=int, default=500, help="questions per split")
-    parser.add_argument("--gradients", type=int, default=150, help="of these, with gradients")
+    parser.add_argument("--gradients", type=int, default=500, help="of these, with gradients")
     parser.add_argument("--data", default="popqa,triviaqa,nq_open")
     parser.add_argument("--cache", type=Path, default=Path("runs/white_box"))
     arguments = parser.parse_args()

@@ -1,18 +1,31 @@
-"""Token probabilities to one number: how sure was the model of what it wrote?
+"""How sure was the model of what it wrote? Token probabilities, or repeated answers, to one number.
 
-All functions take a `Generation` and raise `NoTokenProbabilities` when it has none. Sums
-stay in log space, so long answers do not underflow. A generation without a single token (the
-model ended at once) says nothing about certainty: it gets the least certain value. A
-log-probability under -20 counts as -20 (one in five hundred million): servers write -inf or
--9999 for tokens they have no number for, and one of those must not swamp a mean.
+**An uncertainty lies in [0, 1], and larger is less certain.** `estimate` gives it for one
+generation by the name of an estimator (`ESTIMATORS`), `measured` is a flow that asks for answers
+and estimates them, also by `"agreement"`: how far repeated samples agree, for models that give
+no probabilities. A blank answer says nothing and is the least certain there is, 1.
+
+The figures the estimators are made of come first. Their ranges and directions are their own: all
+take a `Generation` and raise `NoTokenProbabilities` when it has no probabilities. Sums stay in log
+space, so long answers do not underflow. A generation without a single token (the model ended at
+once) gets the least certain value. A log-probability under -20 counts as -20 (one in five hundred
+million): servers write -inf or -9999 for tokens they have no number for, and one of those must
+not swamp a mean.
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from ltrag_plugins.errors import InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.words import words
+
+AGREEMENT = "agreement"
+"""The estimator that reads no probabilities but asks again."""
 
 
 def checked_tokens(generation: Generation, model: str = "the model") -> tuple[Token, ...]:
@@ -25,7 +38,8 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
     if generation.tokens is None:
         raise NoTokenProbabilities(
             f"{model} gave no token probabilities for {generation.text[:40]!r}. Ask the provider "
-            "for them (ChatOpenAI: logprobs=True), or build the gate with tier='text'."
+            "for them (ChatOpenAI: logprobs=True), or read texts alone (gate: tier='text'; SGIC: "
+            "estimator='agreement')."
         )
     return tuple(checked_token(token, model) for token in generation.tokens)
 
@@ -89,6 +103,163 @@ def mean_margin(generation: Generation) -> float:
     tokens = checked_tokens(generation)
     return math.fsum(map(_margin, tokens)) / len(tokens) if tokens else 0.0
 
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An answer, and how uncertain the model was of it."""
+
+    generation: Generation
+    uncertainty: float
+    """In [0, 1]; larger is less certain."""
+    samples: tuple[Generation, ...] = ()
+    """What the model said when asked again; for the estimator "agreement"."""
+
+
+def estimate(generation: Generation, estimator: str = "product") -> float:
+    """The uncertainty of one answer, in [0, 1]; larger is less certain, 1 for a blank answer.
+
+    Raises:
+        InvalidInput: there is no such estimator, or it is "agreement", which needs samples.
+        NoTokenProbabilities: the answer came without what the estimator reads.
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    if estimator not in ESTIMATORS:
+        raise InvalidInput(
+            f"no estimator {estimator!r} reads one generation; there are {', '.join(ESTIMATORS)}. "
+            "For 'agreement' run the flow measured(...)."
+        )
+    if not generation.text.strip():
+        return 1.0
+    return min(1.0, max(0.0, ESTIMATORS[estimator](generation)))
+
+
+def measured(
+    *prompts: str,
+    estimator: str = "product",
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    samples: int = 5,
+    temperature: float = 0.7,
+    seed: int = 0,
+) -> Flow[list[Measured]]:
+    """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
+
+    All prompts go to the model in one request; "agreement" makes `samples` requests more, each
+    with all prompts.
+
+    Args:
+        samples, temperature, seed: of "agreement": how often each prompt is asked again, how
+            (above 0), and the seed of its first sample; the others count on from it.
+
+    Raises:
+        InvalidInput, NoTokenProbabilities, InvalidLogProbability: as `estimate`.
+    """
+    checked_estimator(estimator)
+    if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
+        raise InvalidInput(
+            f"agreement needs at least 1 sample at a temperature above 0, got {samples} at "
+            f"{temperature}"
+        )
+    drafts = yield from ask(*prompts, max_tokens=max_tokens, stop=stop)
+    if estimator != AGREEMENT:
+        return [Measured(draft, estimate(draft, estimator)) for draft in drafts]
+    again: list[list[Generation]] = []
+    for i in range(samples):
+        told = yield from ask(
+            *prompts, max_tokens=max_tokens, stop=stop, temperature=temperature, seed=seed + i
+        )
+        again.append(told)
+    return [
+        Measured(draft, disagreement(draft, said), said)
+        for draft, said in zip(drafts, zip(*again, strict=True), strict=True)
+    ]
+
+
+def calls_for(prompts: int, estimator: str, samples: int) -> int:
+    """Prompts that `measured` sends."""
+    return prompts * (1 + samples) if estimator == AGREEMENT else prompts
+
+
+def disagreement(answer: Generation, samples: Sequence[Generation]) -> float:
+    """One minus the mean word F1 of the samples with the answer, in [0, 1]; 1 for a blank answer.
+
+    Raises:
+        InvalidInput: there are no samples.
+
+    References:
+        Wang et al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning"; Lin et al.,
+        TMLR 2024, "Generating with Confidence" (lexical similarity of samples).
+    """
+    if not samples:
+        raise InvalidInput("agreement needs samples to hold the answer against; draw at least 1")
+    if not answer.text.strip():
+        return 1.0
+    return 1.0 - math.fsum(word_overlap(answer.text, s.text) for s in samples) / len(samples)
+
+
+def word_overlap(a: str, b: str) -> float:
+    """F1 of the words two texts share, in [0, 1]; texts without words are compared as they are."""
+    first, second = Counter(words(a)), Counter(words(b))
+    total = first.total() + second.total()
+    return 2 * (first & second).total() / total if total else float(a.strip() == b.strip())
+
+
+def checked_estimator(estimator: str) -> str:
+    """The name itself.
+
+    Raises:
+        InvalidInput: it names no estimator.
+    """
+    if estimator != AGREEMENT and estimator not in ESTIMATORS:
+        raise InvalidInput(
+            f"no estimator {estimator!r}; there are {', '.join(ESTIMATORS)} and {AGREEMENT}"
+        )
+    return estimator
+
+
+def _length_normalized(generation: Generation) -> float:
+    return -math.expm1(mean_logprob(generation))
+
+
+def _mean_logprob(generation: Generation) -> float:
+    return mean_logprob(generation) / _LEAST_LOGPROB
+
+
+def _mean_probability(generation: Generation) -> float:
+    return 1.0 - mean_probability(generation)
+
+
+def _least_token(generation: Generation) -> float:
+    return 1.0 - least_probability(generation)
+
+
+def _entropy_uncertainty(generation: Generation) -> float:
+    return -math.expm1(-mean_entropy(generation))
+
+
+def _margin_uncertainty(generation: Generation) -> float:
+    return 1.0 - mean_margin(generation)
+
+
+ESTIMATORS: Mapping[str, Callable[[Generation], float]] = {
+    "product": product_uncertainty,
+    "length_normalized": _length_normalized,
+    "mean_logprob": _mean_logprob,
+    "mean_probability": _mean_probability,
+    "least_token": _least_token,
+    "entropy": _entropy_uncertainty,
+    "margin": _margin_uncertainty,
+}
+"""By name, from a generation to its uncertainty.
+
+"product": one minus the product of the token probabilities (Chen et al., SGIC, eq. 1 and 3).
+"length_normalized": one minus their geometric mean (Malinin & Gales, ICLR 2021).
+"mean_logprob": the mean log-probability over -20, the least there is; it orders answers as
+"length_normalized" does, and spreads out the uncertain ones. "mean_probability": one minus their
+mean. "least_token": one minus the least of them. "entropy": 1 - exp(-H) of the mean entropy H of
+the next-token distributions. "margin": one minus the mean lead of the likeliest token over the
+next.
+"""
 
 _LEAST_LOGPROB = -20.0
 _MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common vocabulary

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ltrag_plugins.calibrator_fitting import cross_calibrated
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import (
@@ -15,7 +16,6 @@ from ltrag_plugins.gece import (
     gece_score,
 )
 from ltrag_plugins.gece.features import features
-from ltrag_plugins.gece.training import cross_calibrated
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.uncertainty import mean_probability

@@ -7,19 +7,17 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.features import Features
 from ltrag_plugins.gece.learners import members
 from ltrag_plugins.gece.training import (
     boosted_trees,
     boosting,
-    cross_calibrated,
-    fit_calibrator,
     fit_failure,
     fit_gain,
     logistic,
     stacked,
-    stratified,
 )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ltrag_plugins import artifacts
+from ltrag_plugins.calibrators import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import World
-from ltrag_plugins.gece.calibrators import Isotonic, Platt
 from ltrag_plugins.gece.fitted import FittedGate
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from ltrag_plugins.gece.calibrators import Calibrator
+from ltrag_plugins.calibrators import Calibrator
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.gece.learners import GainModel

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
+from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import CalibrationError, NoTokenProbabilities
 from ltrag_plugins.gece.choosing import fit_gain_scorer, fit_scorer
 from ltrag_plugins.gece.decision import Tier
@@ -23,7 +24,6 @@ from ltrag_plugins.gece.thresholds import (
     gated_accuracy,
     rate_threshold,
 )
-from ltrag_plugins.gece.training import cross_calibrated, fit_calibrator, stratified
 
 Scores = Float[np.ndarray, " questions"]
 

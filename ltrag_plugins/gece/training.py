@@ -11,18 +11,15 @@ pulled towards equal ones: with few questions an even mean is better than learne
 """
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import nnls
 from sklearn import config_context
 from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import StratifiedKFold
 
-from ltrag_plugins.gece.calibrators import Calibrator, Isotonic, Platt
+from ltrag_plugins.calibrator_fitting import stratified
 from ltrag_plugins.gece.features import Features
 from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, members
 from ltrag_plugins.metrics.calibration import auroc
@@ -164,43 +161,3 @@ def _mean_of(
 ) -> Linear:
     deviation = x.std(axis=0)
     return Linear(x.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0), weights, 0.0)
-
-
-def fit_calibrator(
-    scores: Float[np.ndarray, " rows"],
-    fails: Int[np.ndarray, " rows"],
-    method: Literal["platt", "isotonic"],
-    *,
-    logarithm: bool = False,
-) -> Calibrator:
-    """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
-    if method == "isotonic":
-        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
-        return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
-    x = np.log1p(scores) if logarithm else scores
-    line = logistic(x[:, None], fails, c=100.0, unit=False)
-    slope = float(line.weights[0] / line.scale[0])
-    return Platt(slope, line.intercept - slope * float(line.mean[0]), logarithm)
-
-
-def cross_calibrated(
-    scores: Float[np.ndarray, " rows"],
-    fails: Int[np.ndarray, " rows"],
-    method: Literal["platt", "isotonic"],
-    *,
-    logarithm: bool = False,
-    folds: int,
-    seed: int,
-) -> Float[np.ndarray, " rows"]:
-    """The probability of each score by a calibrator that was fitted without it."""
-    found = np.zeros(len(scores))
-    for train, test in stratified(fails, folds, seed).split(scores, fails):
-        calibrator = fit_calibrator(scores[train], fails[train], method, logarithm=logarithm)
-        found[test] = calibrator(scores[test])
-    return found
-
-
-def stratified(fails: Int[np.ndarray, " rows"], folds: int, seed: int) -> StratifiedKFold:
-    """Folds with the rarer outcome in every one; fewer than asked for if it is rarer than that."""
-    rarer = int(min(fails.sum(), len(fails) - fails.sum()))
-    return StratifiedKFold(min(folds, rarer), shuffle=True, random_state=seed)

@@ -1,4 +1,4 @@
-"""From a score to a probability; `training.fit_calibrator` fits these with scikit-learn."""
+"""From a score to a probability; `calibrator_fitting` fits these with scikit-learn."""
 
 from dataclasses import dataclass
 

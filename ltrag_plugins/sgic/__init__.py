@@ -1,0 +1,59 @@
+"""SGIC: how sure is the answer, and can another look mend it?
+
+References:
+    Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
+    from ltrag_plugins.sgic.answer import Round as Round
+    from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
+    from ltrag_plugins.sgic.artifact import Calibration as Calibration
+    from ltrag_plugins.sgic.calibrating import calibrate as calibrate
+    from ltrag_plugins.sgic.judging import Truth as Truth
+    from ltrag_plugins.sgic.prompts import STEPS as STEPS
+    from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
+    from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
+    from ltrag_plugins.sgic.scale import document_scores as document_scores
+    from ltrag_plugins.sgic.settings import SGICSettings as SGICSettings
+    from ltrag_plugins.sgic.wrongness import WrongnessCalibration as WrongnessCalibration
+
+_HOMES = {
+    "STEPS": "prompts",
+    "CalibratedAnswer": "answer",
+    "Calibration": "artifact",
+    "PromptTemplates": "prompts",
+    "Round": "answer",
+    "SGICSettings": "settings",
+    "ScoreScale": "scale",
+    "ScoredDocument": "answer",
+    "Truth": "judging",
+    "WrongnessCalibration": "wrongness",
+    "calibrate": "calibrating",
+    "document_scores": "scale",
+}
+
+__all__ = [
+    "STEPS",
+    "CalibratedAnswer",
+    "Calibration",
+    "PromptTemplates",
+    "Round",
+    "SGICSettings",
+    "ScoreScale",
+    "ScoredDocument",
+    "Truth",
+    "WrongnessCalibration",
+    "calibrate",
+    "document_scores",
+]
+
+
+def __getattr__(name: str) -> object:
+    # settings and answers need no scikit-learn, which the calibration brings
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

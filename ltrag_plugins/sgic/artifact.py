@@ -1,0 +1,74 @@
+"""A fitted scale on disk: `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle."""
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+from ltrag_plugins import artifacts
+from ltrag_plugins.calibrators import Isotonic, Platt
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.sgic.prompts import PromptTemplates
+from ltrag_plugins.sgic.scale import ScoreScale
+from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.sgic.wrongness import WrongnessCalibration
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What a fit hands to `calibrate`: settings, the scale of their estimator, and P(wrong).
+
+    Raises:
+        ArtifactMismatch: the parts do not belong together.
+    """
+
+    settings: SGICSettings
+    scale: ScoreScale
+    wrongness: WrongnessCalibration | None = None
+
+    def __post_init__(self) -> None:
+        self.scale.check(self.settings.estimator)
+        if self.wrongness is not None:
+            self.wrongness.check(self.scale)
+
+    def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
+        """Write it; an older one in the same folder is replaced file by file, JSON last.
+
+        Args:
+            llm: the model it was fitted on; its name is kept.
+        """
+        parts = {
+            "llm": llm.name,
+            "settings": self.settings,
+            "scale": self.scale,
+            "wrongness": self.wrongness,
+        }
+        artifacts.write(Path(folder), "sgic", parts, format=FORMAT)
+
+    @classmethod
+    def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
+        """Read one and hold it against the model it is to serve.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: fitted on another model.
+        """
+        try:
+            parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=FORMAT)
+            name, found = parts["llm"], cls(parts["settings"], parts["scale"], parts["wrongness"])
+        except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
+            raise UnreadableArtifact(
+                f"{folder} holds no readable calibration ({error}). Fit one again and save it."
+            ) from error
+        if name != llm.name:
+            raise ArtifactMismatch(
+                f"the calibration in {folder} was fitted on the model {name!r}, and is now given "
+                f"{llm.name!r}. Uncertainties of two models have different scales: pass that "
+                "model, or fit one for this."
+            )
+        return found
+
+
+_KINDS = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)

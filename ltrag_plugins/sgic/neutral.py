@@ -1,0 +1,69 @@
+"""Text from outside, made unable to pass for the prompt's own structure.
+
+Scores are computed and never read from text, so what a passage says about itself counts for
+nothing there; this module keeps it from looking like more than a passage to the model. It only
+ever inserts a character, or turns a colon into " -", so that a reader sees what was done:
+
+* chat-template control tokens are broken by spaces: ``<|im_end|>`` -> ``< |im_end| >``,
+  ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``;
+* the field labels of the prompt lose their colon: ``Round 1:`` -> ``Round 1 -``;
+* the mark of key documents is spelled out: ``<<<KEY>>>`` -> ``< < < K E Y > > >``.
+
+A passage is brought to one line first, so that nothing in it begins a line.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+# invisible characters must not hide a label; possessive, so that long runs take linear time
+_GAP = r"[\s\u200b-\u200f\u2060\ufeff]*+"
+_NAMES = (
+    r"s|bos|eos|pad|unk|mask|sep|cls|image|audio|think|sys|instruct|user|assistant|system|human|bot"
+    r"|extra_id_\d+|unused\d+|0x[0-9a-f]{2}|[a-z0-9]+(?:_[a-z0-9]+)+"
+)
+_CONTROL = (
+    (re.compile(r"<(?=[|｜])"), "< "),  # <|...|> of ChatML, Llama 3, Phi, Qwen; ｜ of DeepSeek
+    (re.compile(r"(?<=[|｜])>"), " >"),
+    (re.compile(rf"<(/?(?:{_NAMES}))>", re.IGNORECASE), r"< \1 >"),
+    (re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]"), r"[ \1 ]"),  # Mistral, Llama 2, BERT
+)
+_LABEL = re.compile(r"([^\W\d_][^\W\d_ ]*(?: [^\W\d_]+)*)(?: ?\[?\{(?:number|round)\}\]?)?\s*:")
+
+
+def one_line(text: str) -> str:
+    """The text with each run of white space, line breaks included, as one space."""
+    return " ".join(text.split())
+
+
+def neutral(text: str, templates: Iterable[str], mark: str = "") -> str:
+    """The text, unable to fake a control token, a field of the templates or the mark.
+
+    Args:
+        templates: those of the prompt; every run of words before a colon in them is a label.
+        mark: what stands before key documents; "" for none.
+    """
+    label, marks = _patterns(tuple(templates), mark)
+    if marks is not None:
+        text = marks.sub(lambda found: " ".join("".join(found[0].split())), text)
+    for pattern, broken in _CONTROL:
+        text = pattern.sub(broken, text)
+    return text if label is None else label.sub(lambda found: f"{found[1]} -", text)
+
+
+@lru_cache(maxsize=64)
+def _patterns(
+    templates: tuple[str, ...], mark: str
+) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    labels = {found[1] for template in templates for found in _LABEL.finditer(template)}
+    spelled = [_GAP.join(map(re.escape, label.split())) for label in sorted(labels)]
+    label = (
+        rf"(\b(?:{'|'.join(spelled)}){_GAP}[\[(]?{_GAP}\d*+{_GAP}[\])]?){_GAP}[:：]"
+        if spelled
+        else None
+    )
+    marks = r"\s*".join(map(re.escape, "".join(mark.split())))
+    return (
+        re.compile(label, re.IGNORECASE) if label else None,
+        re.compile(marks, re.IGNORECASE) if marks else None,
+    )

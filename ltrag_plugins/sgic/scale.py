@@ -1,0 +1,122 @@
+"""Uncertainties in [0, 1] to the scores, 0-100, that prompts show; larger is less certain.
+
+References:
+    Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
+from ltrag_plugins.sgic.answer import CalibratedAnswer
+
+NOISE = 1e-6
+"""Document uncertainties that differ by no more than this are equal: a model that computes in 32
+bits tells no finer, and eq. 3 would stretch its rounding errors over the whole scale."""
+_EDGE = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreScale:
+    r"""Eq. 2: 0 goes to 0, the mean to 50, 1 to 100, straight lines between.
+
+    .. math:: s(u) = 50 u / m \text{ for } u \le m, \quad 50 + 50 (u - m) / (1 - m) \text{ above}
+
+    The eq. 2 that the paper prints has 1 - m under both branches, which sends certain answers
+    below 0. Each round has a mean of its own, since uncertainty grows as earlier answers pile up
+    in the prompt (section 5.3); the last one serves all rounds after it.
+
+    Raises:
+        InvalidInput: there is no mean, or one does not lie inside (0, 1).
+    """
+
+    estimator: str
+    """Whose uncertainties the means are of."""
+    means: tuple[float, ...] = (0.5,)
+    """Mean uncertainty of the answers of round 0, 1, ..., each inside (0, 1)."""
+
+    def __post_init__(self) -> None:
+        if not self.means or not all(0 < mean < 1 for mean in self.means):
+            raise InvalidInput(f"a scale needs means inside (0, 1), got {self.means}")
+
+    @classmethod
+    def default(cls, estimator: str) -> Self:
+        """Without a fit: a mean of 0.5 in every round, so that a score is 100 times u."""
+        return cls(estimator)
+
+    @classmethod
+    def fit(cls, answers: Iterable[CalibratedAnswer]) -> Self:
+        """The mean uncertainty of each round.
+
+        Let the rounds run to their end for it (`certain_below=0, least_gain=None`): otherwise the
+        later means are of the harder questions alone.
+
+        Raises:
+            CalibrationError: there are no answers.
+            ArtifactMismatch: they are of different estimators.
+        """
+        answers = list(answers)
+        if not answers:
+            raise CalibrationError("a scale is fitted on answers; there are none")
+        if len(estimators := {answer.estimator for answer in answers}) > 1:
+            raise ArtifactMismatch(
+                f"these answers are of the estimators {', '.join(sorted(estimators))}; a scale is "
+                "of one. Fit one for each."
+            )
+        rounds = max(len(answer.trace) for answer in answers)
+        seen = [
+            [a.trace[n].uncertainty for a in answers if n < len(a.trace)] for n in range(rounds)
+        ]
+        means = (sum(values) / len(values) for values in seen)
+        return cls(answers[0].estimator, tuple(min(1 - _EDGE, max(_EDGE, m)) for m in means))
+
+    def score(self, uncertainty: float, round: int = 0) -> float:
+        """The score of an answer of that round, 0-100; larger is less certain.
+
+        Raises:
+            InvalidInput: the uncertainty is not in [0, 1], or the round is below 0.
+        """
+        if not 0 <= uncertainty <= 1:
+            raise InvalidInput(f"an uncertainty lies in [0, 1], got {uncertainty}")
+        if round < 0:
+            raise InvalidInput(f"rounds count from 0, got {round}")
+        mean = self.means[min(round, len(self.means) - 1)]
+        if uncertainty <= mean:
+            return 50 * (uncertainty / mean)
+        return 50 + 50 * ((uncertainty - mean) / (1 - mean))
+
+    def check(self, estimator: str) -> None:
+        """Refuse to serve another estimator.
+
+        Raises:
+            ArtifactMismatch: the means are of another one.
+        """
+        if estimator != self.estimator:
+            raise ArtifactMismatch(
+                f"this scale was fitted on the estimator {self.estimator!r}, and the settings name "
+                f"{estimator!r}. Fit one on its answers: ScoreScale.fit(answers)."
+            )
+
+
+def document_scores(uncertainties: Sequence[float]) -> tuple[float, ...]:
+    r"""Eq. 3: min-max within the question, 0-100; larger is less certain.
+
+    .. math:: s_i = 100 (u_i - \min u) / (\max u - \min u)
+
+    Where all are equal (or there is one) each gets 50; no document, no score.
+
+    Args:
+        uncertainties: any finite numbers, larger is less certain.
+
+    Raises:
+        InvalidInput: one is not finite.
+    """
+    if not all(abs(u) < float("inf") for u in uncertainties):
+        raise InvalidInput(f"document scores need finite numbers, got {list(uncertainties)}")
+    if not uncertainties:
+        return ()
+    least, most = min(uncertainties), max(uncertainties)
+    if most - least <= NOISE:
+        return (50.0,) * len(uncertainties)
+    return tuple(100 * ((u - least) / (most - least)) for u in uncertainties)

@@ -1,0 +1,164 @@
+"""What can be set about SGIC, and the presets."""
+
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Literal, Self, get_args
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.sgic.prompts import STEPS, PromptTemplates
+from ltrag_plugins.uncertainty import calls_for, checked_estimator
+
+Hints = Literal["none", "scores", "keys"]
+Earlier = Literal["none", "text", "scores"]
+Source = Literal["uncertainty", "encoder", "relevance", "oracle"]
+Choose = Literal["least uncertain", "last", "repeated"]
+Variant = Literal["documents", "scores", "answers"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGICSettings:
+    """How an answer is calibrated.
+
+    Raises:
+        InvalidInput: a value is out of its range, or two exclude each other.
+    """
+
+    rounds: int = 5
+    """K: most rounds after the first answer (paper: 5); 0: the first answer, measured."""
+    estimator: str = "product"
+    """Of answers and documents: a name of `uncertainty.ESTIMATORS` (paper: "product"), or
+    "agreement", which needs no token probabilities and `samples` calls more an answer."""
+    earlier: Earlier = "scores"
+    """How a round shows the earlier answers: not at all, as text, or with their scores."""
+    documents: Hints = "scores"
+    """What a round shows beside the documents: nothing, scores, or marks before `keys` of them."""
+    source: Source = "uncertainty"
+    """Where document scores come from: one answer per document (paper, eq. 3); the nearness of an
+    encoder's vectors; a relevance function (paper, table 6); or the truth, which also scores the
+    answers: for analysis alone (table 6, "oracle")."""
+    keys: int = 2
+    """Most documents that are marked, of those with scores under 50 (for documents="keys")."""
+    cut_to: int | None = None
+    """Show a round only this many documents, those with the lowest scores; None: all."""
+    score_documents: Literal["needed", "always"] = "needed"
+    """Score documents when a round shows or cuts by it, or for every question."""
+    certain_below: float = 20.0
+    """Stop once an answer's score, 0-100, is under this: a certain first answer is left alone.
+    0: never."""
+    least_gain: float | None = 0.0
+    """Stop when a round repeats the answer before it and lowers its score, 0-100, by no more than
+    this; None: never."""
+    choose: Choose = "least uncertain"
+    """Which round's answer to return. "repeated": the first that was given twice, for answers
+    without scores (paper, 4.3); the last where none was."""
+    document_words: int | None = 150
+    """Cut each document to this many words, at a sentence end (paper: 200 tokens); None: never."""
+    max_calls: int = 64
+    """Most prompts that a question may send to the model, answered or not."""
+    max_tokens: int | None = None
+    """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
+    A prompt is sent only if it stays within the bound at one token per byte, which no tokenizer
+    exceeds, plus `answer_tokens`."""
+    answer_tokens: int = 32
+    """Longest answer, in tokens."""
+    stop: tuple[str, ...] = ("\n",)
+    """An answer ends before the first of these."""
+    samples: int = 5
+    """How often each answer is asked for again, for the estimator "agreement"."""
+    temperature: float = 0.7
+    """Of those samples, above 0."""
+    on_error: Literal["raise", "best"] = "raise"
+    """When the model fails after the first answer: raise, or return the best answer so far with
+    the error beside it. Without a first answer it is always raised."""
+    keep_prompts: bool = False
+    """Whether the trace holds each round's prompt."""
+    templates: PromptTemplates = field(default_factory=PromptTemplates)
+    """The wording."""
+    seed: int = 0
+    """Of the samples and of oracle scores."""
+
+    def __post_init__(self) -> None:
+        checked_estimator(self.estimator)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise InvalidInput(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+        for name, least in _LEAST.items():
+            _whole(name, getattr(self, name), least)
+        for name in ("cut_to", "document_words", "max_tokens"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        if not 0 <= self.certain_below <= 100:
+            raise InvalidInput(f"certain_below must lie in [0, 100], got {self.certain_below!r}")
+        if self.least_gain is not None and not 0 <= self.least_gain <= 100:
+            raise InvalidInput(f"least_gain must lie in [0, 100] or be None, got {self.least_gain}")
+        if not 0 < self.temperature < float("inf"):
+            raise InvalidInput(f"temperature must be above 0, got {self.temperature!r}")
+        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+            raise InvalidInput(f"stop must be a tuple of strings, none empty, got {self.stop!r}")
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if calls_for(1, self.estimator, self.samples) > self.max_calls:
+            raise InvalidInput(
+                f"one answer with its {self.samples} samples takes more than max_calls="
+                f"{self.max_calls}; raise it, or lower samples"
+            )
+        if self.earlier != "none" or not self.rounds:
+            return
+        if self.documents == "none" and self.cut_to is None:
+            raise InvalidInput(
+                "with earlier='none' and documents='none' a round asks what was asked before; "
+                "set rounds=0, or give it something to look at"
+            )
+        if self.rounds > 1:
+            raise InvalidInput(
+                f"with earlier='none' all {self.rounds} rounds ask the same; set rounds=1"
+            )
+
+    @property
+    def scores_documents(self) -> bool:
+        """Whether a round needs the scores of documents."""
+        return self.documents != "none" or self.cut_to is not None
+
+    @classmethod
+    def paper(cls, variant: Variant = "documents", *, seed: int = 0) -> Self:
+        """The paper's loop: K = 5 rounds to the end, the least uncertain answer.
+
+        The paper calibrates "samples that require calibration" and names no threshold: here all
+        are. It is kept to reproduce the paper; the rounds are meant for a model that was tuned
+        for them (section 3.3).
+
+        Args:
+            variant: a row of table 5. "documents": scores of documents and answers, the full
+                form; "scores": of answers alone; "answers": earlier answers without scores, of
+                which the repeated one is taken.
+        """
+        return cls(
+            earlier="text" if variant == "answers" else "scores",
+            documents="scores" if variant == "documents" else "none",
+            choose="repeated" if variant == "answers" else "least uncertain",
+            certain_below=0.0,
+            least_gain=None,
+            seed=seed,
+        )
+
+    @classmethod
+    def steps(cls, *, seed: int = 0) -> Self:
+        """Reasoning steps in the place of documents, calibrated once (section 5.4, table 12)."""
+        return cls(rounds=1, templates=STEPS, seed=seed)
+
+
+def _whole(name: str, value: object, least: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+        raise InvalidInput(f"{name} must be a whole number, at least {least}, got {value!r}")
+
+
+_LEAST = {"rounds": 0, "keys": 1, "max_calls": 1, "answer_tokens": 1, "samples": 1}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "earlier": get_args(Earlier),
+    "documents": get_args(Hints),
+    "source": get_args(Source),
+    "score_documents": ("needed", "always"),
+    "choose": get_args(Choose),
+    "on_error": ("raise", "best"),
+}
