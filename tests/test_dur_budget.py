@@ -117,3 +117,8 @@ def test_the_budget_raises_sigma_until_the_batch_can_be_paid():
     told = bounded(0.0, [SCORES, SCORES], 5, least_mean=1.0, most_cost=6.0)
     assert counts(told, [SCORES, SCORES], 5) == [2, 2]
     assert told == 0.2
+
+
+def test_a_prompt_that_stands_alone_is_paid_for_alone():
+    told = bounded(0.0, [SCORES, SCORES], 5, least_mean=1.0, most_cost=6.0, last=True)
+    assert counts(told, [SCORES, SCORES], 5) == [3, 3]

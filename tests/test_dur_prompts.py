@@ -136,6 +136,11 @@ def test_passages_in_a_format_that_has_no_place_for_them_are_refused():
             FORMATS[name].prompt([Passage("They fly south.")], ASKED)
 
 
+def test_a_solved_example_in_a_format_that_hides_its_answer_is_refused():
+    with pytest.raises(InvalidInput, match=r"no \{answer\} of a solved example.*'Q-A'"):
+        FORMATS["passages"].prompt([Passage("They fly south."), SOUTH], ASKED)
+
+
 def test_a_question_with_more_options_than_letters_is_refused():
     many = replace(ASKED, options=tuple(f"option {i}" for i in range(27)))
     with pytest.raises(InvalidInput, match=r"27 options.*26"):

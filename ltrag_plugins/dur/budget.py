@@ -50,6 +50,7 @@ def bounded(
     *,
     least_mean: float | None,
     most_cost: float | None,
+    last: bool = False,
 ) -> float:
     """The threshold nearest to `sigma` that keeps within the bounds.
 
@@ -58,6 +59,7 @@ def bounded(
         most: K.
         least_mean: shots a question that are left on average; goes before `most_cost`.
         most_cost: shots in all prompts of the batch together.
+        last: whether only the last rung of each ladder is asked.
     """
     leading = [np.sort(row)[::-1][:most] for row in scores]
     levels = np.unique(np.concatenate([[0.0, sigma], *leading]))
@@ -65,9 +67,12 @@ def bounded(
     def counts(level: float) -> list[int]:
         return [int((row > level).sum()) for row in leading]
 
+    def cost(level: float) -> int:
+        return sum(ladder_cost(k, last=last) for k in counts(level))
+
     if most_cost is not None:
         # costs fall as the level rises
-        affordable = [x for x in levels if sum(map(ladder_cost, counts(x))) <= most_cost]
+        affordable = [x for x in levels if cost(x) <= most_cost]
         sigma = max(sigma, affordable[0]) if affordable else float(levels[-1])
     if least_mean is not None:
         reach = min(least_mean, np.mean(counts(0.0)))

@@ -65,8 +65,16 @@ class PromptFormat:
         """The shots in their order, then the question.
 
         Raises:
-            InvalidInput: a passage where the format has no {text}, or options beyond Z.
+            InvalidInput: a passage where the format has no {text}, a solved example where it has no
+                {answer}, or options beyond Z.
         """
+        if "answer" not in _named(self.shot, "shot") and any(
+            isinstance(s, Question) for s in shots
+        ):
+            raise InvalidInput(
+                "this prompt format shows no {answer} of a solved example; use format='Q-A', 'QO-A' "
+                "or 'SQO-A', or hand texts in as Passage"
+            )
         parts = [self.shot.format_map(self._fields(shot)) for shot in shots]
         return self.separator.join([*parts, self.query.format_map(self._fields(question))])
 

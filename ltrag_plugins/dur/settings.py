@@ -43,7 +43,7 @@ class DURSettings:
     """Take out what the model thinks of the options whatever the question: measured on a
     content-free question, or as the mean over a batch of questions."""
     initial: Literal["random", "encoder"] = "encoder"
-    """The head before training: random (paper), or ranking as the encoder does."""
+    """The head before training: random (paper), or ranking by the encoder's own vectors."""
     dim: int = 128
     """Rows of the head (authors' code: 128)."""
     sharpness: float = 1.0

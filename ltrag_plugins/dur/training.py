@@ -257,6 +257,7 @@ def _within(
         settings.shots,
         least_mean=settings.least_shots,
         most_cost=most,
+        last=settings.rungs == "last",
     )
 
 
