@@ -34,7 +34,7 @@ def rounds_in(prompt: str) -> list[str]:
 def model(
     rounds: list[Generation], alone: Callable[[str], Generation] = lambda _: said("x", 0.5)
 ) -> ScriptedLLM:
-    """Answers round n with `rounds[n]` (the last for all after it), and single documents with `alone`."""
+    """Answers round n with `rounds[n]` or the last of them, and single documents with `alone`."""
 
     def write(prompt: str) -> Generation:
         if documents_in(prompt) == 1 and not rounds_in(prompt):

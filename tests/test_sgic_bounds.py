@@ -34,7 +34,7 @@ class Contrary:
         self.sent: list[str] = []
         self.tokens = 0
 
-    def generate(self, prompts, *, max_tokens, stop, temperature, seed):
+    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
         replies = []
         for prompt in prompts:
             self.sent.append(prompt)
@@ -90,9 +90,8 @@ def test_limits_hold_for_any_settings_and_any_model(data):
     passages = [Passage(text) for text in draw(documents)]
     try:
         answer = run(calibrate(QUESTION, passages, settings=chosen), World(llm=llm))
-    except InvalidInput as error:
-        assert "max_tokens" in str(error)  # the first prompt does not fit
-        assert llm.sent == []
+    except InvalidInput:
+        assert llm.sent == []  # the first prompt does not fit
         answer = None
     except ModelFailed:
         assert chosen.on_error == "raise" or len(llm.sent) <= 1 + chosen.samples
@@ -123,8 +122,10 @@ def test_an_overlong_answer_does_not_swell_the_next_prompt():
     assert max(map(len, llm.prompts)) < 1500
 
 
-@pytest.mark.parametrize(("limit", "calls", "stop"), [(1, 1, "max_calls"), (4, 4, "max_calls"),
-                                                      (5, 5, "max_calls"), (7, 7, "rounds")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limit", "calls", "stop"),
+    [(1, 1, "max_calls"), (3, 3, "max_calls"), (5, 5, "max_calls"), (7, 7, "rounds")],
+)
 def test_the_limit_on_calls_is_met_exactly(limit, calls, stop):
     llm = model([said(t, 0.3) for t in "abcd"])
     answer = answered(llm, settings=SGICSettings(rounds=3, max_calls=limit))
@@ -164,6 +165,6 @@ def test_samples_count_as_calls():
 
 def test_a_first_prompt_that_may_cost_too_much_is_refused_before_it_is_sent():
     llm = model([said("a")])
-    with pytest.raises(InvalidInput, match="may cost .* tokens, more than max_tokens=50"):
+    with pytest.raises(InvalidInput, match=r"may cost \d+ tokens, more than max_tokens=50"):
         answered(llm, THREE, settings=SGICSettings(max_tokens=50))
     assert llm.prompts == []

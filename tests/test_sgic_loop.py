@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, Truth, calibrate
-from ltrag_plugins.types import Generation, Passage
+from ltrag_plugins.types import Generation, Passage, Token
 from tests.sgic_parts import (
     BAY,
     CASTLE,
@@ -78,7 +79,7 @@ def test_all_rounds_share_documents_and_question_as_their_beginning():
     upto = [p[: p.index("Round 1:")] for p in rounds]
     assert len(set(upto)) == 1
     assert QUESTION in upto[0]
-    assert all(a.removesuffix("Answer:") in b for a, b in zip(rounds, rounds[1:], strict=False))
+    assert all(a.removesuffix("Answer:") in b for a, b in pairwise(rounds))
 
 
 def test_without_document_scores_the_first_prompt_is_shared_too():
@@ -165,6 +166,15 @@ def test_documents_that_say_the_same_are_asked_about_once_and_both_scored():
     assert answer.calls == len(llm.prompts)
 
 
+def test_the_only_document_is_not_asked_about_again():
+    llm = ScriptedLLM(lambda p: said("a" if not rounds_in(p) else "b", 0.3))
+    answer = answered(llm, (CASTLE,), settings=SGICSettings(rounds=1))
+    assert (answer.calls, len(llm.prompts)) == (2, 2)
+    [document] = answer.documents
+    assert (document.answer, document.score) == ("a", 50.0)
+    assert document.uncertainty == pytest.approx(0.7)
+
+
 def test_many_questions_go_to_the_model_together():
     llm = model(UNSURE, by_document)
     flows = [calibrate(f"{QUESTION} {i}", THREE, settings=THREE_ROUNDS) for i in range(4)]
@@ -245,7 +255,7 @@ def test_oracle_scores_are_low_for_what_is_right_and_high_for_what_is_wrong():
     settings = SGICSettings(source="oracle", certain_below=0, rounds=2)
     llm = model([said("Fife", 0.9), said("east lothian", 0.1), said("Fife", 0.9)])
     answer = answered(llm, settings=settings, truth=truth)
-    good, *bad = [d.score for d in answer.documents]
+    good, *bad = [d.score for d in answer.documents if d.score is not None]
     assert 0 <= good <= 20
     assert all(80 <= score <= 100 for score in bad)
     assert [r.score <= 20 for r in answer.trace] == [False, True, False]
@@ -283,7 +293,7 @@ def test_agreement_serves_models_without_probabilities():
         name = "sampler"
         seeds: list = []  # noqa: RUF012
 
-        def generate(self, prompts, *, max_tokens, stop, temperature, seed):
+        def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
             assert (temperature > 0) == (seed is not None)
             self.seeds.append(seed)
             return [Generation(written[seed]) for _ in prompts]
@@ -305,9 +315,12 @@ def test_a_model_without_probabilities_is_refused_with_the_remedy():
 
 def test_a_blank_answer_is_the_least_certain_and_is_returned_only_if_all_are():
     blank = Generation("  ", (), prompt_tokens=7, completion_tokens=0)
-    answer = answered(model([blank, said("b", 1e-9), blank]), settings=SGICSettings(rounds=2))
-    assert [r.score for r in answer.trace] == pytest.approx([100, 100, 100])
-    assert answer.text == "b"
+    guess = Generation("bb", (Token("b", -20.0),) * 2, prompt_tokens=7, completion_tokens=2)
+    for how in ("least uncertain", "last"):
+        settings = SGICSettings(rounds=2, choose=how)
+        answer = answered(model([blank, guess, blank]), settings=settings)
+        assert [r.score for r in answer.trace] == [100, 100, 100]
+        assert answer.text == "bb"
     silent = answered(model([blank] * 6, lambda p: blank))
     assert (silent.text, silent.uncertainty, silent.stop) == ("", 1.0, "settled")
     assert [d.score for d in silent.documents] == [50.0] * 3
@@ -337,13 +350,14 @@ def test_the_last_answer_can_be_asked_for():
 
 def broken_at(call: int) -> ScriptedLLM:
     inner = model(UNSURE, by_document)
-    made = []
+    made: list[str] = []
 
     def write(prompt):
         made.append(prompt)
         if len(made) == call:
             raise ConnectionError("gone")
-        return inner._function(prompt)
+        [reply] = inner.generate([prompt])
+        return reply
 
     return ScriptedLLM(write)
 
@@ -373,7 +387,8 @@ def test_a_prompt_that_grew_too_long_is_such_an_error():
                 raise PromptTooLong("more than it reads")
             return [said("a", 0.5) for _ in prompts]
 
-    answer = answered(Short(), settings=SGICSettings(on_error="best"))
+    flow = calibrate(QUESTION, THREE, settings=SGICSettings(on_error="best"))
+    answer = run(flow, World(llm=Short()))
     assert (answer.text, answer.stop) == ("a", "error")
 
 
@@ -426,7 +441,7 @@ def test_passages_that_are_strings(passages, match):
 
 def test_a_scale_of_another_estimator():
     llm = model(UNSURE)
-    with pytest.raises(ArtifactMismatch, match="estimator 'entropy'.*'product'"):
+    with pytest.raises(ArtifactMismatch, match=r"estimator 'entropy'.*'product'"):
         answered(llm, scale=ScoreScale("entropy", (0.5,)))
     assert llm.prompts == []
 

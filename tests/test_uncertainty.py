@@ -7,8 +7,18 @@ from hypothesis import strategies as st
 from scipy.stats import entropy
 
 from ltrag_plugins import uncertainty
-from ltrag_plugins.errors import InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.uncertainty import (
+    ESTIMATORS,
+    Measured,
+    calls_for,
+    disagreement,
+    estimate,
+    measured,
+)
 
 OF_TOKENS = [
     uncertainty.mean_probability,
@@ -155,3 +165,123 @@ def test_a_generation_without_a_token_is_the_least_certain_there_is():
         assert figure(nothing) == 0.0
     assert uncertainty.mean_logprob(nothing) < uncertainty.mean_logprob(unsure)
     assert uncertainty.mean_entropy(nothing) > uncertainty.mean_entropy(unsure)
+
+
+def written(*tables: list[float], text: str = "a") -> Generation:
+    return Generation(text, distributed(*tables).tokens)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@given(st.lists(tables, min_size=1, max_size=6))
+def test_an_uncertainty_lies_between_zero_and_one(estimator, told):
+    assert 0 <= estimate(written(*told), estimator) <= 1
+
+
+@given(st.lists(tables, min_size=1, max_size=6))
+def test_each_estimator_is_its_formula_in_numpy(told):
+    p = np.array([max(table) for table in told])
+    second = np.array([sorted(table)[-2] for table in told])
+    h = np.mean([entropy(table) for table in told])
+    wanted = {
+        "product": 1 - p.prod(),
+        "length_normalized": 1 - p.prod() ** (1 / len(p)),
+        "mean_logprob": -np.log(p).mean() / 20,
+        "mean_probability": 1 - p.mean(),
+        "least_token": 1 - p.min(),
+        "entropy": 1 - np.exp(-h),
+        "margin": 1 - (p - second).mean(),
+    }
+    assert wanted.keys() == ESTIMATORS.keys()
+    for name, value in wanted.items():
+        assert estimate(written(*told), name) == pytest.approx(value, abs=1e-9)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
+def test_larger_is_less_certain(estimator, length, likeliest, less):
+    def table(first: float) -> list[float]:
+        return [first, (1 - first) * 0.6, (1 - first) * 0.4]
+
+    sure, unsure = ([table(first)] * length for first in (likeliest + less, likeliest))
+    assert estimate(written(*sure), estimator) <= estimate(written(*unsure), estimator)
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("tokens", [None, (), (Token(" ", -0.1),)])
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_a_blank_answer_is_the_least_certain_there_is(estimator, tokens, text):
+    assert estimate(Generation(text, tokens), estimator) == 1.0
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_an_answer_without_what_is_read_is_refused_with_the_remedy(estimator):
+    with pytest.raises(NoTokenProbabilities, match="estimator='agreement'"):
+        estimate(Generation("a"), estimator)
+    nan = Token("a", math.nan, entropy=math.nan, alternatives=(("a", math.nan),) * 2)
+    with pytest.raises(InvalidLogProbability):
+        estimate(Generation("a", (nan,)), estimator)
+
+
+@pytest.mark.parametrize("name", ["bert", "agreement", ""])
+def test_no_such_estimator(name):
+    with pytest.raises(InvalidInput, match="there are product, "):
+        estimate(generation(-0.1), name)
+
+
+def test_two_thousand_tokens_surprise_no_estimator():
+    long = Generation("a", generation(*[math.log(0.3)] * 2000).tokens)
+    assert estimate(long, "product") == 1.0
+    assert estimate(long, "length_normalized") == pytest.approx(0.7)
+    assert estimate(long, "least_token") == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("samples", "wanted"),
+    [
+        (["East Lothian"], 0.0),
+        (["east lothian."], 0.0),
+        (["Fife"], 1.0),
+        (["Lothian"], 1 - 2 * 1 / (2 + 1)),
+        (["East Lothian", "Fife", "Fife", "Fife"], 3 / 4),
+        ([""], 1.0),
+    ],
+)
+def test_agreement_is_the_word_f1_with_the_samples(samples, wanted):
+    found = disagreement(Generation("East Lothian"), [Generation(text) for text in samples])
+    assert found == pytest.approx(wanted)
+
+
+def test_agreement_on_nothing_is_no_certainty():
+    assert disagreement(Generation(" "), [Generation(" ")]) == 1.0
+    assert disagreement(Generation("?!"), [Generation("?!")]) == 0.0
+    with pytest.raises(InvalidInput, match="needs samples"):
+        disagreement(Generation("a"), [])
+
+
+def ask(*prompts: str, **told) -> tuple[list[Measured], ScriptedLLM]:
+    def write(prompt: str) -> Generation:
+        return Generation(prompt, (Token(prompt, math.log(0.25)),))
+
+    llm = ScriptedLLM(write)
+    return run(measured(*prompts, **told), World(llm=llm)), llm
+
+
+@pytest.mark.parametrize("samples", [1, 3])
+@pytest.mark.parametrize("estimator", ["product", "agreement"])
+def test_what_is_measured_costs_what_was_said(estimator, samples):
+    found, llm = ask("a", "b", "c", estimator=estimator, samples=samples)
+    assert len(llm.prompts) == calls_for(3, estimator, samples)
+    assert all(len(call) == 3 for call in llm.calls)
+    assert [one.generation.text for one in found] == ["a", "b", "c"]
+    assert [one.uncertainty for one in found] == [0.75 if estimator == "product" else 0.0] * 3
+    assert [len(one.samples) for one in found] == [samples * (estimator == "agreement")] * 3
+
+
+@pytest.mark.parametrize(
+    "told", [{"samples": 0}, {"temperature": 0.0}, {"temperature": math.nan}]
+)  # fmt: skip
+def test_agreement_without_samples_is_refused_before_anything_is_asked(told):
+    with pytest.raises(InvalidInput, match="at least 1 sample at a temperature above 0"):
+        ask("a", estimator="agreement", **told)
+    with pytest.raises(InvalidInput, match="no estimator 'bert'"):
+        ask("a", estimator="bert")

@@ -28,9 +28,9 @@ if TYPE_CHECKING:  # it brings scikit-learn
 def calibrate(
     question: str,
     passages: Sequence[Passage],
-    *,
     settings: SGICSettings | None = None,
     scale: ScoreScale | None = None,
+    *,
     wrongness: "WrongnessCalibration | None" = None,
     relevance: Relevance | None = None,
     truth: Truth | None = None,
@@ -60,11 +60,11 @@ def calibrate(
     settings, documents, notes = case.settings, case.documents, [*case.notes]
     trace = [(yield from case.answered((), documents))]
     stop, error = reason_to_stop(trace, settings), None
-    if not passages:
+    if not documents.texts:
         stop = stop or "no documents"
     try:
-        if passages and case.wants_scores(stop):
-            documents, left_out = yield from case.scored()
+        if documents.texts and case.wants_scores(stop):
+            documents, left_out = yield from case.scored(trace[0])
             if left_out and stop is None and settings.earlier == "none":
                 stop = left_out  # a round would ask what round 0 asked
             notes += _left_out(left_out, settings)

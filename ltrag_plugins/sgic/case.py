@@ -110,7 +110,7 @@ class Case:
             prompt if settings.keep_prompts else None,
         )
 
-    def scored(self) -> Flow[tuple[Documents, Stop | None]]:
+    def scored(self, first: Round) -> Flow[tuple[Documents, Stop | None]]:
         """The documents with their scores, or the limit for which they were left without."""
         settings, documents = self.settings, self.documents
         passages = [document.passage for document in documents.scored]
@@ -123,10 +123,13 @@ class Case:
             scores = true_document_scores(self.truth, self.question, settings.seed)
         else:
             prompts = [render(settings.templates, self.question, [d]) for d in documents.plain]
-            once = list(dict.fromkeys(prompts))
-            if left_out := self.budget.exceeded(once, and_calls=1):
-                return documents, left_out
-            answers = dict(zip(once, (yield from self._asked(once)), strict=True))
+            # the only document's answer is the first answer
+            answers = {self.prompt((), documents): Measured(first.generation, first.uncertainty)}
+            once = [prompt for prompt in dict.fromkeys(prompts) if prompt not in answers]
+            if once:
+                if left_out := self.budget.exceeded(once, and_calls=1):
+                    return documents, left_out
+                answers |= zip(once, (yield from self._asked(once)), strict=True)
             documents = _with_answers(documents, [answers[prompt] for prompt in prompts])
             scores = document_scores([answers[prompt].uncertainty for prompt in prompts])
         return documents.with_scores(scores, settings.cut_to), None

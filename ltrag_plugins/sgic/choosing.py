@@ -36,7 +36,7 @@ def repeated(trace: Sequence[Round]) -> Round | None:
 def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | None:
     """Why the answers so far need no further round; None if they do."""
     last = trace[-1]
-    if last.text and last.score < settings.certain_below:
+    if last.score < settings.certain_below:
         return "certain"
     if _settled(trace, settings):
         return "settled"

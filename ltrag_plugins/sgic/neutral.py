@@ -48,7 +48,7 @@ def neutral(text: str, templates: Iterable[str], mark: str = "") -> str:
         text = marks.sub(lambda found: " ".join("".join(found[0].split())), text)
     for pattern, broken in _CONTROL:
         text = pattern.sub(broken, text)
-    return text if label is None else label.sub(lambda found: f"{found[1]} -", text)
+    return text if label is None else label.sub(lambda found: f"{found[1].rstrip()} -", text)
 
 
 @lru_cache(maxsize=64)

@@ -26,7 +26,6 @@ _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
     "score": ({"score"}, {"score"}),
     "answer": ({"text", "score"}, {"round", "text", "score"}),
     "about_keys": (set(), {"mark"}),
-    "bare": ({"question"}, {"question"}),
 }
 
 
@@ -77,12 +76,17 @@ class PromptTemplates:
                     f"it names {sorted(named)}"
                 )
 
+        direct_prompt("", self.bare)  # raises where it has no place for the question
+
     def without_echo(self, answer: str) -> str:
         """An answer without the label before it and the score behind it, if it repeats them.
 
         Small models copy the form of the earlier answers. Nothing is read from what is removed.
         """
-        lead, tail = _spelled(self.answer.partition("{text}")[0]), _spelled(self.score)
+        lead = _spelled(self.answer.partition("{text}")[0])
+        before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
+        # the token limit may have cut the score short
+        tail = rf"{before}\s*\d*\s*(?:{after})?" if before else ""
         return re.sub(rf"^{lead}|{tail}$", "", answer.strip()).strip()
 
     def outside(self, text: str, *, lines: bool = False) -> str:

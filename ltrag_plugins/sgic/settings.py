@@ -53,7 +53,7 @@ class SGICSettings:
     without scores (paper, 4.3); the last where none was."""
     document_words: int | None = 150
     """Cut each document to this many words, at a sentence end (paper: 200 tokens); None: never."""
-    max_calls: int = 64
+    max_calls: int = 128
     """Most prompts that a question may send to the model, answered or not."""
     max_tokens: int | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.

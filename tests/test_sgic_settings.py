@@ -1,0 +1,162 @@
+"""Settings out of range, presets, cutting, prompts: what is refused and what is laid out."""
+
+import math
+import re
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.sgic import PromptTemplates, SGICSettings
+from ltrag_plugins.sgic.cutting import cut_to_words
+from ltrag_plugins.types import Passage
+from tests.sgic_parts import THREE, answered, model, said
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"rounds": -1}, "rounds must be a whole number, at least 0, got -1"),
+        ({"rounds": 2.5}, "rounds must be a whole number"),
+        ({"rounds": True}, "rounds must be a whole number"),
+        ({"keys": 0}, "keys must be a whole number, at least 1"),
+        ({"max_calls": 0}, "max_calls must be a whole number, at least 1"),
+        ({"max_tokens": 0}, "max_tokens must be a whole number, at least 1"),
+        ({"answer_tokens": 0}, "answer_tokens must be"),
+        ({"samples": 0}, "samples must be"),
+        ({"cut_to": 0}, "cut_to must be"),
+        ({"document_words": 0}, "document_words must be"),
+        ({"certain_below": 101}, r"certain_below must lie in \[0, 100\]"),
+        ({"certain_below": math.nan}, "certain_below must lie"),
+        ({"least_gain": -1}, "least_gain must lie"),
+        ({"temperature": 0}, "temperature must be above 0"),
+        ({"temperature": math.inf}, "temperature must be above 0"),
+        ({"estimator": "bert"}, "no estimator 'bert'; there are product, .*agreement"),
+        ({"source": "bm25"}, "source must be one of .*'encoder'"),
+        ({"documents": "marks"}, "documents must be one of"),
+        ({"earlier": "all"}, "earlier must be one of"),
+        ({"choose": "best"}, "choose must be one of"),
+        ({"on_error": "ignore"}, "on_error must be one of"),
+        ({"score_documents": "never"}, "score_documents must be one of"),
+        ({"stop": "\n"}, "stop must be a tuple"),
+        ({"stop": ("",)}, "stop must be a tuple"),
+        ({"earlier": "none", "documents": "none"}, "asks what was asked before"),
+        ({"earlier": "none", "rounds": 2}, "all 2 rounds ask the same"),
+        ({"estimator": "agreement", "samples": 5, "max_calls": 5}, "takes more than max_calls=5"),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(values, match):
+    with pytest.raises(InvalidInput, match=match):
+        SGICSettings(**values)
+
+
+def test_nothing_to_look_at_is_fine_where_nobody_looks_again():
+    assert SGICSettings(rounds=0, earlier="none", documents="none").rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("variant", "documents", "answers"),
+    [("documents", True, True), ("scores", False, True), ("answers", False, False)],
+)
+def test_the_rows_of_table_5(variant, documents, answers):
+    llm = model([said("a", 0.3), said("b", 0.3)])
+    settings = SGICSettings.paper(variant)
+    assert (settings.rounds, settings.estimator) == (5, "product")
+    answered(llm, settings=settings)
+    last = llm.prompts[-1].splitlines()
+    scored = [line.endswith(")") and "(Uncertainty Score: " in line for line in last]
+    assert [any(s for s, line in zip(scored, last, strict=True) if line.startswith(start))
+            for start in ("Document", "Round")] == [documents, answers]  # fmt: skip
+
+
+def test_each_setting_says_what_it_is():
+    import inspect
+
+    source = inspect.getsource(SGICSettings)
+    for field in fields(SGICSettings):
+        assert re.search(rf'\n    {field.name}: .*\n    """', source), field.name
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"layout": "{documents} {question}"}, "layout template must name"),
+        ({"document": "{text}"}, "document template must name"),
+        ({"document": "{key}{text}{score}{title}"}, "may name"),
+        ({"score": "certain"}, "score template must name"),
+        ({"answer": "{text"}, "answer template is malformed"),
+        ({"about_keys": "{key}"}, "about_keys template"),
+        ({"bare": "Answer:"}, "template must hold '{question}'"),
+    ],
+)
+def test_templates_that_lack_a_field(values, match):
+    with pytest.raises(InvalidInput, match=match):
+        PromptTemplates(**values)
+
+
+def test_the_whole_prompt_of_table_1():
+    llm = model([said("Lord High", 0.27), said("United States", 0.49), said("Yellowcraig", 0.9)])
+    answered(llm, settings=SGICSettings(rounds=2))
+    t = PromptTemplates()
+    assert llm.prompts[-1] == (
+        f"{t.instruction}{t.about_scores}\n\n"
+        "Document [1]: Castle: Dirleton Castle is a fortress in East Lothian. "
+        "(Uncertainty Score: 50)\n"
+        "Document [2]: Bay: Yellowcraig is a coastal area. (Uncertainty Score: 50)\n"
+        "Document [3]: North Berwick is a seaside town. (Uncertainty Score: 50)\n\n"
+        f"Question: Where is Dirleton Castle?\n{t.about_answers}\n"
+        "Previous Generated Answer:\n"
+        "Round 1: Lord High (Uncertainty Score: 73)\n"
+        "Round 2: United States (Uncertainty Score: 51)\n"
+        "Answer:"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "kept"),
+    [
+        ("One two. Three four. Five", None, "One two. Three four. Five"),
+        ("One two. Three four. Five", 5, "One two. Three four. Five"),
+        ("One two. Three four. Five", 4, "One two. Three four."),
+        ("One two. Three four. Five", 3, "One two."),
+        ("One two. Three four. Five", 1, "One"),
+        ('He said "no." Then left', 3, 'He said "no."'),
+        ("About 3.14 and more", 3, "About 3.14 and"),
+        ("x" * 50, 3, "x" * 30),
+        ("ab " + "x" * 50, 3, "ab"),
+        ("一二三四五六。七八九十一二三四五六", 1, "一二三四五六。"),
+        ("", 3, ""),
+    ],
+)
+def test_a_cut_ends_with_a_sentence_where_one_fits(text, words, kept):
+    assert cut_to_words(text, words).text == kept
+    assert cut_to_words(text, words).dropped == len(text) - len(kept)
+
+
+@given(st.text(alphabet="ab. !\"。", max_size=80).map(lambda t: " ".join(t.split())),
+       st.integers(1, 8))  # fmt: skip
+def test_a_cut_is_a_beginning_within_its_budget(text, words):
+    cut = cut_to_words(text, words)
+    assert text.startswith(cut.text)
+    assert len(cut.text.split()) <= words
+    assert len(cut.text) <= 10 * words
+    assert bool(cut.text) == bool(text)
+    if len(text.split()) <= words and len(text) <= 10 * words:
+        assert cut.text == text
+
+
+def test_what_was_cut_is_said():
+    long = Passage("A sentence of words. " * 100, title="Long")
+    llm = model([said("a", 0.9)])
+    answer = answered(llm, (long, *THREE), settings=SGICSettings(document_words=50))
+    assert answer.notes == ("1 of 4 documents were cut to 50 words",)
+    whole = "Long: " + " ".join(("A sentence of words. " * 100).split())
+    line = llm.prompts[0].splitlines()[2]
+    assert line.startswith("Document [1]: Long: A sentence of words. A")
+    assert line.endswith(" of words.")
+    assert len(line.split()) <= 52
+    assert answer.documents[0].dropped == len(whole) - len(line.removeprefix("Document [1]: "))
+    assert [d.dropped for d in answer.documents[1:]] == [0, 0, 0]
