@@ -55,7 +55,7 @@ class MissingReferences(InvalidInput):
 
 
 class CalibrationError(InvalidInput):
-    """A gate cannot be fitted on these questions."""
+    """Nothing can be fitted on these questions."""
 
 
 class ModelError(LtragError):

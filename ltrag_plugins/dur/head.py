@@ -83,8 +83,9 @@ def initial_head(
 
     "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
     encoder's dimension. "encoder" ranks by the dot products of the encoder's own vectors, less
-    their mean: W maps onto the `dim` directions in which the vectors vary most, b takes out their mean, and the scores are
-    scaled so that those of a text with the others have the standard deviation `sharpness`.
+    their mean: W maps onto the `dim` directions in which the vectors vary most, b takes out their
+    mean, and the scores are scaled so that those of a text with the others have the standard
+    deviation `sharpness`.
 
     Raises:
         InvalidInput: fewer than two different vectors where "encoder" is asked for.

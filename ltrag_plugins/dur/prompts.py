@@ -72,8 +72,8 @@ class PromptFormat:
             isinstance(s, Question) for s in shots
         ):
             raise InvalidInput(
-                "this prompt format shows no {answer} of a solved example; use format='Q-A', 'QO-A' "
-                "or 'SQO-A', or hand texts in as Passage"
+                "this prompt format shows no {answer} of a solved example; use format='Q-A', "
+                "'QO-A' or 'SQO-A', or hand texts in as Passage"
             )
         parts = [self.shot.format_map(self._fields(shot)) for shot in shots]
         return self.separator.join([*parts, self.query.format_map(self._fields(question))])

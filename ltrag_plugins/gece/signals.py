@@ -6,7 +6,6 @@ fitted gate, and each can be a gate by itself (`GECESettings(scorer="product")`)
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -18,7 +17,6 @@ from ltrag_plugins.errors import CalibrationError, NeedsGradients
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.frequency import WordFrequencies
 from ltrag_plugins.types import Generation, GradientAgreement
-from ltrag_plugins.words import words
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,13 +52,8 @@ def disagreement(draft: Generation, samples: tuple[Generation, ...]) -> float:
         raise CalibrationError(
             "disagreement needs sampled drafts; set GECESettings(samples=3) or more"
         )
-    return 1.0 - math.fsum(_overlap(draft.text, s.text) for s in samples) / len(samples)
-
-
-def _overlap(a: str, b: str) -> float:
-    first, second = Counter(words(a)), Counter(words(b))
-    total = first.total() + second.total()
-    return 2 * (first & second).total() / total if total else 1.0
+    shared = (uncertainty.word_overlap(draft.text, s.text) for s in samples)
+    return 1.0 - math.fsum(shared) / len(samples)
 
 
 def _dot(evidence: Evidence, _: WordFrequencies) -> float:
