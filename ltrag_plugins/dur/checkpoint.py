@@ -25,7 +25,7 @@ from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.types import Question
 
-FORMAT = 2
+FORMAT = 3
 _FILE = "checkpoint.safetensors"
 
 
@@ -107,7 +107,7 @@ def _choice(told: dict[str, Any] | None) -> Choice | None:
     if told is None:
         return None
     trained, start = (tuple(told[name]) for name in ("trained", "start"))
-    return Choice(told["questions"], trained, start, told["calls"], told["tokens"])
+    return Choice(told["questions"], trained, start, told["error"], told["calls"], told["tokens"])
 
 
 def _parts(state: State) -> dict[str, Head | Gradient]:

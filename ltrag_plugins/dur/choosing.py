@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
 from ltrag_plugins.dur.feedback import Reading, balanced, log_p_gold, reward
 from ltrag_plugins.dur.head import Head
@@ -47,11 +48,19 @@ def choice(cases: Sequence[Case], trained: Head, job: Job) -> Choice:
     by_trained = _by_shots(cases, trained, watching)
     # where no batch was trained they are one and the same
     by_start = by_trained if trained is job.start else _by_shots(cases, job.start, watching)
-    return Choice(len(cases), by_trained, by_start, counter.cost.calls, all_tokens(counter.cost))
+    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (by_trained, by_start)]
+    return Choice(
+        questions=len(cases),
+        trained=tuple(by_trained.mean(axis=1).tolist()),
+        start=tuple(by_start.mean(axis=1).tolist()),
+        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(cases))),
+        calls=counter.cost.calls,
+        tokens=all_tokens(counter.cost),
+    )
 
 
-def _by_shots(cases: Sequence[Case], head: Head, job: Job) -> tuple[float, ...]:
-    """What the model's replies are worth with the best 0, 1, ..., K shots: means over the cases.
+def _by_shots(cases: Sequence[Case], head: Head, job: Job) -> Float[np.ndarray, "counts questions"]:
+    """What the model's reply to each case is worth with the best 0, 1, ..., K shots.
 
     By the reward of the settings; "log_p_gold" counts as the probability itself here, as a single
     hopeless question would outweigh many others in a mean of logarithms.
@@ -68,9 +77,8 @@ def _by_shots(cases: Sequence[Case], head: Head, job: Job) -> tuple[float, ...]:
         questions = [c.question for c in cases]
         if settings.option_calibration == "batch":
             readings = balanced(readings, questions)
-        worth = [_worth(r, q, settings) for r, q in zip(readings, questions, strict=True)]
-        values.append(float(np.mean(worth)))
-    return tuple(values)
+        values.append([_worth(r, q, settings) for r, q in zip(readings, questions, strict=True)])
+    return np.array(values)
 
 
 def _worth(found: Reading, question: Question, settings: DURSettings) -> float:

@@ -79,8 +79,9 @@ class DURSettings:
     """Strength, at least 0, with which the head is pulled back to where it began."""
     held_out: float = 0.2
     """Share of the validation questions that training does not see, 0 to below 1. After it, they
-    choose between the trained head and the one it began with, and the number of shots to answer
-    with. 0, or fewer than 10 questions: the trained head, with K shots (paper)."""
+    choose the number of shots to answer with, and the head: the trained one, unless the one that
+    it began with is better by more than the standard error. 0, or fewer than 10 questions: the
+    trained head, with K shots (paper)."""
     seed: int = 0
     """Of the random head, the order of the questions and the draws."""
 

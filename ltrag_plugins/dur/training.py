@@ -103,6 +103,8 @@ class Choice:
     """Mean reward with the best 0, 1, ..., K shots by the trained head."""
     start: tuple[float, ...]
     """The same by the head as it was before training."""
+    error: float
+    """Standard error, over the questions, of the difference between the best of both."""
     calls: int
     """Prompts sent to find out."""
     tokens: int | None
@@ -110,8 +112,9 @@ class Choice:
 
     @property
     def head(self) -> Literal["trained", "start"]:
-        """The head with the larger best value; the trained one where they are equal."""
-        return "start" if max(self.start[1:]) > max(self.trained[1:]) else "trained"
+        """The trained one, unless the one before was better by more than the standard error."""
+        lost = max(self.start[1:]) - max(self.trained[1:])
+        return "start" if lost > self.error else "trained"
 
     @property
     def shots(self) -> int:
