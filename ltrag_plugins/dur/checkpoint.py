@@ -106,8 +106,14 @@ def read_checkpoint(folder: Path, identity: str) -> State | None:
 def _choice(told: dict[str, Any] | None) -> Choice | None:
     if told is None:
         return None
-    trained, start = (tuple(told[name]) for name in ("trained", "start"))
-    return Choice(told["questions"], trained, start, told["error"], told["calls"], told["tokens"])
+    values = {name: tuple(told[name]) for name in ("trained", "start", "everywhere")}
+    return Choice(
+        questions=told["questions"],
+        error=told["error"],
+        calls=told["calls"],
+        tokens=told["tokens"],
+        **values,
+    )
 
 
 def _parts(state: State) -> dict[str, Head | Gradient]:

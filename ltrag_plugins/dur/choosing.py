@@ -1,7 +1,8 @@
 """Whether to answer with the head as it was trained or as it began, and with how many shots.
 
 A head can learn what is true of its training questions alone, and a small model often does better
-with one or two shots than with five. Both are found out on questions that training did not see.
+with one or two shots than with five. The first is found out on questions that training did not
+see, which are enough to notice a loss; the second, a smaller matter, takes all questions.
 """
 
 import math
@@ -41,19 +42,23 @@ def split_cases(
     return [cases[i] for i in order[:count]], [cases[i] for i in order[count:]]
 
 
-def choice(cases: Sequence[Case], trained: Head, job: Job) -> Choice:
-    """What the trained head and the one before are worth on the cases, by the number of shots."""
+def choice(
+    learned_from: Sequence[Case], held_out: Sequence[Case], trained: Head, job: Job
+) -> Choice:
+    """What the trained head and the one before are worth, by the number of shots."""
     counter = CostCounter()
     watching = replace(job, observers=[*job.observers, counter])
-    by_trained = _by_shots(cases, trained, watching)
+    by_trained = _by_shots([*learned_from, *held_out], trained, watching)
+    unseen = by_trained[:, len(learned_from) :]
     # where no batch was trained they are one and the same
-    by_start = by_trained if trained is job.start else _by_shots(cases, job.start, watching)
-    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (by_trained, by_start)]
+    by_start = unseen if trained is job.start else _by_shots(held_out, job.start, watching)
+    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
     return Choice(
-        questions=len(cases),
-        trained=tuple(by_trained.mean(axis=1).tolist()),
+        questions=len(held_out),
+        trained=tuple(unseen.mean(axis=1).tolist()),
         start=tuple(by_start.mean(axis=1).tolist()),
-        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(cases))),
+        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
+        everywhere=tuple(by_trained.mean(axis=1).tolist()),
         calls=counter.cost.calls,
         tokens=all_tokens(counter.cost),
     )

@@ -78,10 +78,10 @@ class DURSettings:
     pull: float = 0.0
     """Strength, at least 0, with which the head is pulled back to where it began."""
     held_out: float = 0.2
-    """Share of the validation questions that training does not see, 0 to below 1. After it, they
-    choose the number of shots to answer with, and the head: the trained one, unless the one that
-    it began with is better by more than the standard error. 0, or fewer than 10 questions: the
-    trained head, with K shots (paper)."""
+    """Share of the validation questions that training does not see, 0 to below 1. After it, the
+    trained head is kept unless the one that it began with is better on these by more than the
+    standard error, and the number of shots to answer with is the one that served all questions
+    best. 0, or fewer than 10 held out: the trained head, with K shots (paper)."""
     seed: int = 0
     """Of the random head, the order of the questions and the draws."""
 

@@ -127,7 +127,7 @@ class DURTrainer:
             if on_batch is not None:
                 on_batch(state.history[-1])
         if held_out and stopped is None and state.choice is None:
-            state = replace(state, choice=choice(held_out, state.head, job))
+            state = replace(state, choice=choice(learned_from, held_out, state.head, job))
             saved.write(state)
         return self._result(state, start, stopped)
 

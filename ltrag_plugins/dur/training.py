@@ -95,7 +95,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the model's replies were worth on held-out questions, after training."""
+    """What the model's replies were worth after training, and what follows from it."""
 
     questions: int
     """Held out: training did not see them."""
@@ -105,6 +105,8 @@ class Choice:
     """The same by the head as it was before training."""
     error: float
     """Standard error, over the questions, of the difference between the best of both."""
+    everywhere: tuple[float, ...]
+    """As `trained`, over all questions, also those that were trained on."""
     calls: int
     """Prompts sent to find out."""
     tokens: int | None
@@ -118,8 +120,11 @@ class Choice:
 
     @property
     def shots(self) -> int:
-        """The number of shots, at least 1, that served that head best; the least of equal ones."""
-        values = self.start if self.head == "start" else self.trained
+        """The number of shots, at least 1, that served that head best; the least of equal ones.
+
+        Over all questions; for the head before training, over the held-out ones.
+        """
+        values = self.start if self.head == "start" else self.everywhere
         return 1 + int(np.argmax(values[1:]))
 
 
