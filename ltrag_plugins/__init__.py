@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ltrag_plugins.langchain import GECERouter as GECERouter
+    from ltrag_plugins.langchain import SGICCalibrator as SGICCalibrator
     from ltrag_plugins.llama_index import DURReranker as DURReranker
 
-__all__ = ["DURReranker", "GECERouter"]
+__all__ = ["DURReranker", "GECERouter", "SGICCalibrator"]
 
-_HOMES = {"DURReranker": "ltrag_plugins.llama_index", "GECERouter": "ltrag_plugins.langchain"}
+_HOMES = {
+    "DURReranker": "ltrag_plugins.llama_index",
+    "GECERouter": "ltrag_plugins.langchain",
+    "SGICCalibrator": "ltrag_plugins.langchain",
+}
 
 
 def __getattr__(name: str) -> object:

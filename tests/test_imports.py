@@ -48,15 +48,16 @@ def test_importing_the_package_loads_no_framework_and_no_model_library():
 
 def test_its_components_can_be_seen_without_loading_them():
     told = python("import ltrag_plugins; print(*dir(ltrag_plugins))")
-    assert told == "DURReranker GECERouter"
+    assert told == "DURReranker GECERouter SGICCalibrator"
 
 
-def test_the_top_level_router_is_langchains_and_is_loaded_when_touched():
+@pytest.mark.parametrize("name", ["GECERouter", "SGICCalibrator"])
+def test_some_at_the_top_level_are_langchains_and_are_loaded_when_touched(name):
     told = python(
-        """
+        f"""
         import ltrag_plugins
-        from ltrag_plugins.langchain import GECERouter
-        assert ltrag_plugins.GECERouter is GECERouter
+        from ltrag_plugins.langchain import {name}
+        assert ltrag_plugins.{name} is {name}
         print("llama_index" in sys.modules)
         """
     )
@@ -91,15 +92,17 @@ def test_what_the_package_does_not_have_is_an_attribute_error():
 ROOMS = {
     "langchain": (
         "GECERouter, GECERetriever, gece_edge, LangChainLLM, LangChainRetriever, DURReranker, "
-        "DURExampleSelector",
+        "DURExampleSelector, SGICCalibrator",
         LLAMA_INDEX,
     ),
     "llama_index": (
-        "GECERouter, GECERetriever, GECESelector, LlamaIndexLLM, LlamaIndexRetriever, DURReranker",
+        "GECERouter, GECERetriever, GECESelector, LlamaIndexLLM, LlamaIndexRetriever, DURReranker, "
+        "SGICCalibrator, SGICEvaluator",
         LANGCHAIN,
     ),
     "dur": ("DURRanker, DURSettings, DURTrainer", LANGCHAIN + LLAMA_INDEX),
     "gece": ("GECEGate, GECESettings, Decision, routed", LANGCHAIN + LLAMA_INDEX),
+    "sgic": ("calibrate, fit, SGICSettings, ScoreScale", LANGCHAIN + LLAMA_INDEX),
     "flow": ("run, arun, run_many, World, ask, fetch, embed, agree", LANGCHAIN + LLAMA_INDEX),
     "metrics": ("", LANGCHAIN + LLAMA_INDEX),
     "retrieval.bm25": ("", LANGCHAIN + LLAMA_INDEX),

@@ -15,7 +15,16 @@ Write flows with the typed helpers, which keep the type checker's eyes open::
     run(brief("who wrote Emma?"), World(llm=llm, retriever=retriever))
 """
 
-from ltrag_plugins.flow.drivers import Observer, Step, arun, run, run_many
+from ltrag_plugins.flow.drivers import (
+    Observer,
+    Returned,
+    Step,
+    arun,
+    arun_steps,
+    run,
+    run_many,
+    run_steps,
+)
 from ltrag_plugins.flow.requests import (
     Agree,
     Ask,
@@ -40,15 +49,18 @@ __all__ = [
     "Flow",
     "Observer",
     "Request",
+    "Returned",
     "Score",
     "Step",
     "World",
     "agree",
     "arun",
+    "arun_steps",
     "ask",
     "embed",
     "fetch",
     "run",
     "run_many",
+    "run_steps",
     "score",
 ]

@@ -1,10 +1,10 @@
-"""The three drivers: alone, on an event loop, side by side."""
+"""The drivers: alone, on an event loop, side by side; alone also step by step."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow.requests import Flow, Request, merge
@@ -60,6 +60,43 @@ async def arun(flow: Flow[T], world: World, *, observers: Iterable[Observer] = (
         while not isinstance(step, _Done):
             step = _resumed(flow, await _aobserved(step, world, observers))
         return step.value
+
+
+@dataclass(frozen=True, slots=True)
+class Returned(Generic[T]):
+    """The last thing a flow that is run step by step gives: its answer."""
+
+    value: T
+
+
+def run_steps(
+    flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()
+) -> Generator[Returned[T] | None, None, None]:
+    """As `run`, pausing: None each time the flow took in a reply, its answer at the end.
+
+    For callers that pass on what a flow tells them while it runs. Closing the iterator closes
+    the flow.
+    """
+    observers = tuple(observers)
+    with closing(flow):
+        step = _first(flow)
+        while not isinstance(step, _Done):
+            step = _resumed(flow, _observed(step, world, observers))
+            yield None
+        yield Returned(step.value)
+
+
+async def arun_steps(
+    flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()
+) -> AsyncGenerator[Returned[T] | None, None]:
+    """As `run_steps`, on an event loop; see `arun`. Close it (`aclosing`) when leaving early."""
+    observers = tuple(observers)
+    with closing(flow):
+        step = _first(flow)
+        while not isinstance(step, _Done):
+            step = _resumed(flow, await _aobserved(step, world, observers))
+            yield None
+        yield Returned(step.value)
 
 
 @overload

@@ -24,6 +24,7 @@ from ltrag_plugins.langchain.passage_retriever import PassageRetriever
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.router import GECERouter
 from ltrag_plugins.langchain.settings import AskSettings, set_fields
+from ltrag_plugins.langchain.sgic_calibrator import SGICCalibrator
 
 __all__ = [
     "AskSettings",
@@ -36,6 +37,7 @@ __all__ = [
     "LangChainRetriever",
     "LtragLLM",
     "PassageRetriever",
+    "SGICCalibrator",
     "document_of",
     "gece_edge",
     "passage_of",

@@ -24,6 +24,8 @@ from ltrag_plugins.llama_index.nodes import node_of, passage_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
 from ltrag_plugins.llama_index.router import GECERouter
 from ltrag_plugins.llama_index.selector import GECESelector
+from ltrag_plugins.llama_index.sgic_calibrator import SGICCalibrator
+from ltrag_plugins.llama_index.sgic_evaluator import SGICEvaluator
 
 __all__ = [
     "DURReranker",
@@ -36,6 +38,8 @@ __all__ = [
     "LlamaIndexRetriever",
     "LtragLLM",
     "PassageRetriever",
+    "SGICCalibrator",
+    "SGICEvaluator",
     "node_of",
     "passage_of",
 ]

@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
     from ltrag_plugins.sgic.artifact import Calibration as Calibration
     from ltrag_plugins.sgic.calibrating import calibrate as calibrate
+    from ltrag_plugins.sgic.fitting import fit as fit
     from ltrag_plugins.sgic.judging import Truth as Truth
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
     from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
+    from ltrag_plugins.sgic.report import FitReport as FitReport
+    from ltrag_plugins.sgic.report import VariantFigures as VariantFigures
+    from ltrag_plugins.sgic.samples import sampled as sampled
     from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
     from ltrag_plugins.sgic.scale import document_scores as document_scores
     from ltrag_plugins.sgic.settings import SGICSettings as SGICSettings
@@ -25,30 +29,38 @@ _HOMES = {
     "STEPS": "prompts",
     "CalibratedAnswer": "answer",
     "Calibration": "artifact",
+    "FitReport": "report",
     "PromptTemplates": "prompts",
     "Round": "answer",
     "SGICSettings": "settings",
     "ScoreScale": "scale",
     "ScoredDocument": "answer",
     "Truth": "judging",
+    "VariantFigures": "report",
     "WrongnessCalibration": "wrongness",
     "calibrate": "calibrating",
     "document_scores": "scale",
+    "fit": "fitting",
+    "sampled": "samples",
 }
 
 __all__ = [
     "STEPS",
     "CalibratedAnswer",
     "Calibration",
+    "FitReport",
     "PromptTemplates",
     "Round",
     "SGICSettings",
     "ScoreScale",
     "ScoredDocument",
     "Truth",
+    "VariantFigures",
     "WrongnessCalibration",
     "calibrate",
     "document_scores",
+    "fit",
+    "sampled",
 ]
 
 

@@ -8,12 +8,12 @@ References:
     Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ltrag_plugins.errors import LtragError
 from ltrag_plugins.flow import Flow
-from ltrag_plugins.sgic.answer import CalibratedAnswer, Stop
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop
 from ltrag_plugins.sgic.case import Case
 from ltrag_plugins.sgic.choosing import chosen, reason_to_stop
 from ltrag_plugins.sgic.judging import Relevance, Truth
@@ -34,6 +34,7 @@ def calibrate(
     wrongness: "WrongnessCalibration | None" = None,
     relevance: Relevance | None = None,
     truth: Truth | None = None,
+    on_round: Callable[[Round], None] | None = None,
 ) -> Flow[CalibratedAnswer]:
     """Answer a question from passages, and look again while the answer is uncertain.
 
@@ -47,6 +48,7 @@ def calibrate(
         wrongness: gives the answer its probability of being wrong.
         relevance: scores the passages, for `source="relevance"`.
         truth: scores passages and answers, for `source="oracle"`.
+        on_round: is told each answer as it comes, the first one too.
 
     Raises:
         EmptyQuestion: the question has no words.
@@ -58,7 +60,9 @@ def calibrate(
     """
     case = Case.of(question, passages, settings, scale, wrongness, relevance, truth)
     settings, documents, notes = case.settings, case.documents, [*case.notes]
+    tell = on_round or _nobody
     trace = [(yield from case.answered((), documents))]
+    tell(trace[0])
     stop, error = reason_to_stop(trace, settings), None
     if not documents.texts:
         stop = stop or "no documents"
@@ -70,6 +74,7 @@ def calibrate(
             notes += _left_out(left_out, settings)
         while not stop and not (stop := case.limit(trace, documents)):
             trace.append((yield from case.answered(trace, documents)))
+            tell(trace[-1])
             stop = reason_to_stop(trace, settings)
     except LtragError as failure:
         if settings.on_error == "raise":
@@ -91,6 +96,10 @@ def calibrate(
         calls=case.budget.calls,
         tokens=case.budget.tokens,
     )
+
+
+def _nobody(_: Round) -> None:
+    """Hear nothing."""
 
 
 def _left_out(limit: Stop | None, settings: SGICSettings) -> list[str]:

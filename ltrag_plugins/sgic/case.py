@@ -59,7 +59,7 @@ class Case:
         scale.check(settings.estimator)
         if wrongness is not None:
             wrongness.check(scale)
-        asked = _checked_question(question)
+        asked = checked_question(question)
         documents = prepared(passages, settings)
         _check_source(settings, relevance, truth, len(documents.texts))
         return cls(asked, documents, settings, scale, Budget(settings), relevance, truth)
@@ -176,7 +176,13 @@ def _with_answers(documents: Documents, answers: Sequence[Measured]) -> Document
     return replace(documents, scored=tuple(scored))
 
 
-def _checked_question(question: str) -> str:
+def checked_question(question: str) -> str:
+    """The question without blanks around it.
+
+    Raises:
+        EmptyQuestion: it has no words.
+        InvalidInput: it is no string.
+    """
     if not isinstance(question, str):
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
     if not words(question):
