@@ -2,12 +2,17 @@
 
 import os
 
+import hypothesis
 import pytest
 from jaxtyping import install_import_hook
 
 # shapes and types are checked at run time in tests only; before the package is imported
 SHAPED = ["choosing", "engine", "gradients", "masks", "plain", "prefix", "tail", "trees", "writing"]
 install_import_hook([f"ltrag_plugins.llm.local.{name}" for name in SHAPED], "beartype.beartype")
+
+# no test is timed: a busy machine is no failure
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 pytest.register_assert_rewrite("tests.contracts.llm")
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.dur.budget import bounded, ladder_cost, shots_above, turn, turned_sigma, turns
@@ -77,7 +77,6 @@ def allowed(level, scores, most, least_mean, most_cost):
     return enough, cheap
 
 
-@settings(deadline=None)
 @given(
     sigma=st.integers(0, 44).map(lambda n: n / 40),
     scores=st.lists(shares, min_size=1, max_size=4),

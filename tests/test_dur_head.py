@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.dur.head import Gradient, Head, initial_head, pulled_back
@@ -133,7 +133,6 @@ def test_vectors_of_another_dimension_are_refused():
         head.scores(np.ones(4), np.ones((3, 4)))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10_000), st.floats(1e-5, 1.0))
 def test_adam_is_torchs(seed, rate):
     random = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from itertools import permutations, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
@@ -110,7 +110,6 @@ def test_the_papers_form_is_biased_where_shots_are_drawn_without_replacement():
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-@settings(deadline=None)
 @given(
     scores=st.lists(st.floats(-30, 30), min_size=2, max_size=6).map(np.array),
     data=st.data(),

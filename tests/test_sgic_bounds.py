@@ -63,7 +63,7 @@ documents = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.data())
 def test_limits_hold_for_any_settings_and_any_model(data):
     draw = data.draw

@@ -115,7 +115,7 @@ class TestPlan:
     sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
 
     @given(sequences, st.integers(1, 40), st.booleans())
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     def test_every_sequence_is_spelled_by_its_path_in_one_tree(self, sequences, budget, share):
         batches = plan(sequences, batch_tokens=budget, attention_scale=50.0, share=share)
         trees = [tree for batch in batches for tree in batch]
@@ -126,7 +126,7 @@ class TestPlan:
                 assert tree.positions[path].tolist() == list(range(len(path)))
 
     @given(sequences)
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     def test_a_node_sees_the_nodes_before_it_on_its_path_and_no_other(self, sequences):
         for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
             for tree in batch:
@@ -139,7 +139,7 @@ class TestPlan:
                             assert sorted(seen) == sorted(path[: place + 1])
 
     @given(sequences)
-    @settings(deadline=None, max_examples=100)
+    @settings(max_examples=100)
     def test_no_beginning_stands_in_a_tree_twice(self, sequences):
         for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
             for tree in batch:
