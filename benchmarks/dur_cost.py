@@ -32,7 +32,7 @@ from ltrag_plugins.dur.feedback import wanted_for
 from ltrag_plugins.dur.head import initial_head
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.preselect import Preselector, text_of
-from ltrag_plugins.dur.training import Case, State, trained_batch
+from ltrag_plugins.dur.training import Case, Job, State, trained_batch
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached_encoder import CachedEncoder
@@ -40,7 +40,7 @@ from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage, Question
 
-SETTINGS = DURSettings(epochs=1, reward="match", initial="random")
+SETTINGS = DURSettings(epochs=1, reward="match", initial="random", held_out=0.0)
 
 
 def data() -> Path:
@@ -87,7 +87,8 @@ def naive(candidates: list[Question], validation: list[Question], encoder: Encod
             start = initial_head("random", vectors, dim=128, sharpness=1.0, random=random)
             state = State(start, Adam.start(start))
         wanted = wanted_for(SETTINGS, scores=False)
-        state = trained_batch(state, cases, World(llm=scripted()), SETTINGS, wanted, start)
+        job = Job(World(llm=scripted()), SETTINGS, wanted, start)
+        state = trained_batch(state, cases, job)
     return state.head.weight
 
 

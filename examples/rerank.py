@@ -49,10 +49,12 @@ def train(
 ) -> TrainingResult:
     """A head that ranks each question's own passages by what they do for the model."""
     settings = DURSettings(format="passages", shots=2, batch_size=8, epochs=2)
-    batches = settings.epochs * -(-len(questions) // settings.batch_size)
+    trainer = DURTrainer(encoder, llm, settings=settings)
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("  training", total=batches)
-        return DURTrainer(encoder, llm, settings=settings).fit(
+        task = progress.add_task(
+            "  training", total=settings.epochs * trainer.batches(len(questions))
+        )
+        return trainer.fit(
             None, questions, max_calls=max_calls, on_batch=lambda batch: progress.advance(task)
         )
 
