@@ -8,7 +8,8 @@ that the reader names are ever built.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins.errors import UnreadableArtifact
+from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
 
 DAMAGE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
@@ -40,15 +41,35 @@ def write(
         parts: what the JSON file holds, by name; arrays inside go to the other file.
         arrays: more of them, by name.
         format: number of the layout.
+
+    Raises:
+        UnwritableArtifact: the folder cannot be made or written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)
     body["sha256"] = hashlib.sha256(content).hexdigest()
-    _replace(folder / f"{name}.safetensors", content)
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
-    _replace(folder / f"{name}.json", text.encode())
+    with writing(folder):
+        _replace(folder / f"{name}.safetensors", content)
+        _replace(folder / f"{name}.json", text.encode())
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Make the folder, and name what keeps it from being written to.
+
+    Raises:
+        UnwritableArtifact: it cannot be made, or what is done inside raises an `OSError`.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UnwritableArtifact(
+            f"cannot write to {folder} ({type(error).__name__}: {error}). Name another folder, or "
+            "mend this one."
+        ) from error
 
 
 def read(

@@ -9,7 +9,7 @@
     │   ├── PromptTooLong                            more tokens than the model reads
     │   ├── BadRecord                                a line of a data file; has file, line, field
     │   ├── MissingReferences                        a labelled question without accepted answers
-    │   └── CalibrationError                         a gate cannot be fitted on these questions
+    │   └── CalibrationError                         nothing can be fitted on these questions
     ├── ModelError                                   the model, or what it sent
     │   ├── ModelFailed                              the model's own call raised; see __cause__
     │   ├── NoTokenProbabilities                     the provider gave none
@@ -22,6 +22,7 @@
     ├── CacheUnreadable                              the answer cache is corrupt or not a cache
     └── ArtifactError                                a saved gate, head or scale
         ├── UnreadableArtifact                       missing, incomplete or tampered with
+        ├── UnwritableArtifact                       its folder cannot be written to
         └── ArtifactMismatch                         fitted for another model or tier
 """
 
@@ -104,6 +105,10 @@ class ArtifactError(LtragError):
 
 class UnreadableArtifact(ArtifactError):
     """The saved files are missing, incomplete or tampered with."""
+
+
+class UnwritableArtifact(ArtifactError):
+    """The folder cannot be made or written to."""
 
 
 class ArtifactMismatch(ArtifactError):

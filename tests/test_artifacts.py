@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.errors import UnreadableArtifact
+from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,3 +172,20 @@ def test_numbers_that_json_cannot_say_are_refused_outside_of_dataclasses_too(tmp
     [infinite, nan] = read(tmp_path)[0]["pair"]
     assert infinite == float("inf")
     assert nan != nan
+
+
+@pytest.mark.parametrize("place", ["taken", "taken/below"])
+def test_a_folder_that_cannot_be_made_is_a_named_error(tmp_path, place):
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(
+        UnwritableArtifact, match=r"cannot write to .*taken.*another folder"
+    ) as told:
+        artifacts.write(tmp_path / place, "gate", {"stack": stack()}, format=1)
+    assert isinstance(told.value.__cause__, OSError)
+    assert (tmp_path / "taken").read_text() == "a file"
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_named_error(tmp_path):
+    (tmp_path / "gate.json").mkdir()  # where a file is to be
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        artifacts.write(tmp_path, "gate", {"stack": stack()}, format=1)

@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from ltrag_plugins.artifacts import writing
 from ltrag_plugins.dur.head import Gradient, Head
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.prompts import Shot
@@ -41,7 +42,11 @@ def run_identity(cases: Sequence[Case], settings: DURSettings, encoder: Encoder,
 
 
 def write_checkpoint(folder: Path, state: State, identity: str) -> None:
-    """Replace the folder's checkpoint."""
+    """Replace the folder's checkpoint.
+
+    Raises:
+        UnwritableArtifact: the folder cannot be made or written to.
+    """
     arrays = {
         f"{part}.{name}": np.ascontiguousarray(getattr(value, name))
         for part, value in _parts(state).items()
@@ -57,10 +62,10 @@ def write_checkpoint(folder: Path, state: State, identity: str) -> None:
         "choice": None if state.choice is None else asdict(state.choice),
         "history": [asdict(batch) for batch in state.history],
     }
-    folder.mkdir(parents=True, exist_ok=True)
     new = folder / f"{_FILE}.new"
-    new.write_bytes(save(arrays, metadata={"state": json.dumps(told)}))
-    new.replace(folder / _FILE)
+    with writing(folder):
+        new.write_bytes(save(arrays, metadata={"state": json.dumps(told)}))
+        new.replace(folder / _FILE)
 
 
 def read_checkpoint(folder: Path, identity: str) -> State | None:
