@@ -124,6 +124,6 @@ def checked_token(token: Token, model: str) -> Token:
         raise InvalidLogProbability(
             f"{model} reported log-probability {token.logprob} for token {token.text!r}; a "
             "log-probability is at most 0. Check that the server sends natural logarithms of "
-            "probabilities, or use tier='text'."
+            "probabilities, or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     return token

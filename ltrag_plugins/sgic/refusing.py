@@ -1,6 +1,7 @@
 """Say so instead of answering, where an answer is too uncertain."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.sgic.answer import CalibratedAnswer
@@ -14,7 +15,7 @@ class Refusal:
     """When to refuse an answer, and in which words; without a limit nothing is refused.
 
     Raises:
-        InvalidInput: a limit is out of its range.
+        InvalidInput: a limit is no number, or out of its range.
     """
 
     above: float | None = None
@@ -25,9 +26,9 @@ class Refusal:
     """What is said instead."""
 
     def __post_init__(self) -> None:
-        if self.above is not None and not 0 <= self.above <= 100:
+        if not _within(self.above, 100):
             raise InvalidInput(f"refuse_above is a score in [0, 100], got {self.above!r}")
-        if self.p_wrong_above is not None and not 0 <= self.p_wrong_above <= 1:
+        if not _within(self.p_wrong_above, 1):
             raise InvalidInput(
                 f"refuse_p_wrong_above is a probability in [0, 1], got {self.p_wrong_above!r}"
             )
@@ -51,3 +52,7 @@ class Refusal:
     def said(self, answer: CalibratedAnswer) -> str:
         """The answer's text, or the refusal."""
         return self.text if self.refuses(answer) else answer.text
+
+
+def _within(limit: object, most: float) -> bool:
+    return limit is None or (isinstance(limit, Real) and 0 <= float(limit) <= most)
