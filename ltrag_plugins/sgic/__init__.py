@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
     from ltrag_plugins.sgic.artifact import Calibration as Calibration
     from ltrag_plugins.sgic.calibrating import calibrate as calibrate
+    from ltrag_plugins.sgic.corpus import Dataset as Dataset
+    from ltrag_plugins.sgic.corpus import Example as Example
+    from ltrag_plugins.sgic.corpus_settings import CorpusSettings as CorpusSettings
+    from ltrag_plugins.sgic.dataset import build as build
     from ltrag_plugins.sgic.fitting import fit as fit
     from ltrag_plugins.sgic.judging import Truth as Truth
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
@@ -29,6 +33,9 @@ _HOMES = {
     "STEPS": "prompts",
     "CalibratedAnswer": "answer",
     "Calibration": "artifact",
+    "CorpusSettings": "corpus_settings",
+    "Dataset": "corpus",
+    "Example": "corpus",
     "FitReport": "report",
     "PromptTemplates": "prompts",
     "Round": "answer",
@@ -38,6 +45,7 @@ _HOMES = {
     "Truth": "judging",
     "VariantFigures": "report",
     "WrongnessCalibration": "wrongness",
+    "build": "dataset",
     "calibrate": "calibrating",
     "document_scores": "scale",
     "fit": "fitting",
@@ -48,6 +56,9 @@ __all__ = [
     "STEPS",
     "CalibratedAnswer",
     "Calibration",
+    "CorpusSettings",
+    "Dataset",
+    "Example",
     "FitReport",
     "PromptTemplates",
     "Round",
@@ -57,6 +68,7 @@ __all__ = [
     "Truth",
     "VariantFigures",
     "WrongnessCalibration",
+    "build",
     "calibrate",
     "document_scores",
     "fit",
