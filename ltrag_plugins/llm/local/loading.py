@@ -68,19 +68,38 @@ def chosen_device(device: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def fingerprint(model: nn.Module) -> str:
+def fingerprint(model: nn.Module, *, rounded: torch.dtype = torch.float32) -> str:
     """Twelve hexadecimal digits that change with the weights or the architecture.
 
     Of each weight, its name, shape, and numbers at regular distances are read: cheap, the
     same in every process, and any training step changes it.
+
+    Args:
+        rounded: the numbers are rounded to this first.
     """
     digest = hashlib.sha256(type(model).__name__.encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(json.dumps([name, list(weight.shape)]).encode())
         flat = weight.detach().reshape(-1)
         some = flat[:: max(1, flat.numel() // SAMPLED)]
-        digest.update(some.to("cpu", torch.float32).numpy().tobytes())
+        digest.update(some.to("cpu", rounded).to(torch.float32).numpy().tobytes())
     return digest.hexdigest()[:12]
+
+
+def fingerprints(model: nn.Module) -> dict[str, str]:
+    """The fingerprint in each precision: weights that were loaded in two of them share one."""
+    precisions = (torch.float32, torch.bfloat16, torch.float16)
+    return {str(p).removeprefix("torch."): fingerprint(model, rounded=p) for p in precisions}
+
+
+def adapted(model: PreTrainedModel, adapter: str | Path, label: str) -> tuple[PreTrainedModel, str]:
+    """The model with an adapter merged into its weights, and a label that tells which; see
+    `adapters.merged`."""
+    # here, because only whoever has an adapter needs the package that reads it
+    from ltrag_plugins.llm.local.adapters import merged
+
+    model, digest = merged(model, adapter)
+    return model, f"{label}+{digest}"
 
 
 @contextmanager

@@ -149,3 +149,23 @@ def _cost(tokens: int, scale: float) -> float:
 def _fits(tree: TokenTree, batch: Sequence[TokenTree], most: int, padding: float) -> bool:
     longest = len(batch[0])
     return longest * (len(batch) + 1) <= most and len(tree) >= (1 - padding) * longest
+
+
+def padded(rows: Sequence[Int[np.ndarray, " _"]]) -> Int[np.ndarray, "rows longest"]:
+    """The rows side by side, with zeros behind the shorter ones."""
+    side_by_side = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for i, row in enumerate(rows):
+        side_by_side[i, : len(row)] = row
+    return side_by_side
+
+
+def visible(trees: Sequence[TokenTree]) -> Bool[np.ndarray, "trees nodes nodes"]:
+    """Which node sees which, padded to the largest tree."""
+    size = max(map(len, trees))
+    sees = np.zeros((len(trees), size, size), dtype=bool)
+    for i, tree in enumerate(trees):
+        nodes = len(tree)
+        sees[i, :nodes, :nodes] = (
+            tree.ancestors if tree.ancestors is not None else np.tri(nodes, dtype=bool)
+        )
+    return sees

@@ -5,17 +5,21 @@ alone, and position ids count along each path. To write on, every sequence takes
 keys and values out of the tree's cache into a row of its own.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.llm.local.engine import Ids, Place
+from ltrag_plugins.llm.local.head import Head
 from ltrag_plugins.llm.local.masks import Masks, Windows
-from ltrag_plugins.llm.local.prefix import TokenTree, plan
+from ltrag_plugins.llm.local.memory import Known, PrefixMemory, beginnings
+from ltrag_plugins.llm.local.prefix import TokenTree, padded, plan, visible
+from ltrag_plugins.llm.local.tree_writing import TreeWriting
 
 try:
     import torch
@@ -34,11 +38,40 @@ WRITING_FACTOR = 4
 """Rows being written hold this many times as many tokens as a batch being read."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Branch:
+    """A tree of tokens that follows a beginning that was read before."""
+
+    known: Known
+    tree: TokenTree
+
+    def __len__(self) -> int:
+        return self.known.tokens + len(self.tree)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A sequence that was read: where it lies in a batch."""
+
+    member: int
+    row: int
+    path: Int[np.ndarray, " tokens"]
+    """Places of its tokens in the row's cache."""
+    last: int
+    """Place of its last token among the hidden states."""
+
+
 class TreeEngine:
     """The exact way for models of full and sliding attention with position ids."""
 
     def __init__(
-        self, model: PreTrainedModel, windows: Windows, *, batch_tokens: int, share: bool = True
+        self,
+        model: PreTrainedModel,
+        windows: Windows,
+        *,
+        batch_tokens: int,
+        share: bool = True,
+        memory: PrefixMemory | None = None,
     ) -> None:
         self._base = model.base_model
         self._dtype = model.dtype
@@ -48,25 +81,24 @@ class TreeEngine:
         self._windows = windows
         self._batch_tokens = batch_tokens
         self._share = share
+        self._memory = PrefixMemory(0) if memory is None else memory
         # a layer's matrices cost about 24 h**2 a token, attention about 4 h for each pair
         self._attention_scale = ATTENTION_SCALE * model.config.get_text_config().hidden_size
 
     def write(self, sequences: Sequence[Ids]) -> Iterator["TreeWriting"]:
         """See `Engine`."""
-        for batch in self._plan(sequences, PADDING_WRITING):
+        known = {i: one for i, ids in enumerate(sequences) if (one := self._memory.known(ids))}
+        for batch in self._branches(sequences, known):
+            yield from self._begun(sequences, *self._continued(batch))
+        new = [i for i in range(len(sequences)) if i not in known]
+        for batch in self._plan([sequences[i] for i in new], PADDING_WRITING):
             hidden, cache = self._run(batch, keep=True)
-            where = [(row, path) for row, tree in enumerate(batch) for path in tree.paths]
-            members = [member for tree in batch for member in tree.members]
-            most = WRITING_FACTOR * self._batch_tokens // max(len(path) for _, path in where)
-            whole = len(where) <= most and all(_is_chain(tree) for tree in batch)
-            rows = iter(zip(members, where, strict=True))
-            while group := list(islice(rows, max(1, most))):
-                places = [place for _, place in group]
-                at = [int(path[-1]) for _, path in places]
-                logits = self._head(hidden[[row for row, _ in places], at])
-                own = cache if whole else _gathered(cache, places)
-                lengths = [len(path) for _, path in places]
-                yield TreeWriting(self, [m for m, _ in group], own, lengths, logits)
+            rows = [
+                Begun(new[member], row, path, int(path[-1]))
+                for row, tree in enumerate(batch)
+                for member, path in zip(tree.members, tree.paths, strict=True)
+            ]
+            yield from self._begun(sequences, hidden, cache, rows, all(map(_is_chain, batch)))
 
     def read(
         self, sequences: Sequence[Ids], first: Sequence[int]
@@ -116,6 +148,74 @@ class TreeEngine:
         )
         return self._head(self.forward(ids[:, None], positions[:, None], masks, cache)[:, 0])
 
+    def _begun(
+        self,
+        sequences: Sequence[Ids],
+        hidden: Float[Tensor, "trees nodes hidden"],
+        cache: DynamicCache,
+        rows: "Sequence[Begun]",
+        own: bool = False,
+    ) -> Iterator["TreeWriting"]:
+        """Rows of their own; `own`: those of the cache are, one for each sequence."""
+        most = WRITING_FACTOR * self._batch_tokens // max(len(one.path) for one in rows)
+        own = own and len(rows) <= most
+        left = iter(rows)
+        while group := list(islice(left, max(1, most))):
+            logits = self._head(hidden[[one.row for one in group], [one.last for one in group]])
+            mine = cache if own else _gathered(cache, group)
+            members = [one.member for one in group]
+            for row, member in enumerate(members):
+                self._memory.keep(sequences[member], mine, row)
+            yield TreeWriting(self, members, mine, [len(one.path) for one in group], logits)
+
+    def _branches(
+        self, sequences: Sequence[Ids], known: Mapping[int, Known]
+    ) -> "Iterator[list[Branch]]":
+        """What follows a beginning that was read before, in batches of similar size."""
+        alike: dict[tuple[int, int], list[int]] = {}
+        for i, one in known.items():
+            alike.setdefault((id(one.read), one.tokens), []).append(i)
+        found = []
+        for members in alike.values():
+            beginning = known[members[0]]
+            rest = [sequences[i][beginning.tokens :] for i in members]
+            for tree in chain.from_iterable(self._plan(rest, PADDING_WRITING)):
+                of_call = tuple(members[member] for member in tree.members)
+                found.append(Branch(beginning, replace(tree, members=of_call)))
+        found.sort(key=len, reverse=True)
+        while found:
+            # what is known is held, and only what is new is computed
+            held = WRITING_FACTOR * self._batch_tokens // len(found[0])
+            computed = self._batch_tokens // max(len(branch.tree) for branch in found)
+            most = max(1, min(held, computed))
+            yield found[:most]
+            del found[:most]
+
+    def _continued(
+        self, batch: "Sequence[Branch]"
+    ) -> "tuple[Float[Tensor, 'rows nodes hidden'], DynamicCache, list[Begun]]":
+        trees, before = [one.tree for one in batch], [one.known.tokens for one in batch]
+        first = max(before)
+        ids = self._tensor(padded([tree.ids for tree in trees]))
+        begun = torch.tensor(before, device=self.device)[:, None]
+        positions = begun + self._tensor(padded([tree.positions for tree in trees]))
+        places = torch.arange(first, device=self.device)[None].expand(len(batch), -1)
+        behind = (places < begun)[:, None].expand(-1, ids.shape[1], -1)
+        seen = torch.cat([behind, self._tensor(visible(trees))], dim=2)
+        keys = torch.cat([places, positions], dim=1)
+        masks = self._windows.masks(seen, positions, keys, self._dtype)
+        cache = beginnings([one.known for one in batch])
+        hidden = self.forward(ids, positions, masks, cache)
+        rows = [
+            Begun(member, row, np.concatenate([np.arange(tokens), first + path]), int(path[-1]))
+            for row, (tree, tokens) in enumerate(zip(trees, before, strict=True))
+            for member, path in zip(tree.members, tree.paths, strict=True)
+        ]
+        return hidden, cache, rows
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
     def _plan(self, sequences: Sequence[Ids], padding: float) -> list[list[TokenTree]]:
         return plan(
             sequences,
@@ -128,98 +228,28 @@ class TreeEngine:
     def _run(
         self, batch: Sequence[TokenTree], *, keep: bool
     ) -> tuple[Float[Tensor, "trees nodes hidden"], DynamicCache]:
-        ids = torch.from_numpy(_padded([tree.ids for tree in batch])).to(self.device)
+        ids = self._tensor(padded([tree.ids for tree in batch]))
         cache = DynamicCache()
         if all(tree.ancestors is None for tree in batch):
             # right padding comes after everything that is read: the causal mask is enough
             positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
             masks = None
         else:
-            positions = torch.from_numpy(_padded([tree.positions for tree in batch]))
-            positions = positions.to(self.device)
-            visible = torch.from_numpy(_visible(batch)).to(self.device)
-            masks = self._windows.masks(visible, positions, positions, self._dtype)
+            positions = self._tensor(padded([tree.positions for tree in batch]))
+            masks = self._windows.masks(
+                self._tensor(visible(batch)), positions, positions, self._dtype
+            )
         return self.forward(ids, positions, masks, cache if keep else None), cache
-
-
-class TreeWriting:
-    """Rows with caches of their own; see `Writing`."""
-
-    def __init__(
-        self,
-        engine: TreeEngine,
-        members: list[int],
-        cache: DynamicCache,
-        lengths: Sequence[int],
-        logits: Float[Tensor, "rows vocabulary"],
-    ) -> None:
-        self.members = members
-        self.logits = logits
-        self._engine = engine
-        self._cache = cache
-        self._lengths = torch.tensor(lengths, device=engine.device)
-        places = torch.arange(cache.get_seq_length(), device=engine.device)[None]
-        self._key_positions = torch.where(places < self._lengths[:, None], places, -1)
-
-    def step(self, chosen: Int[Tensor, " rows"]) -> None:
-        """See `Writing`."""
-        self._key_positions = torch.cat([self._key_positions, self._lengths[:, None]], dim=1)
-        self.logits = self._engine.step(chosen, self._lengths, self._key_positions, self._cache)
-        self._lengths = self._lengths + 1
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """See `Writing`."""
-        self.members = [self.members[row] for row in rows]
-        index = torch.tensor(rows, device=self._engine.device)
-        self._cache.batch_select_indices(index)
-        self._lengths, self.logits = self._lengths[index], self.logits[index]
-        self._key_positions = self._key_positions[index]
-
-
-class Head:
-    """Hidden states to logits, as the model's own forward does it."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        config = model.config.get_text_config()
-        self._layer: Any = model.get_output_embeddings()
-        self.vocabulary: int = config.vocab_size
-        self._times = getattr(config, "logit_scale", None) or 1.0
-        self._times /= getattr(config, "logits_scaling", None) or 1.0
-        self._cap: float | None = getattr(config, "final_logit_softcapping", None)
-
-    def __call__(self, hidden: Float[Tensor, "places hidden"]) -> Float[Tensor, "places vocab"]:
-        """Score every token of the vocabulary."""
-        logits = self._layer(hidden) * self._times
-        return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
-
-
-def _padded(rows: Sequence[Int[np.ndarray, " _"]]) -> Int[np.ndarray, "trees nodes"]:
-    padded = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return padded
-
-
-def _visible(batch: Sequence[TokenTree]) -> Bool[np.ndarray, "trees nodes nodes"]:
-    size = max(map(len, batch))
-    visible = np.zeros((len(batch), size, size), dtype=bool)
-    for i, tree in enumerate(batch):
-        nodes = len(tree)
-        seen = tree.ancestors if tree.ancestors is not None else np.tri(nodes, dtype=bool)
-        visible[i, :nodes, :nodes] = seen
-    return visible
 
 
 def _is_chain(tree: TokenTree) -> bool:
     return tree.ancestors is None and len(tree.members) == 1
 
 
-def _gathered(
-    cache: DynamicCache, places: Sequence[tuple[int, Int[np.ndarray, " _"]]]
-) -> DynamicCache:
-    """Keys and values along each (row, path), right-padded to the longest path."""
-    rows = torch.tensor([row for row, _ in places])[:, None]
-    nodes = torch.from_numpy(_padded([path for _, path in places]))
+def _gathered(cache: DynamicCache, begun: Sequence[Begun]) -> DynamicCache:
+    """Keys and values along each path, right-padded to the longest."""
+    rows = torch.tensor([one.row for one in begun])[:, None]
+    nodes = torch.from_numpy(padded([one.path for one in begun]))
     own = DynamicCache()
     layers: list[Any] = cache.layers
     for i, layer in enumerate(layers):

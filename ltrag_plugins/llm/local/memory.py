@@ -1,0 +1,111 @@
+"""Keys and values of prompts that were read, for the next prompt that begins like one of them.
+
+What the prompts of one call share is planned in `prefix`; this is for calls that follow each
+other: the rounds of a calibration about the same documents, the turns of a chat.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ltrag_plugins.errors import missing_extra
+
+try:
+    from torch import Tensor
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import DynamicCache
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+LEAST = 32
+"""Tokens below which a shared beginning is computed again: fetching it costs as much."""
+
+Layer = tuple[Float[Tensor, "heads tokens size"], Float[Tensor, "heads tokens size"]]
+"""Keys and values of one layer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """A sequence that was read."""
+
+    ids: Int[np.ndarray, " tokens"]
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """The beginning of a sequence, as far as it was read before."""
+
+    read: Read
+    tokens: int
+    """How many of its first tokens are the sequence's; at least `LEAST`."""
+
+
+class PrefixMemory:
+    """The sequences read last, up to a number of tokens.
+
+    A sequence that shares more than half of a kept one takes its place: the rounds of a
+    calibration then need room for one prompt, not for all.
+
+    Args:
+        most_tokens: of all kept sequences together; 0 keeps none.
+    """
+
+    def __init__(self, most_tokens: int) -> None:
+        self.most_tokens = most_tokens
+        self._kept: list[Read] = []
+
+    def __len__(self) -> int:
+        return sum(len(read.ids) for read in self._kept)
+
+    def known(self, sequence: Sequence[int]) -> Known | None:
+        """The longest beginning of the sequence that is kept, but for its last token.
+
+        The last token has to be read again: what it predicts is not kept.
+        """
+        if not self._kept:
+            return None
+        ids = np.asarray(sequence)
+        found = [Known(read, min(_shared(read.ids, ids), len(ids) - 1)) for read in self._kept]
+        best = max(found, key=lambda known: known.tokens)
+        return best if best.tokens >= LEAST else None
+
+    def keep(self, sequence: Sequence[int], cache: DynamicCache, row: int) -> None:
+        """Copy the sequence's keys and values out of the first places of a cache's row."""
+        ids = np.asarray(sequence)
+        if not LEAST <= len(ids) <= self.most_tokens:
+            return
+        layers = tuple(
+            (layer.keys[row, :, : len(ids)].clone(), layer.values[row, :, : len(ids)].clone())
+            for layer in _layers(cache)
+        )
+        others = [read for read in self._kept if 2 * _shared(read.ids, ids) <= len(read.ids)]
+        self._kept = [*others, Read(ids, layers)]
+        while len(self) > self.most_tokens:
+            self._kept.pop(0)
+
+
+def beginnings(known: Sequence[Known]) -> DynamicCache:
+    """A cache with a row for each, right-padded to the longest."""
+    cache = DynamicCache()
+    for i in range(len(known[0].read.layers)):
+        cut = [
+            [part[:, : one.tokens].transpose(0, 1) for part in one.read.layers[i]] for one in known
+        ]
+        keys, values = (pad_sequence(rows, batch_first=True) for rows in zip(*cut, strict=True))
+        cache.update(keys.transpose(1, 2), values.transpose(1, 2), i)
+    return cache
+
+
+def _layers(cache: DynamicCache) -> list[Any]:
+    return cache.layers
+
+
+def _shared(one: Int[np.ndarray, " _"], other: Int[np.ndarray, " _"]) -> int:
+    """Tokens that both begin with."""
+    most = min(len(one), len(other))
+    differ = np.flatnonzero(one[:most] != other[:most])
+    return int(differ[0]) if len(differ) else most
