@@ -107,7 +107,6 @@ class TransformersLLM:
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
                 bfloat16 on a CPU that computes in it, about twice as fast there.
             chat, system, batch_tokens, share_prefixes, remember_tokens: as for the class.
-
             adapter: a folder that `ltrag_plugins.sgic.finetune` wrote for these weights; it is
                 merged into them, so that answers take no longer.
 
