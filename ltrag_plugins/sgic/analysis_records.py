@@ -1,0 +1,134 @@
+"""A run on disk: JSON lines, one judged answer a line, without the model's tokens.
+
+::
+
+    {"question": "...", "right": [false, true], "relevant": [true, false],
+     "answer": {"text": "...", "uncertainty": 0.2, "round": 1, "trace": [{"number": 0, ...}], ...}}
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.errors import BadRecord, InvalidInput
+from ltrag_plugins.sgic.analysis_judged import Judged
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
+from ltrag_plugins.types import Generation, Passage
+
+_UNSAID = ("generation", "samples")
+"""Of a round: tokens and their probabilities, many times the rest."""
+
+
+def write_run(run: Iterable[Judged], path: str | PathLike[str]) -> Path:
+    """Write a line for each; a file that is there is replaced.
+
+    Of a passage its text, id, title and score are kept, not its metadata.
+    """
+    path = Path(path)
+    lines = [json.dumps(as_record(one), allow_nan=False) for one in run]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    return path
+
+
+def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
+    """Read what `write_run` wrote; a round's `generation` has its text alone.
+
+    Raises:
+        BadRecord: a line is not what it should be; the message names file, line and field.
+        InvalidInput: the file cannot be read.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"cannot read {path}: {error}") from error
+    return tuple(
+        _read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
+    )
+
+
+def as_record(one: Judged) -> dict[str, Any]:
+    """Plain values for JSON."""
+    answer = _plain(one.answer)
+    answer["documents"] = [
+        _plain(d) | {"passage": _plain(d.passage, but=("metadata",))} for d in one.answer.documents
+    ]
+    answer["trace"] = [_plain(r, but=_UNSAID) for r in one.answer.trace]
+    answer["notes"] = list(one.answer.notes)
+    return {
+        "question": one.question,
+        "right": list(one.right),
+        "relevant": list(one.relevant),
+        "answer": answer,
+    }
+
+
+def from_record(record: Mapping[str, Any]) -> Judged:
+    """The judged answer of a record; fields that it does not know are left alone.
+
+    Raises:
+        BadRecord: a field is missing, or is not what it should be.
+    """
+    try:
+        said = record["answer"]
+        answer = _of(
+            CalibratedAnswer,
+            said,
+            documents=tuple(map(_document, said["documents"])),
+            trace=tuple(map(_round, said["trace"])),
+            notes=tuple(said.get("notes", ())),
+        )
+        _check_number(said, "p_wrong", 1)
+        right, relevant = _labels(record, "right"), _labels(record, "relevant")
+        return Judged(answer, right, relevant, record.get("question", ""))
+    except KeyError as error:
+        raise BadRecord(f"the field {error} is missing; write runs with write_run") from error
+    except BadRecord:
+        raise
+    except (AttributeError, TypeError, InvalidInput) as error:
+        raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
+
+
+def _read(line: str, where: str) -> Judged:
+    try:
+        return from_record(json.loads(line))
+    except json.JSONDecodeError as error:
+        raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
+    except BadRecord as error:
+        raise BadRecord(f"{where}: {error}") from error
+
+
+def _round(record: Mapping[str, Any]) -> Round:
+    _check_number(record, "uncertainty", 1)
+    _check_number(record, "score", 100)
+    return _of(Round, record, generation=Generation(record["text"]))
+
+
+def _document(record: Mapping[str, Any]) -> ScoredDocument:
+    _check_number(record, "uncertainty", 1)
+    _check_number(record, "score", 100)
+    return _of(ScoredDocument, record, passage=_of(Passage, record["passage"]))
+
+
+def _labels(record: Mapping[str, Any], field: str) -> tuple[bool, ...]:
+    labels = tuple(record.get(field, ()))
+    if not all(isinstance(label, bool) for label in labels):
+        raise BadRecord(f"field {field!r}: expected a list of true and false, got {labels!r}")
+    return labels
+
+
+def _check_number(record: Mapping[str, Any], field: str, most: int) -> None:
+    value = record.get(field)
+    if value is not None and not 0 <= value <= most:
+        raise BadRecord(f"field {field!r}: expected a number in [0, {most}], got {value!r}")
+
+
+def _plain(value: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in but}
+
+
+def _of(kind: type[Any], record: Mapping[str, Any], **parts: Any) -> Any:
+    known = {f.name: record[f.name] for f in fields(kind) if f.name in record}
+    return kind(**known | parts)
