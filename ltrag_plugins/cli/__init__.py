@@ -9,19 +9,20 @@ from typing import Annotated
 
 import typer
 
-from ltrag_plugins.cli import dur, gate
+from ltrag_plugins.cli import dur, gate, sgic
 from ltrag_plugins.cli.guard import GuardedGroup, remember_debug
 
 app = typer.Typer(
     name="ltrag",
     cls=GuardedGroup,
-    help="Retrieval only where the model needs it, and of it only what helps: gates and rankers, "
-    "learned from your questions.",
+    help="Retrieval only where the model needs it, of it only what helps, and answers that know "
+    "how sure they are: learned from your questions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
 app.add_typer(gate.app, name="gate")
 app.add_typer(dur.app, name="dur")
+app.add_typer(sgic.app, name="sgic")
 
 
 def _show_version(asked: bool) -> None:
