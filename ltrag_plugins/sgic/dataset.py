@@ -90,6 +90,7 @@ def build(
     settings = _to_the_end(settings or SGICSettings.paper())
     check_arguments(llm, settings, corpus, batch)
     asked = checked_questions(questions)
+    direct = [checked_text(plain(q, name_of(q, i), settings)) for i, q in enumerate(asked, 1)]
     model = llm if corpus.form == "sgic" else None
     name = None if model is None else model.name
     judge = _judge(settings, relevance, encoder)
@@ -99,7 +100,6 @@ def build(
         _forget(folder)
         return done
     check_folder(folder)
-    direct = [checked_text(plain(q, name_of(q, i), settings)) for i, q in enumerate(asked, 1)]
     if model is None:
         return _written(folder, direct, wanted | counts(direct, (), len(asked), 0))
     with _remembering(model, folder) as remembering:
