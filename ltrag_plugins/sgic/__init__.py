@@ -8,6 +8,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ltrag_plugins.sgic.analysis import Analysis as Analysis
+    from ltrag_plugins.sgic.analysis import analyse as analyse
+    from ltrag_plugins.sgic.analysis_judged import Judged as Judged
+    from ltrag_plugins.sgic.analysis_judged import judged as judged
+    from ltrag_plugins.sgic.analysis_ranking import r_at_k as r_at_k
+    from ltrag_plugins.sgic.analysis_records import read_run as read_run
+    from ltrag_plugins.sgic.analysis_records import write_run as write_run
     from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
     from ltrag_plugins.sgic.answer import Round as Round
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
@@ -31,12 +38,14 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "STEPS": "prompts",
+    "Analysis": "analysis",
     "CalibratedAnswer": "answer",
     "Calibration": "artifact",
     "CorpusSettings": "corpus_settings",
     "Dataset": "corpus",
     "Example": "corpus",
     "FitReport": "report",
+    "Judged": "analysis_judged",
     "PromptTemplates": "prompts",
     "Round": "answer",
     "SGICSettings": "settings",
@@ -45,21 +54,28 @@ _HOMES = {
     "Truth": "judging",
     "VariantFigures": "report",
     "WrongnessCalibration": "wrongness",
+    "analyse": "analysis",
     "build": "dataset",
     "calibrate": "calibrating",
     "document_scores": "scale",
     "fit": "fitting",
+    "judged": "analysis_judged",
+    "r_at_k": "analysis_ranking",
+    "read_run": "analysis_records",
     "sampled": "samples",
+    "write_run": "analysis_records",
 }
 
 __all__ = [
     "STEPS",
+    "Analysis",
     "CalibratedAnswer",
     "Calibration",
     "CorpusSettings",
     "Dataset",
     "Example",
     "FitReport",
+    "Judged",
     "PromptTemplates",
     "Round",
     "SGICSettings",
@@ -68,11 +84,16 @@ __all__ = [
     "Truth",
     "VariantFigures",
     "WrongnessCalibration",
+    "analyse",
     "build",
     "calibrate",
     "document_scores",
     "fit",
+    "judged",
+    "r_at_k",
+    "read_run",
     "sampled",
+    "write_run",
 ]
 
 

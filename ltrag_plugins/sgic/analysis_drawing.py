@@ -16,7 +16,8 @@ try:
 except ImportError as error:
     raise missing_extra("matplotlib", "plots") from error
 
-INK, GOOD, BAD, QUIET = "#1f2933", "#1d6fa5", "#c2410c", "#9fb3c8"
+# far apart in lightness too, for print without colour
+INK, GOOD, BAD, QUIET = "#1f2933", "#0b5c93", "#e07b1a", "#9fb3c8"
 MARK_GOOD, MARK_BAD = "o", "X"
 _TURNS = (
     (GOOD, "-", "o", ""),  # right to right

@@ -1,0 +1,412 @@
+"""Figures of a run, beside scikit-learn, enumeration and counts by hand."""
+
+import json
+from dataclasses import replace
+from itertools import permutations
+from random import Random
+
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.metrics.answer import contains
+from ltrag_plugins.sgic import (
+    CalibratedAnswer,
+    Judged,
+    Round,
+    ScoredDocument,
+    SGICSettings,
+    Truth,
+    analyse,
+    calibrate,
+    judged,
+    r_at_k,
+    read_run,
+    write_run,
+)
+from ltrag_plugins.sgic.analysis_mending import mending
+from ltrag_plugins.sgic.analysis_ranking import document_recall, recall_at
+from ltrag_plugins.sgic.analysis_records import as_record, from_record
+from ltrag_plugins.sgic.analysis_rounds import paths, returned_figures, round_figures, turns
+from ltrag_plugins.sgic.analysis_spread import answer_spread, document_spread, reliability
+from ltrag_plugins.types import Generation, Passage
+from tests.sgic_parts import QUESTION, THREE, model, said
+
+
+def one(right: str, uncertainties, *, chosen: int | None = None, documents=(), relevant="", **more):
+    """A judged answer: "10" is right in round 0 and wrong in round 1. Returned is the least
+    uncertain, or `chosen`; `documents` are uncertainties."""
+    trace = tuple(
+        Round(n, f"answer {n}", u, 100 * u, Generation(f"answer {n}"))
+        for n, u in enumerate(uncertainties)
+    )
+    best = trace[
+        min(range(len(trace)), key=lambda n: uncertainties[n]) if chosen is None else chosen
+    ]
+    scored = tuple(ScoredDocument(Passage(f"text {i}"), u) for i, u in enumerate(documents))
+    answer = CalibratedAnswer(
+        best.text, best.uncertainty, best.score, best.number, "rounds", "product",
+        documents=scored, trace=trace,
+    )  # fmt: skip
+    labels = tuple(letter == "1" for letter in right)
+    return Judged(replace(answer, **more), labels, tuple(letter == "1" for letter in relevant), "q")
+
+
+def drawn(count: int = 60, rounds: int = 4) -> list[Judged]:
+    """Random answers, some of which stop early; ties among their uncertainties."""
+    dice = Random(0)
+    found = []
+    for _ in range(count):
+        length = dice.randint(1, rounds)
+        right = "".join(dice.choice("01") for _ in range(length))
+        helps = [dice.choice("001") for _ in range(5)]
+        found.append(
+            one(
+                right,
+                [dice.randint(0, 10) / 10 for _ in range(length)],
+                documents=[dice.randint(0, 4) / 4 for _ in range(5)],
+                relevant="".join(helps),
+                p_wrong=dice.randint(0, 20) / 20,
+            )
+        )
+    return found
+
+
+FOUR = [
+    one("011", [0.9, 0.4, 0.3]),  # mended in round 1
+    one("101", [0.2, 0.6, 0.1]),  # kept, with a wrong turn
+    one("100", [0.5, 0.4, 0.7]),  # spoiled
+    one("000", [0.8, 0.9, 1.0]),  # failed
+]
+
+
+# --- rounds (A.5, figures 4 and 5)
+
+
+def test_the_auroc_of_each_round_is_scikit_learns():
+    answers = drawn()
+    for n, row in enumerate(round_figures(answers)):
+        there = [a for a in answers if len(a.right) > n]
+        wrong = [not a.right[n] for a in there]
+        uncertainties = [a.answer.trace[n].uncertainty for a in there]
+        assert row.answers == len(there)
+        assert row.auroc == pytest.approx(roc_auc_score(wrong, uncertainties))
+        assert row.right == pytest.approx(1 - sum(wrong) / len(wrong))
+        assert row.uncertainty == pytest.approx(sum(uncertainties) / len(there))
+    row = returned_figures(answers)
+    wrong = [not a.right[a.answer.round] for a in answers]
+    assert row.auroc == pytest.approx(roc_auc_score(wrong, [a.answer.uncertainty for a in answers]))
+
+
+def test_scores_of_several_rounds_stand_on_scales_of_their_own():
+    # 0.6 is more certain than usual in round 1, 0.5 less than usual in round 0
+    late = one("01", [0.9, 0.6], chosen=1)
+    scored = replace(late.answer.trace[1], score=30.0)
+    late = replace(late, answer=replace(late.answer, trace=(late.answer.trace[0], scored)))
+    row = returned_figures([late, one("0", [0.5])])
+    assert (row.auroc, row.score_auroc) == (0.0, 1.0)
+
+
+def test_turns_are_those_counted_by_hand():
+    counts = {t.round: [way.count for way in t.turns] for t in turns(FOUR)}
+    #                  kept, lost, won, never
+    assert counts == {1: [0, 2, 1, 1], 2: [1, 0, 1, 2]}
+    counts = {t.round: [way.count for way in t.turns] for t in turns(FOUR, "first")}
+    assert counts == {1: [0, 2, 1, 1], 2: [1, 1, 1, 1]}
+    [first, second] = turns(FOUR)
+    assert [way.uncertainty for way in first.turns] == [None, pytest.approx(0.5), 0.4, 0.9]
+    assert second.turns[3].score == pytest.approx(85)  # 0.7 and 1.0
+    assert [way.name for way in first.turns][1:3] == ["right → wrong", "wrong → right"]
+
+
+@pytest.mark.parametrize("since", ["before", "first"])
+def test_every_question_of_a_round_turns_one_way(since):
+    answers = drawn()
+    for found, row in zip(turns(answers, since), round_figures(answers)[1:], strict=True):
+        assert sum(way.count for way in found.turns) == row.answers
+        means = [way.count * way.uncertainty for way in found.turns if way.uncertainty is not None]
+        assert sum(means) / row.answers == pytest.approx(row.uncertainty)
+        right = sum(way.count for way in found.turns if way.after)
+        assert right / row.answers == pytest.approx(row.right)
+
+
+def test_a_path_is_the_way_of_one_question():
+    [path] = paths([FOUR[1]])
+    assert path.right == (True, False, True)
+    assert path.scores == pytest.approx((20, 60, 10))
+    assert path.returned == 2
+
+
+def test_as_many_paths_as_asked_for_are_drawn_and_the_same_again():
+    answers = drawn()
+    some = paths(answers, 10, seed=3)
+    assert len(some) == 10
+    assert some == paths(answers, 10, seed=3)
+    assert some != paths(answers, 10, seed=4)
+    assert len(paths(answers, 999)) == len(answers)
+
+
+# --- spreads (figure 1)
+
+
+def test_the_spread_of_documents_is_pooled_over_questions():
+    answers = drawn()
+    pairs = [
+        (d.uncertainty, helps)
+        for a in answers
+        if a.relevant
+        for d, helps in zip(a.answer.documents, a.relevant, strict=True)
+    ]
+    found = document_spread(answers, bins=4)
+    assert found is not None
+    values, helps = zip(*pairs, strict=True)
+    assert found.auroc == pytest.approx(roc_auc_score([not h for h in helps], values))
+    # 0, 0.25, 0.5, 0.75 begin a bin each; 1 is in the last
+    good = [v for v, h in pairs if h]
+    counts = [sum(low <= v < low + 0.25 for v in good) for low in (0, 0.25, 0.5)]
+    assert found.good.counts == (*counts, sum(v >= 0.75 for v in good))
+    assert found.good.mean == pytest.approx(sum(good) / len(good))
+    assert found.good.total + found.bad.total == len(pairs)
+
+
+def test_the_spread_of_answers_is_of_the_first_or_of_those_returned():
+    first, returned = answer_spread(FOUR), answer_spread(FOUR, returned=True)
+    assert first.good.mean == pytest.approx((0.2 + 0.5) / 2)
+    assert returned.good.mean == pytest.approx((0.3 + 0.1) / 2)
+    assert (first.bad.total, returned.bad.total) == (2, 2)
+
+
+def test_documents_without_labels_or_without_uncertainty_have_no_spread():
+    assert document_spread([one("1", [0.5], documents=[0.1, 0.2])]) is None
+    assert document_spread([one("1", [0.5], documents=[None, None], relevant="01")]) is None
+
+
+def test_reliability_is_counted_bin_by_bin():
+    answers = [
+        one(r, [0.5], p_wrong=p) for r, p in [("1", 0.1), ("0", 0.3), ("0", 0.9), ("0", 1.0)]
+    ]
+    found = reliability(answers, bins=2)
+    assert found is not None
+    low, high = found.bins
+    assert (low.count, low.said, low.wrong) == (2, pytest.approx(0.2), 0.5)
+    assert (high.count, high.said, high.wrong) == (2, pytest.approx(0.95), 1.0)
+    assert found.ece == pytest.approx(0.5 * 0.3 + 0.5 * 0.05)
+    assert found.brier == pytest.approx((0.01 + 0.49 + 0.01 + 0) / 4)
+    assert found.auroc == 1
+    assert reliability([one("1", [0.5])]) is None
+
+
+# --- R@k
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 9])
+def test_recall_is_the_mean_over_all_orders_of_what_ties(k):
+    dice = Random(k)
+    for _ in range(20):
+        values = [dice.randint(0, 2) for _ in range(5)]
+        relevant = [True, *(dice.random() < 0.4 for _ in range(4))]
+        shares = []
+        for order in permutations(range(5)):
+            # stable: what ties stays in the order of the permutation
+            ranked = sorted(order, key=lambda i: -values[i])[:k]
+            shares.append(sum(relevant[i] for i in ranked) / sum(relevant))
+        assert recall_at(values, relevant, k) == pytest.approx(sum(shares) / len(shares))
+
+
+def test_r_at_k_is_the_mean_over_questions():
+    attention = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]
+    relevant = [[True, False, True], [True, True, False]]
+    # first: rank 1 and 3; second: ranks 2 and 3
+    expected = {1: (1 / 2 + 0) / 2, 2: (1 / 2 + 1 / 2) / 2, 3: 1.0}
+    assert r_at_k(attention, relevant, (1, 2, 3)) == pytest.approx(expected)
+
+
+def test_the_least_uncertain_document_ranks_first():
+    sure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="010")
+    unsure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="100")
+    none = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="000")
+    assert document_recall([sure], (1,)) == {1: 1}
+    assert document_recall([sure, unsure, none], (1, 3)) == {1: 0.5, 3: 1}
+    assert document_recall([none]) == {}
+
+
+def test_documents_that_others_scored_rank_by_score():
+    answer = one("1", [0.5], documents=[None, None], relevant="01")
+    scored = tuple(
+        replace(d, score=s) for d, s in zip(answer.answer.documents, (80, 3), strict=True)
+    )
+    ranked = replace(answer, answer=replace(answer.answer, documents=scored))
+    assert document_recall([ranked], (1,)) == {1: 1}
+
+
+@pytest.mark.parametrize(
+    ("values", "relevant", "k", "why"),
+    [
+        ([1, 2], [True], 1, "2 values came for 1"),
+        ([1, 2], [False, False], 1, "no document is relevant"),
+        ([1, float("nan")], [True, False], 1, "NaN"),
+        ([1, 2], [True, False], 0, "k must be at least 1"),
+    ],
+)
+def test_what_has_no_recall_is_refused(values, relevant, k, why):
+    with pytest.raises(InvalidInput, match=why):
+        recall_at(values, relevant, k)
+    with pytest.raises(InvalidInput, match=why):
+        r_at_k([values], [relevant], (k,))
+    with pytest.raises(InvalidInput, match="at least one question"):
+        r_at_k([], [])
+
+
+# --- mending (5.6)
+
+
+def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
+    found = mending(
+        [
+            *FOUR,
+            one("0001", [0.9, 0.8, 0.7, 0.1]),  # mended, late
+            one("00", [0.9, 0.3]),  # failed, surer than before
+            one("01", [0.3, 0.9]),  # failed, though round 1 had it right
+            one("00", [0.5, 0.6], stop="max_calls"),  # failed, cut short
+            one("00", [0.5, 0.2], stop="certain"),  # failed, surer, and halted by it
+            one("0", [0.1], stop="certain"),  # never looked at again
+        ]
+    )
+    assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 6)
+    assert found.mended_early == 1
+    assert (found.fell, found.rose, found.stopped) == (2, 2, 2)
+    assert found.missed == 1
+    assert found.share(found.mended) == 0.2
+    assert found.mended_uncertainty == pytest.approx(0.9)
+
+
+def test_every_question_is_kept_spoiled_mended_or_failed():
+    found = mending(drawn())
+    assert found.kept + found.spoiled + found.mended + found.failed == found.questions == 60
+    assert found.fell + found.rose + found.stopped == found.failed
+
+
+# --- the whole
+
+
+def test_an_answer_is_right_as_the_measure_says():
+    settings = replace(SGICSettings.paper(), rounds=1)
+    llm = model([said("it is in Fife", 0.3), said("East Lothian", 0.8)])
+    answer = run(calibrate(QUESTION, THREE, settings), World(llm=llm))
+    truth = Truth((True, False, False), ("Fife",))
+    assert judged([answer], [truth])[0].right == (False, False)
+    [loose] = judged([answer], [truth], measure=contains, questions=[QUESTION])
+    assert loose.right == (True, False)
+    assert (loose.first_right, loose.returned_right) == (True, False)
+    assert (loose.question, loose.relevant) == (QUESTION, (True, False, False))
+
+
+def test_the_table_says_what_the_figures_are():
+    answers = drawn()
+    found = analyse(answers, ks=(1, 2))
+    table = str(found)
+    for row in (*found.rounds, found.returned):
+        assert f"{row.name} " in table
+        assert f"{row.right:8.3f}{row.uncertainty:13.3f}{row.score:8.1f}" in table
+    assert f"failed {' ' * 29}{found.mending.failed} (" in table
+    assert f"R@2{' ' * 33}{found.recall[2]:.3f}" in table
+    assert "only" in table or not found.notes
+    assert any("stopped before the last round" in note for note in found.notes)
+
+
+def test_an_analysis_is_json():
+    found = analyse(FOUR)
+    assert found.documents is None
+    again = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert again["mending"]["mended"] == 1
+    assert again["rounds"][0]["name"] == "round 0"
+    assert json.loads(json.dumps(analyse(drawn()).as_dict()))["recall"].keys() == {"R@1", "R@2"}
+    assert "AUROC" in str(found)
+
+
+def test_a_run_of_one_kind_of_answer_is_no_error():
+    found = analyse([one("1", [0.2]), one("1", [0.4])])
+    assert found.rounds[0].auroc is None
+    assert found.turns == ()
+    assert "only 0 first answers are wrong" in str(found)
+    assert "none" in str(found)
+
+
+@pytest.mark.parametrize("figures", [analyse, round_figures, returned_figures, turns, mending])
+def test_runs_that_cannot_be_read_together_are_refused(figures):
+    with pytest.raises(InvalidInput, match="no answers"):
+        figures([])
+    with pytest.raises(InvalidInput, match="estimators entropy, product"):
+        figures([one("1", [0.2]), one("1", [0.2], estimator="entropy")])
+
+
+def test_labels_that_do_not_fit_are_refused():
+    answer = one("10", [0.5, 0.4], documents=[0.1, 0.2]).answer
+    with pytest.raises(InvalidInput, match="1 labels came for 2 rounds"):
+        Judged(answer, (True,))
+    with pytest.raises(InvalidInput, match="3 labels came for 2 documents"):
+        Judged(answer, (True, False), (True, False, True))
+    with pytest.raises(InvalidInput, match="its trace has 0"):
+        Judged(replace(answer, trace=()), ())
+    with pytest.raises(InvalidInput, match="1 answers came with 0 truths"):
+        judged([answer], [])
+    with pytest.raises(MissingReferences):
+        judged([answer], [Truth((), ())])
+    with pytest.raises(InvalidInput, match="bins must be at least 1"):
+        answer_spread([one("1", [0.2])], bins=0)
+    with pytest.raises(InvalidInput, match="since must be"):
+        turns(FOUR, "last")
+
+
+# --- records
+
+
+def test_a_run_read_again_has_the_same_figures(tmp_path):
+    answers = [*drawn(), one("1", [0.5], notes=("cut \u2028 here", "\ud800"), error="x")]
+    path = write_run(answers, tmp_path / "run.jsonl")
+    again = read_run(path)
+    assert again == tuple(answers)  # no tokens in these
+    assert analyse(again) == analyse(answers)
+
+
+def test_records_are_without_tokens(tmp_path):
+    settings = replace(SGICSettings.paper(), rounds=1, keep_prompts=True)
+    answer = run(calibrate(QUESTION, THREE, settings), World(llm=model([said("Fife", 0.3)])))
+    [whole] = judged([answer], [Truth((True, False, False), ("Fife",))])
+    record = as_record(whole)
+    assert "logprob" not in json.dumps(record)
+    found = from_record(json.loads(json.dumps(record)))
+    assert found.answer.trace[0].generation == Generation("Fife")
+    assert found.answer.trace[1].prompt == answer.trace[1].prompt
+    assert found.answer.documents == answer.documents
+    assert analyse([found]) == analyse([whole])
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"answer": None}, "no judged answer"),
+        ({"right": [1, 0]}, "field 'right': expected a list of true and false"),
+        ({"right": [True]}, "1 labels came for 2 rounds"),
+        ({"answer": {"text": "x"}}, "the field 'documents' is missing"),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(change, why, tmp_path):
+    good = as_record(one("10", [0.5, 0.4]))
+    path = tmp_path / "run.jsonl"
+    path.write_text(f"{json.dumps(good)}\n\n{json.dumps(good | change)}\n")
+    with pytest.raises(BadRecord, match=f"run.jsonl, line 3: .*{why}"):
+        read_run(path)
+
+
+def test_a_number_out_of_its_range_is_named(tmp_path):
+    record = as_record(one("1", [0.5], documents=[0.5], relevant="1"))
+    record["answer"]["trace"][0]["uncertainty"] = float("nan")
+    with pytest.raises(BadRecord, match=r"'uncertainty': expected a number in \[0, 1\], got nan"):
+        from_record(record)
+    (tmp_path / "run.jsonl").write_text("{broken")
+    with pytest.raises(BadRecord, match="line 1, column 2: not JSON"):
+        read_run(tmp_path / "run.jsonl")
+    with pytest.raises(InvalidInput, match="cannot read"):
+        read_run(tmp_path / "absent.jsonl")

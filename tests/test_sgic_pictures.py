@@ -1,0 +1,167 @@
+"""The pictures of a run show its figures."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.sgic import CalibratedAnswer, Judged, Round, ScoredDocument
+from ltrag_plugins.sgic.analysis_drawing import BAD, GOOD, QUIET
+from ltrag_plugins.sgic.pictures import (
+    analysis_pictures,
+    attention_picture,
+    paths_picture,
+    reliability_picture,
+    spread_picture,
+    turns_picture,
+)
+from ltrag_plugins.types import Generation, Passage
+
+
+def one(right: str, uncertainties, documents=(0.2, 0.7), relevant="10", p_wrong=None) -> Judged:
+    """A judged answer: "10" is right in round 0 and wrong in round 1; round 0 is returned."""
+    trace = tuple(Round(n, "x", u, 100 * u, Generation("x")) for n, u in enumerate(uncertainties))
+    scored = tuple(ScoredDocument(Passage("text"), u) for u in documents)
+    answer = CalibratedAnswer(
+        "x", trace[0].uncertainty, trace[0].score, 0, "rounds", "product", p_wrong, scored, trace
+    )
+    labels = (tuple(letter == "1" for letter in letters) for letters in (right, relevant))
+    return Judged(answer, *labels, question="Where is Dirleton Castle, and who built it?")
+
+
+RUN = [
+    one("101", [0.2, 0.4, 0.3], p_wrong=0.1),
+    one("001", [0.9, 0.8, 0.5], p_wrong=0.8),
+    one("000", [0.7, 0.9, 0.6], p_wrong=0.6),
+]
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg"])
+def test_each_picture_is_written_where_it_was_wanted(suffix, tmp_path):
+    paths = [
+        draw(RUN, tmp_path / f"{draw.__name__}{suffix}")
+        for draw in (spread_picture, turns_picture, paths_picture, reliability_picture)
+    ]
+    shares = {"first answer": [0.1, 0.2], "round 1": [0.3, 0.1]}
+    paths.append(attention_picture(shares, [True, False], tmp_path / f"attention{suffix}"))
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml"}
+    for path in paths:
+        assert path.read_bytes().startswith(starts[suffix])
+    assert len({path.read_bytes() for path in paths}) == 5
+
+
+def coloured(path, colour: str) -> np.ndarray:
+    """Which pixels of a picture have this colour."""
+    wanted = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return np.abs(imread(path)[:, :, :3] - wanted).max(axis=2) < 0.01
+
+
+def highest(mask: np.ndarray) -> int:
+    """Pixels in the highest column, of the left two thirds: without the legend."""
+    return int(mask[:, : mask.shape[1] * 2 // 3].sum(axis=0).max())
+
+
+def test_bars_are_as_high_as_their_counts(tmp_path):
+    # of 4 answers 3 stay right and 1 stays wrong; the lines of the upper half are thin
+    run = [one("11", [0.1, 0.1])] * 3 + [one("00", [0.9, 0.9])]
+    path = turns_picture(run, tmp_path / "turns.png")
+    good, bad = (coloured(path, colour)[-430:] for colour in (GOOD, BAD))
+    assert highest(good) / highest(bad) == pytest.approx(3, rel=0.05)
+
+
+def test_attention_bars_are_as_high_as_their_shares(tmp_path):
+    path = attention_picture({"first": [0.1, 0.4]}, [True, False], tmp_path / "attention.png")
+    below = slice(60, None)  # the legend stands above
+    relevant, other = (coloured(path, colour)[below] for colour in (GOOD, QUIET))
+    heights = [int(mask.sum(axis=0).max()) for mask in (relevant, other)]
+    assert heights[1] / heights[0] == pytest.approx(4, rel=0.1)
+
+
+def test_a_path_has_a_mark_for_each_round(tmp_path):
+    # one right and three wrong answers, against one of each: three times as much orange
+    few = paths_picture([one("10", [0.2, 0.8])], tmp_path / "few.png")
+    many = paths_picture([one("1000", [0.2, 0.8, 0.5, 0.3])], tmp_path / "many.png")
+    good = [int(coloured(path, GOOD).sum()) for path in (few, many)]
+    bad = [int(coloured(path, BAD).sum()) for path in (few, many)]
+    assert good[0] == pytest.approx(good[1], rel=0.1)
+    legend = bad[0] / 2  # one mark of two stands in the legend
+    assert bad[1] - bad[0] == pytest.approx(2 * legend, rel=0.35)
+
+
+def test_every_question_that_was_asked_for_has_its_place(tmp_path):
+    for count in (1, 4, 7):
+        path = paths_picture(RUN * 3, tmp_path / "paths.svg", count=count)
+        assert path.read_text().count("<!-- Where is Dirleton Castle, and -->") == count
+
+
+def test_what_cannot_be_drawn_is_left_out(tmp_path):
+    single = one("1", [0.2], documents=(None, None))
+    drawn = analysis_pictures([single], tmp_path / "deep" / "pictures")
+    assert [path.name for path in drawn] == ["uncertainty.png", "paths.png"]
+    drawn = analysis_pictures(RUN, tmp_path)
+    assert [path.name for path in drawn] == [
+        "uncertainty.png",
+        "paths.png",
+        "turns.png",
+        "wrongness.png",
+    ]
+    assert all(path.exists() for path in drawn)
+
+
+def test_what_there_is_no_picture_of_is_named(tmp_path):
+    path = tmp_path / "picture.png"
+    with pytest.raises(InvalidInput, match="none can turn"):
+        turns_picture([one("1", [0.2])], path)
+    with pytest.raises(InvalidInput, match=r"no answer has P.wrong."):
+        reliability_picture([one("1", [0.2])], path)
+    with pytest.raises(InvalidInput, match="1 labels"):
+        attention_picture({"first": [0.1, 0.2]}, [True], path)
+    with pytest.raises(InvalidInput, match="at least one panel"):
+        attention_picture({}, [True], path)
+    with pytest.raises(InvalidInput, match="count must be at least 1"):
+        paths_picture(RUN, path, count=0)
+    for draw in (spread_picture, turns_picture, paths_picture, analysis_pictures):
+        with pytest.raises(InvalidInput, match="no answers"):
+            draw([], path)
+    assert not path.exists()
+
+
+def test_the_callers_backend_is_left_alone(tmp_path):
+    import matplotlib as mpl
+
+    before = mpl.rcParams["backend"], dict(mpl.rcParams)
+    analysis_pictures(RUN, tmp_path)
+    assert (mpl.rcParams["backend"], dict(mpl.rcParams)) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("ltrag_plugins.sgic.pictures", "matplotlib", "plots"),
+        ("ltrag_plugins.sgic.analysis_attention", "torch", "local"),
+    ],
+)
+def test_without_a_package_the_command_that_installs_it_is_named(module, package, extra):
+    code = (
+        "import sys\n"
+        f"sys.modules[{package!r}] = None\n"
+        "from ltrag_plugins.errors import MissingExtra\n"
+        "import ltrag_plugins.sgic.analysis\n"
+        "try:\n"
+        f"    import {module}\n"
+        "except MissingExtra as error:\n"
+        "    print(error)\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert told.stdout.strip().endswith(f"pip install 'ltrag-plugins[{extra}]'"), told.stderr
+
+
+def test_an_analysis_brings_neither_torch_nor_matplotlib():
+    code = (
+        "import sys, ltrag_plugins.sgic.analysis; print({'torch', 'matplotlib'} & {*sys.modules})"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert told.stdout.strip() == "set()", told.stderr
