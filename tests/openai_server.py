@@ -4,24 +4,37 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 Reply = tuple[str, float]
 """(text, probability of each of its tokens)."""
 
 
+Served = AbstractContextManager[tuple[str, list[str]]]
+"""The server's base URL, and the prompts it was asked, while it runs."""
+
+
+def openai_server(reply: Callable[[str], Reply]) -> Served:
+    """Writes what the function says."""
+    return _served(lambda prompt: _completion(*reply(prompt)))
+
+
+def replaying(body: dict[str, object]) -> Served:
+    """Sends the same body each time."""
+    return _served(lambda _: body)
+
+
 @contextmanager
-def openai_server(reply: Callable[[str], Reply]) -> Iterator[tuple[str, list[str]]]:
-    """Its base URL, and the prompts it was asked, while it runs."""
+def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = body["messages"][-1]["content"]
+            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            prompt = sent["messages"][-1]["content"]
             asked.append(prompt)
-            self._send(200, _completion(*reply(prompt)))
+            self._send(200, body(prompt))
 
         def _send(self, status: int, value: object) -> None:
             content = json.dumps(value).encode()

@@ -1,0 +1,79 @@
+"""Questions with ten passages, one or two of them gold: what the SGIC benchmarks share."""
+
+import gzip
+import hashlib
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.sgic import PromptTemplates, SGICSettings
+from ltrag_plugins.types import Passage, Question
+
+SETS = ("nq_distractor", "hotpotqa")
+WORDS = 60
+"""Of each passage; nine in ten gold passages keep the answer."""
+SOLVED = (
+    "Document [1]: Paris: Paris is the capital and largest city of France, on the river Seine.\n"
+    "Document [2]: Lyon: Lyon lies where the Rhone and the Saone meet.\n\n"
+    "Question: what is the capital of France?\nAnswer: Paris\n\n"
+    "Document [1]: Moby-Dick: Moby-Dick is an 1851 novel by Herman Melville about a whale.\n"
+    "Document [2]: Walden: Walden is a book by Henry David Thoreau, printed in 1854.\n\n"
+    "Question: who wrote Walden?\nAnswer: Henry David Thoreau\n\n"
+)
+"""Solved examples for a model that was not tuned to follow instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A question, and which of its passages are gold."""
+
+    question: Question
+    gold: tuple[bool, ...]
+
+
+def items(name: str, split: str, limit: int) -> list[Item]:
+    """The first questions in the order of the hashes of their ids."""
+    root = os.environ.get("LTRAG_DATA")
+    if not root:
+        sys.exit("set LTRAG_DATA to the folder that holds nq_distractor/ and hotpotqa/")
+    path = Path(root) / name / f"{split}.jsonl"
+    packed = path.with_suffix(".jsonl.gz")
+    content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+    rows = [json.loads(line) for line in content.splitlines()]
+    rows.sort(key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
+    return [_item(row) for row in rows[:limit]]
+
+
+def _item(row: dict) -> Item:
+    passages = tuple(Passage(p["text"], title=p["title"]) for p in row["passages"])
+    gold = (
+        tuple(i == row["gold_index"] for i in range(len(passages)))
+        if "gold_index" in row
+        else tuple(p.title in row["supporting_titles"] for p in passages)
+    )
+    question = Question(row["question"], tuple(row["answers"]), str(row["id"]), passages)
+    return Item(question, gold)
+
+
+def model(source: str, *, adapter: str | None = None, remember_tokens: int = 0) -> TransformersLLM:
+    """ "embedded", a folder, or a GGUF file; with an adapter over it, if one is named."""
+    if source == "embedded":
+        return embedded(remember_tokens=remember_tokens)
+    return TransformersLLM.load(source, adapter=adapter, remember_tokens=remember_tokens)
+
+
+def templates(few_shot: bool) -> PromptTemplates:
+    """With solved examples in front, or as they are."""
+    plain = PromptTemplates()
+    return PromptTemplates(layout=SOLVED + plain.layout) if few_shot else plain
+
+
+def settings(few_shot: bool = False, **more: object) -> SGICSettings:
+    """Of all runs: short documents, short answers."""
+    return SGICSettings(
+        document_words=WORDS, answer_tokens=16, templates=templates(few_shot), **more
+    )

@@ -1,0 +1,128 @@
+"""Does a document's uncertainty tell gold from distractor, and an answer's right from wrong?
+
+On questions of `train` of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
+AUROC and R@1, R@2 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and AUROC
+of the answer's uncertainty for "the answer from all ten is wrong". Usage:
+
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --few-shot
+
+Answers are kept in the cache folder, so a run that was stopped goes on. A hundred questions of each
+set take about half an hour on two cores with SmolLM2.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from distractors import SETS, Item, items, model, settings
+
+from ltrag_plugins.errors import CalibrationError
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
+from ltrag_plugins.metrics.answer import contains, exact_match
+from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.sgic import CalibratedAnswer, calibrate
+from ltrag_plugins.types import Passage
+
+AT_ONCE = 4
+"""Questions whose prompts go to the model together."""
+
+
+def recall(scores: np.ndarray, gold: np.ndarray, k: int) -> float:
+    """Share of the gold passages among the k of the largest scores; ties count in part."""
+    return float(np.mean([_chance(scores, score, k) for score in scores[gold]]))
+
+
+def _chance(scores: np.ndarray, score: float, k: int) -> float:
+    above, equal = int((scores > score).sum()), int((scores == score).sum())
+    return float(np.clip((k - above) / equal, 0, 1))
+
+
+def by_meaning(question: str, passages: tuple[Passage, ...], encoder) -> np.ndarray:  # noqa: ANN001
+    texts = [f"{p.title}: {p.text}" for p in passages]
+    vectors = np.asarray(encoder.encode([question, *texts]), dtype=float)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors[1:] @ vectors[0]
+
+
+def by_words(question: str, passages: tuple[Passage, ...]) -> np.ndarray:
+    numbered = [Passage(f"{p.title}: {p.text}", id=str(i)) for i, p in enumerate(passages)]
+    [found] = BM25Retriever(numbered).search([question], len(numbered))
+    scores = np.zeros(len(passages))
+    for place, passage in enumerate(found):
+        scores[int(passage.id)] = len(found) - place if passage.score is None else passage.score
+    return scores
+
+
+def row(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
+    each = [auroc(s, g) for s, g in zip(scores, gold, strict=True)]
+    figures = [np.mean(each)]
+    figures += [
+        np.mean([recall(s, g, k) for s, g in zip(scores, gold, strict=True)]) for k in (1, 2)
+    ]
+    pooled = auroc(np.concatenate(scores), np.concatenate(gold))
+    return f"{name:<28}" + "".join(f"{value:8.3f}" for value in [pooled, *figures])
+
+
+def report(name: str, found: list[Item], answers: list[CalibratedAnswer], encoder) -> None:  # noqa: ANN001
+    gold = [np.array(item.gold) for item in found]
+    print(f"\n{name}: {len(found)} questions, {sum(map(sum, gold)) / len(gold):.1f} gold of "
+          f"{np.mean([len(g) for g in gold]):.1f} passages")  # fmt: skip
+    print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}")
+    sure = [np.array([1 - d.uncertainty for d in a.documents]) for a in answers]
+    print(row("the model's uncertainty", sure, gold))
+    meaning = [by_meaning(i.question.text, i.question.passages, encoder) for i in found]
+    print(row("MiniLM similarity", meaning, gold))
+    print(row("BM25", [by_words(i.question.text, i.question.passages) for i in found], gold))
+    print(row("chance", [np.zeros(len(g)) for g in gold], gold))
+    unsure = [a.uncertainty for a in answers]
+    for label, right in (("EM", exact_match), ("contains", contains)):
+        score = [right(a.text, i.question.answers) for a, i in zip(answers, found, strict=True)]
+        print(wrong(f"answer from all passages, right by {label}", unsure, score))
+    alone = [
+        (d.answer or "", d.uncertainty, item.question.answers)
+        for a, item in zip(answers, found, strict=True)
+        for d in a.documents
+    ]
+    score = [contains(text, accepted) for text, _, accepted in alone]
+    print(wrong("answers from one passage, by contains", [u for _, u, _ in alone], score))
+
+
+def wrong(label: str, unsure: list[float], right: list[float]) -> str:
+    line = f"{label}: {np.mean(right):.3f}"
+    try:
+        wrong = 1 - np.array(right)
+        value = bootstrap_interval(unsure, wrong, statistic=auroc)
+    except CalibrationError:
+        return line
+    return line + f"; AUROC for wrong {value.value:.3f} ({value.low:.3f} to {value.high:.3f})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--few-shot", action="store_true")
+    parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
+    options = parser.parse_args()
+    llm = CachedLLM(model(options.model), options.cache)
+    way, encoder = (
+        settings(options.few_shot, rounds=0, score_documents="always"),
+        embedded_encoder(),
+    )
+    for name in options.sets.split(","):
+        found, answers = items(name, "train", options.limit), []
+        for start in range(0, len(found), AT_ONCE):
+            asked = [item.question for item in found[start : start + AT_ONCE]]
+            flows = [calibrate(q.text, q.passages, way) for q in asked]
+            answers += run_many(flows, World(llm=llm))
+            print(f"\r{name}: {len(answers)} of {len(found)}", end="", flush=True)
+        report(name, found, answers, encoder)
+
+
+if __name__ == "__main__":
+    main()
