@@ -1,0 +1,405 @@
+"""`ltrag sgic ...` against a real HTTP server: what is asked, said, written; and wrong input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from openai_server import openai_server
+from typer.testing import CliRunner
+
+from ltrag_plugins.cli import app, calibrating, calibrating_output
+from ltrag_plugins.cli import calibrating_options as own
+from ltrag_plugins.metrics.answer import normalized_exact_match
+from ltrag_plugins.sgic import CorpusSettings, SGICSettings, answer, settings
+from ltrag_plugins.sgic.corpus_settings import Form, IncludeDirect
+from ltrag_plugins.sgic.dataset import load
+from ltrag_plugins.sgic.variants import METRICS
+from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
+from tests.sgic_parts import documents_in, rounds_in
+
+COUNT = 40
+DOCUMENTS = 3
+ROUNDS = 2
+
+
+def number(prompt: str) -> int:
+    return int(re.findall(r"^Question: who wrote novel (\d+)\?$", prompt, re.MULTILINE)[0])
+
+
+def write(prompt: str) -> tuple[str, float]:
+    """Every second question right and sure at once, every fourth after a look, the rest never."""
+    i, looks = number(prompt), len(rounds_in(prompt))
+    if documents_in(prompt) == 1 and not looks:
+        return "somebody", 0.9 if "fortress" in prompt else 0.5
+    if i % 2 == 0:
+        return f"Author {i}", 0.9
+    return (f"Author {i}", 0.8) if i % 4 == 1 and looks else (f"nobody {looks}", 0.4)
+
+
+def record(i: int) -> dict[str, object]:
+    texts = [f"A fortress of {i}.", f"A coast of {i}.", f"A town of {i}."]
+    return {
+        "question": f"who wrote novel {i}?",
+        "answers": [f"Author {i}"],
+        "id": f"q{i}",
+        "passages": [{"title": f"Title {n}", "text": text} for n, text in enumerate(texts)],
+    }
+
+
+def lines_file(path: Path, *records: object) -> Path:
+    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server():
+    with openai_server(write) as (url, asked), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "not-a-secret")
+        yield url, asked
+
+
+@pytest.fixture(scope="module")
+def model(server):
+    return f"openai:scripted@{server[0]}"
+
+
+@pytest.fixture
+def asked(server):
+    """The prompts of this test."""
+    server[1].clear()
+    return server[1]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
+    return lines_file(path, *map(record, range(COUNT)))
+
+
+@pytest.fixture(scope="module")
+def passages(tmp_path_factory):
+    path = tmp_path_factory.mktemp("passages") / "passages.jsonl"
+    return lines_file(path, *record(1)["passages"])
+
+
+def ltrag(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def calibration(questions, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted") / "calibration"
+    result = ltrag("sgic", "fit", questions, "--model", model, "--rounds", ROUNDS, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def one_line(result) -> str:
+    """The only line on stderr; nothing may be on stdout."""
+    assert result.exit_code == 1, result.output
+    assert result.stdout == ""
+    [line] = result.stderr.splitlines()
+    return line.removeprefix("ltrag: error: ")
+
+
+# --- fit
+
+
+def test_fit_asks_what_it_says_and_keeps_what_pays(questions, model, asked, tmp_path):
+    out = tmp_path / "calibration"
+    told = ["--model", model, "--rounds", ROUNDS, "--cut-to", "", "--out", out]
+    result = ltrag("sgic", "fit", questions, *told)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"ltrag: the calibration is in {out}\n"
+    assert len(asked) == COUNT * (1 + DOCUMENTS + ROUNDS)
+    assert f"questions, calls of this fit{'':<10}" in result.stdout
+    assert f"{COUNT}, {len(asked)}" in result.stdout
+    [kept] = [line for line in result.stdout.splitlines() if line.startswith("* ")]
+    assert "0.750" in kept  # a half at once, a quarter after a look
+    assert json.loads((out / "command.json").read_text())["model"] == ""  # a server is not noted
+
+
+def test_fit_as_json_is_all_there_is_on_stdout(questions, model, tmp_path):
+    told = ["--model", model, "--limit", 12, "--rounds", 1, "--samples", 2, "--metric", "f1"]
+    result = ltrag("sgic", "fit", questions, *told, "--cut-to", "1,2", "--json", "--out", tmp_path)
+    report = json.loads(result.stdout)
+    assert (report["questions"], report["metric"]) == (12, "f1")
+    names = [row["name"] for row in report["variants"]]
+    assert {"cut to 1, last", "cut to 2, last", "2 samples, least uncertain"} <= set(names)
+    assert "2 rounds, last" not in names
+
+
+# --- answer
+
+
+def test_an_answer_is_told_with_its_documents_the_surest_first(passages, model):
+    told = ["--question", "who wrote novel 1?", "--model", model, "--rounds", 1]
+    result = ltrag("sgic", "answer", passages, *told)
+    assert (result.exit_code, result.stderr) == (0, "")
+    words = dict(re.findall(r"^(\S.{13}) (.*)$", result.stdout, re.MULTILINE))
+    rows = {name.strip(): value for name, value in words.items()}
+    assert rows["question"] == "who wrote novel 1?"
+    assert rows["answer"] == "Author 1"
+    assert rows["uncertainty"] == "0.360, score 36 of 100"  # two tokens of 0.8
+    assert rows["P(wrong)"] == "unknown"
+    assert rows["rounds"] == "look 1, of 1 look at it again; stopped: all rounds were made"
+    assert rows["calls, tokens"].startswith("5, ")
+    assert re.findall(r"^ +(\d+)  \[(\d)\] (.*)$", result.stdout, re.MULTILINE) == [
+        ("0", "1", "Title 0 -> 'somebody'"),
+        ("100", "2", "Title 1 -> 'somebody'"),
+        ("100", "3", "Title 2 -> 'somebody'"),
+    ]
+
+
+def test_a_question_without_passages_is_answered_once(model, asked):
+    asked.clear()
+    told = ["--question", "who wrote novel 2?", "--model", model, "--json"]
+    # the bare prompt has the question on a line of its own too
+    result = ltrag("sgic", "answer", *told)
+    one = json.loads(result.stdout)
+    assert (one["answer"], one["calls"], one["documents"]) == ("Author 2", len(asked), [])
+
+
+def test_each_question_of_a_file_is_a_json_line(questions, model, calibration):
+    told = ["--model", model, "--calibration", calibration, "--json", "--batch", 7]
+    result = ltrag("sgic", "answer", questions, *told)
+    assert (result.exit_code, result.stderr) == (0, "")
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["id"] for one in found] == [f"q{i}" for i in range(COUNT)]
+    right = [normalized_exact_match(one["answer"], [f"Author {i}"]) for i, one in enumerate(found)]
+    assert sum(right) == COUNT * 3 / 4
+    fitted = json.loads((calibration / "sgic.json").read_text())
+    assert {len(one["rounds"]) for one in found} <= set(range(1, 2 + fitted["settings"]["rounds"]))
+    sure = [one["p_wrong"] for one in found[::2]]
+    unsure = [one["p_wrong"] for one in found[3::4]]
+    assert max(sure) < min(unsure)
+
+
+def test_answers_above_a_limit_are_kept_back_and_counted(questions, model, calibration):
+    told = ["--model", model, "--calibration", calibration, "--json"]
+    for limit in (["--refuse-above", 60], ["--refuse-p-wrong-above", 0.5]):
+        result = ltrag("sgic", "answer", questions, *told, *limit)
+        found = [json.loads(line) for line in result.stdout.splitlines()]
+        refused = [one for one in found if one["refused"]]
+        assert result.stderr == f"ltrag: {len(refused)} of {COUNT} answers were kept back\n"
+        assert [one["id"] for one in refused] == [f"q{i}" for i in range(3, COUNT, 4)]
+        assert {one["answer"] for one in refused} == {"I am not sure enough to answer."}
+        assert all(one["text"].startswith("nobody") for one in refused)
+
+
+def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, model, calibration):
+    told = ["--question", "who wrote novel 1?", "--model", model, "--calibration", calibration]
+    told += ["--show", "answers", "--rounds", 3, "--certain-below", 0, "--json"]
+    result = ltrag("sgic", "answer", passages, *told)
+    assert "P(wrong) was fitted with the calibration's own settings" in result.stderr
+    one = json.loads(result.stdout)
+    assert one["documents"][0]["score"] is None  # such a look shows no scores of documents
+    assert one["stop"] == "settled"
+
+
+def test_passages_may_be_in_a_pool(questions, model, tmp_path):
+    pool = [{"id": f"{i}-{n}", **p} for i in range(2) for n, p in enumerate(record(i)["passages"])]
+    pooled = [{**record(i), "passages": [], "passage_ids": [f"{i}-0", f"{i}-2"]} for i in range(2)]
+    path = lines_file(tmp_path / "q.jsonl", *pooled)
+    pool_path = lines_file(tmp_path / "pool.jsonl", *pool)
+    result = ltrag("sgic", "answer", path, "--pool", pool_path, "--model", model, "--json")
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [[d["id"] for d in one["documents"]] for one in found] == [
+        ["0-0", "0-2"],
+        ["1-0", "1-2"],
+    ]
+
+
+# --- build
+
+
+def test_build_writes_what_it_reports(questions, model, asked, tmp_path):
+    told = ["--model", model, "--rounds", ROUNDS, "--keep-wrong", 0.5, "--out", tmp_path / "data"]
+    result = ltrag("sgic", "build", questions, *told)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == f"ltrag: the training data is in {tmp_path / 'data'}\n"
+    assert len(asked) == COUNT * (1 + DOCUMENTS + ROUNDS)
+    rows = {line[:28].strip(): line[28:] for line in result.stdout.splitlines()}
+    assert rows["questions"] == "40"
+    assert rows["examples"] == str(40 * 3 // 4 + 5 + 40)
+    assert rows["right in round 0, 1, ..."] == "20, 10, 0"
+    assert rows["mended, preserved"] == "10, 20"
+    assert rows["pruned"] == "10, of which 5 stay with their answers"
+    assert "note: only 35 examples of looking again" in result.stdout
+    kinds = [example.kind for example in load(tmp_path / "data").examples]
+    assert (kinds.count("mended"), kinds.count("preserved"), kinds.count("wrong")) == (10, 20, 5)
+
+    asked.clear()
+    again = ltrag("sgic", "build", questions, *told, "--json")
+    assert json.loads(again.stdout) == dict(load(tmp_path / "data").manifest)
+    assert asked == []
+
+
+def test_the_baselines_data_needs_no_model(questions, tmp_path):
+    # there is no such server, and none is asked
+    told = ["--form", "direct", "--model", "openai:x@http://127.0.0.1:9/v1", "--out", tmp_path]
+    result = ltrag("sgic", "build", questions, *told)
+    assert result.exit_code == 0, result.output
+    assert {example.kind for example in load(tmp_path).examples} == {"direct"}
+
+
+def test_all_pruned_is_one_line_and_a_second_try_asks_nothing(questions, model, asked, tmp_path):
+    path = lines_file(tmp_path / "q.jsonl", record(3), record(7))
+    told = ["--model", model, "--rounds", 1, "--out", tmp_path / "data"]
+    line = one_line(ltrag("sgic", "build", path, *told))
+    assert line.startswith("none of 2 questions was answered right in any of 2 rounds")
+    asked.clear()
+    assert ltrag("sgic", "build", path, *told, "--keep-wrong", 1).exit_code == 0
+    assert asked == []
+
+
+def test_other_data_in_the_folder_is_one_line(questions, model, tmp_path):
+    told = ["--model", model, "--limit", 4, "--rounds", 1, "--out", tmp_path]
+    assert ltrag("sgic", "build", questions, *told).exit_code == 0
+    line = one_line(ltrag("sgic", "build", questions, *told, "--include-direct", "none"))
+    assert "corpus.include_direct was 'all' and is now 'none'" in line
+
+
+def build_program(questions: Path, model: str, out: Path) -> subprocess.Popen[str]:
+    told = ["--model", model, "--rounds", str(ROUNDS), "--batch", "4", "--out", str(out)]
+    return subprocess.Popen(
+        [sys.executable, "-m", "ltrag_plugins.cli", "sgic", "build", str(questions), *told],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, questions, tmp_path):
+    def slowly(prompt):
+        time.sleep(0.02)
+        return write(prompt)
+
+    with openai_server(slowly) as (url, asked):
+        model = f"openai:scripted@{url}"
+        first = build_program(questions, model, tmp_path / "data")
+        while len(asked) < 60 and first.poll() is None:
+            time.sleep(0.01)
+        first.send_signal(how)
+        _, said = first.communicate(timeout=60)
+        assert first.returncode == (130 if how == signal.SIGINT else -how)
+        if how == signal.SIGINT:
+            where = tmp_path / "data"
+            assert f"the answers so far are in {where}; run the same command" in said
+        assert len(asked) < COUNT * (1 + DOCUMENTS + ROUNDS)
+        second = build_program(questions, model, tmp_path / "data")
+        _, said = second.communicate(timeout=120)
+        assert second.returncode == 0, said
+    assert len(set(asked)) == COUNT * (1 + DOCUMENTS + ROUNDS)
+    assert len(asked) <= len(set(asked)) + 4
+    assert load(tmp_path / "data").manifest["first_right_in_round"] == [20, 10, 0]
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == ["manifest.json", "train.jsonl"]
+
+
+# --- wrong input
+
+
+GOOD = record(0)
+
+
+@pytest.mark.parametrize("command", ["fit", "build"])
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("{oops", "line 2, column 2: not JSON"),
+        ({**GOOD, "answers": []}, "line 2, field 'answers': no accepted answers"),
+        ({**GOOD, "passages": []}, "record 2 (id 'q0'): no passages of its own; add 'passages'"),
+        ({**GOOD, "passages": ["a"]}, "line 2, field 'passages[0]': expected an object"),
+        ({**GOOD, "question": "?!"}, "record 2 (id 'q0'): the question '?!' has no words"),
+    ],
+)
+def test_a_wrong_record_is_named_before_a_model_is_loaded(command, wrong, says, tmp_path):
+    path = lines_file(tmp_path / "q.jsonl", GOOD, wrong)
+    line = one_line(ltrag("sgic", command, path, "--out", tmp_path / "out"))
+    assert line.startswith(f"{path}, ")
+    assert says in line
+
+
+def test_places_and_folders_that_cannot_serve_are_named(questions, passages, model, tmp_path):
+    for command in ("fit", "build"):
+        line = one_line(ltrag("sgic", command, questions, "--out", questions / "x"))
+        assert line.startswith("cannot make the folder")
+    told = ["--question", "who?", "--calibration", tmp_path]
+    assert one_line(ltrag("sgic", "answer", passages, *told)) == (
+        f"there is no calibration in {tmp_path} (no sgic.json); fit one with 'ltrag sgic fit'"
+    )
+    (tmp_path / "sgic.json").write_text("{}")
+    line = one_line(ltrag("sgic", "answer", passages, *told))
+    assert line.endswith("says how to reach its model; add --model")
+    line = one_line(ltrag("sgic", "answer", passages, *told, "--model", model))
+    assert "holds no readable calibration" in line
+
+
+def test_p_wrong_is_not_made_up(passages, model):
+    told = ["--question", "who wrote novel 1?", "--model", model, "--refuse-p-wrong-above", 0.5]
+    line = one_line(ltrag("sgic", "answer", passages, *told))
+    assert line.startswith("--refuse-p-wrong-above needs --calibration with P(wrong), and there")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["answer"], "give QUESTIONS.jsonl"),
+        (["answer", "q", "--question", "who?", "--limit", "3"], "not for --question"),
+        (["fit", "q", "--out", "x", "--cut-to", "1,0"], "no list of whole numbers"),
+        (["fit", "q", "--out", "x", "--cut-to", "many"], "no list of whole numbers"),
+        (["fit", "q", "--out", "x", "--rounds", "0"], "--rounds"),
+        (["fit", "q", "--out", "x", "--model", "nonesuch"], "nonesuch"),
+        (["build", "q", "--out", "x", "--keep-wrong", "2"], "--keep-wrong"),
+        (["build", "q", "--out", "x", "--estimator", "guess"], "--estimator"),
+    ],
+)
+def test_wrong_usage_leaves_with_two(arguments, says):
+    result = ltrag("sgic", *arguments)
+    assert result.exit_code == 2
+    # the box around the message may break lines
+    assert says in " ".join(result.stderr.replace("│", "").split())
+
+
+def test_the_choices_are_those_of_the_settings():
+    assert {*get_args(own.Estimator)} == {*ESTIMATORS, AGREEMENT}
+    assert get_args(own.Choose) == get_args(settings.Choose)
+    assert get_args(own.Show) == get_args(settings.Variant)
+    assert get_args(own.Metric) == tuple(METRICS)
+    assert get_args(own.Form) == get_args(Form)
+    assert get_args(own.IncludeDirect) == get_args(IncludeDirect)
+    assert {*calibrating_output.STOPS} == {*get_args(answer.Stop)}
+
+
+@pytest.mark.parametrize("show", get_args(own.Show))
+def test_what_a_look_shows_is_the_row_of_table_five(show):
+    mine = calibrating.changed(SGICSettings.paper(), own.Changes(show=show))
+    assert mine == SGICSettings.paper(show)
+
+
+def test_the_defaults_of_build_are_those_of_the_function(questions, model, tmp_path):
+    told = ["--model", model, "--limit", 2, "--out", tmp_path]
+    assert ltrag("sgic", "build", questions, *told).exit_code == 0
+    manifest = load(tmp_path).manifest
+    assert manifest["corpus"] == CorpusSettings().as_dict()
+    assert manifest["settings"]["rounds"] == SGICSettings.paper().rounds
+
+
+@pytest.mark.parametrize("command", [[], ["fit"], ["answer"], ["build"]])
+def test_help_loads_nothing_heavy(command):
+    code = (
+        "import sys, typer.testing, ltrag_plugins.cli as c\n"
+        f"r = typer.testing.CliRunner().invoke(c.app, {['sgic', *command, '--help']})\n"
+        "assert r.exit_code == 0 and 'Usage' in r.stdout, r.output\n"
+        "heavy = {'torch', 'sklearn', 'transformers', 'numpy', 'langchain_core', 'llama_index'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
