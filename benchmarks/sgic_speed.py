@@ -1,0 +1,92 @@
+"""Five rounds of SGIC over ten documents beside five sampled answers over the same documents.
+
+Milliseconds and tokens that the model really computed, a question at a time, in one run: the direct
+answer; K sampled answers, each a call of its own; K samples that share their documents; SGIC with
+all K rounds, without and with remembered beginnings. Usage:
+
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_speed.py --limit 10
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from distractors import Item, items, model
+from sgic_loop import way
+
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.sgic import calibrate, sampled
+
+REMEMBERED = 8192
+
+
+class Counted:
+    """Tokens that went through the model."""
+
+    def __init__(self, llm: TransformersLLM) -> None:
+        self.tokens = 0
+        llm.model.base_model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, _module: object, _args: object, given: dict) -> None:
+        self.tokens += given["input_ids"].numel()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--data", default="nq_distractor")
+    parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    forgetful = model(options.model)
+    parts = (forgetful.model, forgetful.tokenizer)
+    counted = Counted(forgetful)
+    settings = way("documents", options.rounds, few_shot=False)
+    direct, k = replace(settings, rounds=0), options.rounds
+
+    def fresh(remember: int) -> World:
+        return World(llm=TransformersLLM(*parts, remember_tokens=remember))
+
+    def apart(item: Item) -> None:
+        q = item.question
+        for seed in range(k):
+            one = replace(settings, seed=seed)
+            run(sampled(q.text, q.passages, 1, one), fresh(0))
+
+    def together(item: Item) -> None:
+        run(sampled(item.question.text, item.question.passages, k, settings), fresh(REMEMBERED))
+
+    def looped(item: Item, remember: int) -> None:
+        run(calibrate(item.question.text, item.question.passages, settings), fresh(remember))
+
+    ways: dict[str, Callable[[Item], None]] = {
+        "direct": lambda i: run(calibrate(i.question.text, i.question.passages, direct), fresh(0)),
+        f"{k} samples, a call each": apart,
+        f"{k} samples, documents shared": together,
+        f"SGIC, {k} rounds": lambda i: looped(i, 0),
+        f"SGIC, {k} rounds, remembered": lambda i: looped(i, REMEMBERED),
+    }
+    found: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
+    for item in items(options.data, "dev_test", options.limit):
+        for name, answer in ways.items():
+            before, start = counted.tokens, time.perf_counter()
+            answer(item)
+            found[name].append((time.perf_counter() - start, counted.tokens - before))
+    base = found[f"{k} samples, a call each"]
+    print(f"{options.limit} questions of {options.data}, {options.threads} threads")
+    print(f"{'':<32}{'tokens':>8}{'of samples':>12}{'time, of samples':>18}")
+    for name, measured in found.items():
+        tokens = statistics.mean(t for _, t in measured)
+        share = tokens / statistics.mean(t for _, t in base)
+        seconds = statistics.median(s / b for (s, _), (b, _) in zip(measured, base, strict=True))
+        print(f"{name:<32}{tokens:8.0f}{share:12.2f}{seconds:18.2f}")
+
+
+if __name__ == "__main__":
+    main()
