@@ -5,8 +5,10 @@ References:
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.method import Method, whole
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.types import Answer, Passage
@@ -54,3 +56,40 @@ def single_retrieval(
     prompt = reading_prompt(question, found, template) if found else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(found), trace=(reply,))
+
+
+@dataclass(frozen=True, slots=True)
+class SingleSettings:
+    """How much is fetched, and how it is read.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    k: int = 3
+    """Passages to read, at least 1."""
+    template: str = PROMPT
+    """`{passages}` and `{question}` are replaced."""
+    max_tokens: int = 24
+    """Longest answer, in tokens, at least 1."""
+
+    def __post_init__(self) -> None:
+        reading_prompt("", (), self.template)
+        whole("k", self.k)
+        whole("max_tokens", self.max_tokens)
+
+
+METHOD = Method(
+    name="single",
+    summary="one search with the question, one answer from what it found",
+    source="Lewis et al., NeurIPS 2020",
+    settings=SingleSettings,
+    answer=lambda question, settings, _: single_retrieval(
+        question.text,
+        k=settings.k,
+        template=settings.template,
+        max_tokens=settings.max_tokens,
+    ),
+    most_calls=lambda _: 1,
+    needs=frozenset({"retriever"}),
+)

@@ -1,0 +1,65 @@
+"""What a method is, so that an evaluation can run any of them by name."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, Literal
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow
+from ltrag_plugins.types import Answer, Question
+
+Need = Literal["retriever", "encoder", "scores", "probabilities", "labelled questions"]
+"""What a method cannot do without, beside a model that writes: a search; vectors of texts; a
+`ScoringLLM`; token probabilities of what was written; questions with accepted answers to learn
+from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A way to answer questions: one row of `BASELINES`."""
+
+    name: str
+    """As it is called on the command line: lower case, hyphens."""
+    summary: str
+    """One line on what it does."""
+    source: str
+    """Who it is from, to cite; "-" for the plain ones."""
+    settings: type
+    """A checked frozen dataclass; `settings()` are the defaults."""
+    answer: Callable[[Question, Any, Any], Flow[Answer]]
+    """(question, settings, what `learn` returned) to the flow that answers it."""
+    most_calls: Callable[[Any], int]
+    """From settings to the most prompts that one question may send to the model."""
+    needs: frozenset[Need] = frozenset()
+    learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
+    """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
+
+    def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
+        """Answer a question.
+
+        Raises:
+            InvalidInput: settings of another method, or nothing was learned and the method needs
+                it.
+        """
+        settings = self.settings() if settings is None else settings
+        if not isinstance(settings, self.settings):
+            raise InvalidInput(
+                f"{self.name} is set by {self.settings.__name__}, got {type(settings).__name__}"
+            )
+        if self.learn is not None and learned is None:
+            raise InvalidInput(
+                f"{self.name} learns from labelled questions first: run "
+                "method.learn(questions, settings) as a flow, and hand its result in as learned="
+            )
+        return self.answer(question, settings, learned)
+
+
+def whole(name: str, value: object, least: int = 1) -> None:
+    """Check a whole number of some settings.
+
+    Raises:
+        InvalidInput: it is none, or below `least`.
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
+        raise InvalidInput(f"{name} must be a whole number, at least {least}, got {value!r}")

@@ -1,0 +1,31 @@
+"""Every method by its name: the rows an evaluation can be asked for."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from ltrag_plugins.baselines.direct import METHOD as DIRECT
+from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.baselines.single import METHOD as SINGLE
+from ltrag_plugins.errors import InvalidInput
+
+BASELINES: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        DIRECT,
+        SINGLE,
+    )
+}
+"""To add a method: one file, one row here, one worked example as a test, one row of the docs."""
+
+
+def method(name: str) -> Method:
+    """The method of that name.
+
+    Raises:
+        InvalidInput: there is none; names the nearest.
+    """
+    if name in BASELINES:
+        return BASELINES[name]
+    near = get_close_matches(name, BASELINES, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise InvalidInput(f"there is no method {name!r}; {hint}There are {', '.join(BASELINES)}.")

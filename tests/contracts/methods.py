@@ -1,0 +1,140 @@
+"""What every row of `BASELINES` must do."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from ltrag_plugins.baselines import BASELINES, Method
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, arun, run, run_many
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
+
+PASSAGES = [
+    Passage("Emma is a novel by Jane Austen. It was printed in 1815.", id="p0", title="Emma"),
+    Passage("Persuasion is the last novel of Jane Austen.", id="p1", title="Persuasion"),
+    Passage("Middlemarch is a novel by George Eliot.", id="p2", title="Middlemarch"),
+    Passage("Bread is baked from flour.", id="p3", title="Bread"),
+]
+QUESTIONS = [
+    Question("Who wrote Emma?", ("Jane Austen",), "q0"),
+    Question("Who wrote Middlemarch?", ("George Eliot",), "q1"),
+    Question("What is bread baked from?", ("flour",), "q2"),
+]
+LABELLED = [
+    Question("Who wrote Persuasion?", ("Jane Austen",), "l0"),
+    Question("Who wrote Walden?", ("Henry David Thoreau",), "l1"),
+    Question("What is paper made from?", ("wood",), "l2"),
+    Question("When was Emma printed?", ("1815",), "l3"),
+]
+
+
+class Letters:
+    """Texts as counts of letters."""
+
+    name = "letters"
+
+    def encode(self, texts):
+        return np.array([[text.lower().count(c) for c in "aeinorst"] for text in texts], "float32")
+
+
+def plausible(prompt: str) -> str:
+    """Says something that depends on the prompt, with a probability of its own."""
+    return ["Jane Austen", "George Eliot", "flour", "yes", "[1] > [2]"][len(prompt) % 5]
+
+
+def likely(prompt: str, text: str) -> Generation:
+    """The text with token probabilities that depend on the prompt."""
+    tokens = [
+        Token(piece, -0.05 - len(prompt) % 7 / 10) for piece in re.findall(r"\s*\S+|\s+", text)
+    ]
+    return Generation(text, tuple(tokens), len(prompt.split()), len(tokens))
+
+
+class Scoring:
+    """A function as a model that can also tell how likely a text is."""
+
+    name = "scoring"
+
+    def __init__(self, reply):
+        self.writing = ScriptedLLM(lambda prompt: likely(prompt, reply(prompt)))
+
+    def generate(self, prompts, **settings):
+        return self.writing.generate(prompts, **settings)
+
+    def score(self, prompts, continuations):
+        return [likely(p, c) for p, c in zip(prompts, continuations, strict=True)]
+
+
+def world(reply=plausible) -> World:
+    return World(llm=Scoring(reply), retriever=BM25Retriever(PASSAGES), encoder=Letters())
+
+
+def learned(method: Method, settings: object) -> object:
+    return None if method.learn is None else run(method.learn(LABELLED, settings), world())
+
+
+class MethodContract:
+    """A subclass for each method sets `name`, and `settings` where the defaults will not do."""
+
+    name: str
+    settings: object = None
+
+    @property
+    def method(self) -> Method:
+        return BASELINES[self.name]
+
+    def flows(self):
+        settings = self.method.settings() if self.settings is None else self.settings
+        knows = learned(self.method, settings)
+        return [self.method.flow(question, settings, knows) for question in QUESTIONS]
+
+    def test_it_is_a_row_of_its_own_name_with_checked_settings(self):
+        method = self.method
+        assert method.name == self.name
+        assert method.summary
+        assert method.source
+        assert dataclasses.is_dataclass(method.settings)
+        assert method.settings.__dataclass_params__.frozen
+
+    def test_settings_of_another_method_are_refused(self):
+        with pytest.raises(InvalidInput, match=self.name):
+            self.method.flow(QUESTIONS[0], object())
+
+    def test_every_question_is_answered_within_its_bound(self):
+        settings = self.method.settings() if self.settings is None else self.settings
+        for flow in self.flows():
+            counter = CostCounter()
+            answer = run(flow, world(), observers=[counter])
+            assert isinstance(answer, Answer)
+            assert 0 <= counter.cost.calls <= self.method.most_calls(settings)
+            assert all(isinstance(passage, Passage) for passage in answer.passages)
+
+    @pytest.mark.parametrize("reply", ["", "\n\n", "Doc: 0", "I don't know.", "[9] > [1] > [1]"])
+    def test_replies_of_no_use_break_nothing(self, reply):
+        settings = self.method.settings() if self.settings is None else self.settings
+        for flow in self.flows():
+            counter = CostCounter()
+            run(flow, world(lambda _: reply), observers=[counter])
+            assert counter.cost.calls <= self.method.most_calls(settings)
+
+    async def test_alone_side_by_side_and_on_an_event_loop_are_the_same(self):
+        alone = [run(flow, world()) for flow in self.flows()]
+        assert run_many(self.flows(), world()) == alone
+        assert [await arun(flow, world()) for flow in self.flows()] == alone
+
+    def test_where_nothing_is_found_it_answers_all_the_same(self):
+        nothing = World(llm=Scoring(plausible), retriever=Nothing(), encoder=Letters())
+        for flow in self.flows():
+            assert isinstance(run(flow, nothing), Answer)
+
+
+class Nothing:
+    """A retriever that finds nothing."""
+
+    def search(self, queries, k):
+        return [[] for _ in queries]

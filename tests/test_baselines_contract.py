@@ -1,0 +1,25 @@
+"""The contract, held by every row; one line a method."""
+
+import pytest
+from contracts.methods import MethodContract
+
+from ltrag_plugins.baselines import BASELINES, method
+from ltrag_plugins.errors import InvalidInput
+
+
+class TestDirect(MethodContract):
+    name = "direct"
+
+
+class TestSingle(MethodContract):
+    name = "single"
+
+
+def test_every_method_is_held_to_the_contract():
+    held = {cls.name for cls in MethodContract.__subclasses__()}
+    assert held == set(BASELINES)
+
+
+def test_an_unknown_method_is_refused_with_the_nearest_names():
+    with pytest.raises(InvalidInput, match="did you mean direct"):
+        method("dirct")
