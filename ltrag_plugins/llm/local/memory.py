@@ -95,7 +95,9 @@ def beginnings(known: Sequence[Known]) -> DynamicCache:
         cut = [
             [part[:, : one.tokens].transpose(0, 1) for part in one.read.layers[i]] for one in known
         ]
-        keys, values = (pad_sequence(rows, batch_first=True) for rows in zip(*cut, strict=True))
+        keys, values = (
+            pad_sequence(list(rows), batch_first=True) for rows in zip(*cut, strict=True)
+        )
         cache.update(keys.transpose(1, 2), values.transpose(1, 2), i)
     return cache
 
