@@ -9,28 +9,27 @@ References:
 """
 
 import copy
-import hashlib
-import json
 import random
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.llm.local.adapters import CONFIG, FORMAT, MANIFEST, WEIGHTS, read_manifest
-from ltrag_plugins.llm.local.loading import fingerprints, quiet
+from ltrag_plugins.llm.local.adapters import MANIFEST
+from ltrag_plugins.llm.local.loading import fingerprint, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.sgic.corpus import Dataset
+from ltrag_plugins.sgic.finetune_result import FinetuneResult, finish, read_result, told
 from ltrag_plugins.sgic.finetune_run import RunFolder
 from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
 from ltrag_plugins.sgic.finetune_tokens import (
     Row,
     TooLong,
-    TrainingSet,
     dataset_hash,
     end_token,
     rows_of,
@@ -40,38 +39,18 @@ from ltrag_plugins.sgic.finetune_trainer import AnswerTrainer, FinetuneStep, tra
 
 try:
     import torch
-    from peft import get_peft_model_state_dict
-    from safetensors.torch import save as save_tensors
     from torch import nn
     from transformers import PreTrainedModel
 except ImportError as error:
-    raise missing_extra("peft", "train") from error
+    raise missing_extra("torch", "train") from error
 
 __all__ = ["FinetuneResult", "FinetuneSettings", "FinetuneStep", "TooLong", "finetune"]
 NOT_THE_NUMBERS = ("save_every",)
 """Settings that change no number of the result."""
-VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
-
-
-@dataclass(frozen=True, slots=True)
-class FinetuneResult:
-    """What a fine-tuning run leaves."""
-
-    folder: Path
-    """Holds the adapter, or with method="full" the whole model, and `finetune.json`."""
-    history: tuple[FinetuneStep, ...]
-    validation: tuple[tuple[int, float], ...]
-    """(steps taken, mean loss of the held-out answers' tokens in nats), before the first step
-    and after each epoch; empty where nothing was held out."""
-    examples: int
-    """Learned from."""
-    held_out: int
-    dropped: tuple[TooLong, ...]
-    """Left out, being longer than the model reads or `max_tokens`."""
 
 
 def finetune(
-    dataset: TrainingSet,
+    dataset: Dataset,
     model: TransformersLLM | str | Path,
     *,
     out: str | Path,
@@ -111,11 +90,9 @@ def finetune(
     folder.begin(identity, resume=resume)
     if not (folder.path / MANIFEST).exists():
         trainer = _trained(llm, learned, held_out, settings, folder, on_step)
-        told = _told(trainer, len(learned), len(held_out), dropped)
-        folder.write("history.json", told)
-        _finish(trainer, folder, identity, told, llm, settings)
-        folder.drop_checkpoints()
-    return _result(folder)
+        history = told(trainer, len(learned), len(held_out), dropped)
+        finish(trainer, folder, identity, history, llm, settings)
+    return read_result(folder)
 
 
 def _trained(
@@ -126,7 +103,8 @@ def _trained(
     folder: RunFolder,
     on_step: Callable[[FinetuneStep], None] | None,
 ) -> AnswerTrainer:
-    with _own_randomness(settings.seed), quiet():
+    with _own_randomness(settings.seed), quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
         trainer = trainer_for(
             _copied(llm.model, settings),
             llm.tokenizer,
@@ -148,7 +126,7 @@ def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedMod
         frozen = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
         shared = dict(frozen)
     own: Any = copy.deepcopy(model, shared)
-    return own.to(_dtype(settings, model.device))
+    return own.requires_grad_(settings.method == "full").to(_dtype(settings, model.device))
 
 
 def _dtype(settings: FinetuneSettings, device: torch.device) -> torch.dtype:
@@ -173,101 +151,11 @@ def _own_randomness(seed: int) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def _identity(
-    dataset: TrainingSet, llm: TransformersLLM, settings: FinetuneSettings
-) -> dict[str, Any]:
+def _identity(dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings) -> dict[str, Any]:
     told = {k: v for k, v in asdict(settings).items() if k not in NOT_THE_NUMBERS}
     return {
         "dataset": dataset_hash(dataset),
-        "base": fingerprints(llm.model)["float32"],
+        "base": fingerprint(llm.model),
         "prompting": llm.prompting.name,
         "settings": told,
     }
-
-
-def _told(
-    trainer: AnswerTrainer, learned: int, held_out: int, dropped: list[TooLong]
-) -> dict[str, Any]:
-    logged = trainer.state.log_history
-    names = FinetuneStep.__dataclass_fields__
-    return {
-        "steps": [{n: entry[n] for n in names} for entry in logged if "loss" in entry],
-        "validation": [
-            [entry["step"], entry["validation_loss"]]
-            for entry in logged
-            if "validation_loss" in entry
-        ],
-        "examples": learned,
-        "held_out": held_out,
-        "dropped": [asdict(one) for one in dropped],
-    }
-
-
-def _finish(
-    trainer: AnswerTrainer,
-    folder: RunFolder,
-    identity: Mapping[str, Any],
-    told: Mapping[str, Any],
-    llm: TransformersLLM,
-    settings: FinetuneSettings,
-) -> None:
-    """Write the result, its manifest last."""
-    files = _adapter_files(trainer) if settings.method == "lora" else {}
-    for name, content in files.items():
-        folder.write_bytes(name, content)
-    if settings.method == "full":
-        _write_model(trainer, llm, folder)
-    steps = told["steps"]
-    folder.write(
-        MANIFEST,
-        {
-            "format": FORMAT,
-            "method": settings.method,
-            "base": {
-                "label": llm.name.partition("@")[0],
-                "fingerprints": fingerprints(llm.model),
-            },
-            "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
-            **{k: v for k, v in identity.items() if k != "base"},
-            "losses": {
-                "first": steps[0]["loss"],
-                "last": steps[-1]["loss"],
-                "validation": told["validation"],
-            },
-            "examples": told["examples"],
-            "held_out": told["held_out"],
-            "dropped": told["dropped"],
-            "versions": {name: version(name) for name in VERSIONED},
-        },
-    )
-
-
-def _adapter_files(trainer: AnswerTrainer) -> dict[str, bytes]:
-    model: Any = trainer.model
-    tensors = {
-        k: v.detach().cpu().contiguous() for k, v in get_peft_model_state_dict(model).items()
-    }
-    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
-    config["base_model_name_or_path"] = None  # a path of the machine it was trained on
-    told = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-    return {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: told.encode()}
-
-
-def _write_model(trainer: AnswerTrainer, llm: TransformersLLM, folder: RunFolder) -> None:
-    model: Any = trainer.model
-    with quiet():
-        model.save_pretrained(folder.path)
-        llm.tokenizer.save_pretrained(folder.path)
-
-
-def _result(folder: RunFolder) -> FinetuneResult:
-    manifest = read_manifest(folder.path)
-    history = json.loads((folder.path / "history.json").read_bytes())
-    return FinetuneResult(
-        folder.path,
-        tuple(FinetuneStep(**step) for step in history["steps"]),
-        tuple((step, loss) for step, loss in history["validation"]),
-        manifest["examples"],
-        manifest["held_out"],
-        tuple(TooLong(**one) for one in manifest["dropped"]),
-    )

@@ -39,7 +39,8 @@ class FinetuneSettings:
     dropout: float = 0.0
     """Share of an adapter's inputs left out while training, 0 to below 1 (LLaMA-Factory: 0)."""
     layers: int | None = None
-    """Train only the last so many layers: those before them need no backward pass. None: all."""
+    """Put the adapter beside the last so many layers alone, at least 1: those before them need no
+    backward pass. None: all; not for "full"."""
     max_tokens: int | None = None
     """Longest prompt and answer together, in tokens; longer examples are left out and named in
     the result. None: what the model reads."""
@@ -54,7 +55,7 @@ class FinetuneSettings:
     clip: float = 1.0
     """Longest gradient, above 0; longer ones are shortened to it."""
     steps: int | None = None
-    """Stop after so many steps, whatever `epochs` says. None: no bound."""
+    """Most steps, at least 1, if `epochs` makes more. None: no bound."""
     gradient_checkpointing: bool = False
     """Compute activations twice instead of keeping them: less memory, a third slower."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -94,6 +95,8 @@ class FinetuneSettings:
                 f"micro_batch {self.micro_batch} does not divide batch {self.batch}; choose one "
                 "that does, so that every step learns from as many examples."
             )
+        if self.method == "full" and self.layers is not None:
+            raise InvalidInput("layers is for method='lora'; full tuning trains all of them.")
         if self.method == "full" and self.dtype == "bfloat16":
             raise InvalidInput(
                 "full tuning in bfloat16 loses steps smaller than its precision; use "

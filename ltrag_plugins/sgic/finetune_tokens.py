@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.local.prompting import Prompting
 from ltrag_plugins.llm.local.spelling import pieces_of
 from ltrag_plugins.llm.local.writing import end_tokens
+from ltrag_plugins.sgic.corpus import Dataset, Example
 
 try:
     from transformers import PreTrainedModel
@@ -22,39 +22,12 @@ _CONTENT = "Paris"
 """An answer whose place in the chat template shows what ends a turn."""
 
 
-class TrainingExample(Protocol):
-    """What an example must have to be learned from."""
-
-    @property
-    def id(self) -> str:
-        """Its question's: examples with one id are held out together."""
-        ...
-
-    @property
-    def prompt(self) -> str:
-        """What the model is asked, before any chat template."""
-        ...
-
-    @property
-    def target(self) -> str:
-        """What it is to answer."""
-        ...
-
-
-class TrainingSet(Protocol):
-    """What a set of examples must have."""
-
-    @property
-    def examples(self) -> Sequence[TrainingExample]:
-        """In order."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
     """One example as tokens."""
 
     id: str
+    """Its question's, or where it has none its place in the data."""
     prompt: list[int]
     answer: list[int]
     """The target and the token that ends the turn: what the loss is over."""
@@ -71,7 +44,7 @@ class TooLong:
     tokens: int
 
 
-def dataset_hash(dataset: TrainingSet) -> str:
+def dataset_hash(dataset: Dataset) -> str:
     """SHA-256 of the ids, prompts and targets, in order."""
     digest = hashlib.sha256()
     for one in dataset.examples:
@@ -80,7 +53,7 @@ def dataset_hash(dataset: TrainingSet) -> str:
 
 
 def rows_of(
-    dataset: TrainingSet, prompting: Prompting, end: int, *, max_tokens: int | None
+    dataset: Dataset, prompting: Prompting, end: int, *, max_tokens: int | None
 ) -> tuple[list[Row], list[TooLong]]:
     """The examples that fit, and those that do not.
 
@@ -94,10 +67,10 @@ def rows_of(
         raise InvalidInput("there are no examples to learn from; build a data set first.")
     limit = min((n for n in (max_tokens, prompting.limit) if n is not None), default=None)
     rows, long = [], []
-    for one in dataset.examples:
-        row = _row(one, prompting, end)
+    for number, one in enumerate(dataset.examples, start=1):
+        row = _row(one, one.id or f"example {number}", prompting, end)
         if limit is not None and len(row) > limit:
-            long.append(TooLong(one.id, len(row)))
+            long.append(TooLong(row.id, len(row)))
         else:
             rows.append(row)
     if not rows:
@@ -140,12 +113,12 @@ def end_token(model: PreTrainedModel, prompting: Prompting) -> int:
     )
 
 
-def _row(example: TrainingExample, prompting: Prompting, end: int) -> Row:
+def _row(example: Example, name: str, prompting: Prompting, end: int) -> Row:
     if not example.target.strip():
-        raise InvalidInput(f"example {example.id!r} has an empty target; leave it out.")
+        raise InvalidInput(f"the target of {name!r} is empty; leave the example out.")
     target = example.target
     # without a template the answer goes on in the prompt's own line, as a word of its own
     if not prompting.chat and not (example.prompt[-1:].isspace() or target[:1].isspace()):
         target = f" {target}"
     answer, _ = pieces_of(prompting.tokenizer, target)
-    return Row(example.id, prompting.ids(example.prompt), [*answer, end])
+    return Row(name, prompting.ids(example.prompt), [*answer, end])

@@ -6,6 +6,7 @@ fingerprint of its weights and the two files by their hashes. No pickle is ever 
 
 import hashlib
 import json
+import warnings
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +38,8 @@ def merged(model: PreTrainedModel, folder: str | Path) -> tuple[PreTrainedModel,
     manifest, config, content = read_adapter(Path(folder).expanduser())
     check_base(manifest, model, Path(folder))
     try:
-        with quiet():
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
             wrapped = get_peft_model(model, LoraConfig(**config, inference_mode=True))
             found: Any = set_peft_model_state_dict(wrapped, load_tensors(content))
             if found.unexpected_keys or any("lora_" in key for key in found.missing_keys):
@@ -91,9 +93,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         told = json.loads((folder / MANIFEST).read_bytes())
         if told["format"] != FORMAT:
             raise ValueError(f"format {told['format']!r}, where this version reads {FORMAT}")
-        told["method"], dict(told["files"]), dict(told["base"]["fingerprints"])
+        if not {"method", "files", "base"} <= told.keys() or "fingerprints" not in told["base"]:
+            raise ValueError("it does not say what was trained for which model")
         return told
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableArtifact(
             f"{folder / MANIFEST} cannot be read ({type(error).__name__}: {error}). Train again, "
             "or restore the folder."

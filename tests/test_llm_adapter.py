@@ -1,0 +1,157 @@
+"""Adapters: merged into the weights they were trained beside, and into no others."""
+
+import copy
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import PeftModel
+
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
+from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.llm.local.loading import fingerprints
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.sgic.finetune import FinetuneSettings, finetune
+from tests.finetune_parts import EXAMPLES, TAUGHT, tiny_llm
+from tests.test_imports import python
+
+SETTINGS = FinetuneSettings(steps=3, held_out=0, batch=4, learning_rate=1e-2, warmup=0)
+
+
+@pytest.fixture(scope="module")
+def llm(smollm2):
+    return tiny_llm(smollm2.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def base(llm, tmp_path_factory):
+    """The model as a folder."""
+    folder = tmp_path_factory.mktemp("base")
+    for part in (llm.model, llm.tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[None, 1], ids=["all layers", "the last layer"])
+def trained(request, llm, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "adapter"
+    finetune(EXAMPLES, llm, out=out, settings=replace(SETTINGS, layers=request.param))
+    return out
+
+
+@pytest.fixture
+def adapter(trained, tmp_path):
+    """A copy to break."""
+    return shutil.copytree(trained, tmp_path / "adapter")
+
+
+def logprobs(llm):
+    scored = llm.score(list(TAUGHT), list(TAUGHT.values()))
+    return [token.logprob for one in scored for token in one.tokens]
+
+
+def test_merged_it_says_what_peft_says_with_the_adapter_beside_the_weights(llm, base, trained):
+    beside = PeftModel.from_pretrained(copy.deepcopy(llm.model), trained).eval()
+    merged = TransformersLLM.load(base, device="cpu", adapter=trained)
+    expected = []
+    for question, answer in TAUGHT.items():
+        prompt, said = llm.prompting.ids(question), llm.tokenizer.encode(answer)
+        with torch.no_grad():
+            logits = beside(torch.tensor([prompt + said])).logits[0].log_softmax(-1)
+        expected += [logits[len(prompt) - 1 + i, token].item() for i, token in enumerate(said)]
+    assert logprobs(merged) == pytest.approx(expected, abs=1e-4)
+    assert logprobs(merged) != pytest.approx(logprobs(llm), abs=1e-2)
+    assert {type(part) for part in merged.model.modules()} == {type(p) for p in llm.model.modules()}
+
+
+def test_its_name_tells_it_from_the_model_alone(llm, base, trained):
+    plain = TransformersLLM.load(base, device="cpu")
+    assert fingerprints(plain.model) == fingerprints(llm.model)
+    merged = TransformersLLM.load(base, device="cpu", adapter=trained)
+    assert merged.name != plain.name
+    assert merged.name == TransformersLLM.load(base, device="cpu", adapter=str(trained)).name
+
+
+def test_it_goes_with_the_same_weights_in_another_precision(base, trained):
+    half = TransformersLLM.load(base, device="cpu", dtype="bfloat16", adapter=trained)
+    assert half.model.dtype == torch.bfloat16
+
+
+def test_it_goes_with_no_other_model(trained, smollm2, tmp_path):
+    other = tiny_llm(smollm2.tokenizer, seed=1)
+    for part in (other.model, other.tokenizer):
+        part.save_pretrained(tmp_path)
+    with pytest.raises(ArtifactMismatch, match="was trained for 'tiny'"):
+        TransformersLLM.load(tmp_path, adapter=trained)
+    with pytest.raises(ArtifactMismatch, match="was trained for 'tiny'"):
+        embedded(device="cpu", adapter=trained)
+
+
+def broken(base, adapter):
+    with pytest.raises(UnreadableArtifact) as caught:
+        TransformersLLM.load(base, device="cpu", adapter=adapter)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
+def test_a_file_that_was_changed_or_is_missing_is_named(base, adapter, name):
+    content = (adapter / name).read_bytes()
+    (adapter / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert f"{name} is not the file" in broken(base, adapter)
+    (adapter / name).unlink()
+    assert name in broken(base, adapter)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 99}', '{"format": 1}'])
+def test_a_manifest_that_cannot_be_read_is_named(base, adapter, content):
+    (adapter / "finetune.json").write_text(content)
+    assert "finetune.json cannot be read" in broken(base, adapter)
+
+
+def test_an_adapter_without_a_manifest_is_not_guessed_at(base, adapter, tmp_path):
+    (adapter / "finetune.json").unlink()
+    assert "nothing tells which model it is for" in broken(base, adapter)
+    assert "there is no folder" in broken(base, tmp_path / "nowhere")
+
+
+def test_a_pickle_is_never_read(base, adapter):
+    (adapter / "finetune.json").unlink()
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    assert "pickled" in broken(base, adapter)
+
+
+def test_matrices_that_the_configuration_does_not_name_are_refused(base, adapter):
+    told = json.loads((adapter / "adapter_config.json").read_text())
+    content = json.dumps(told | {"target_modules": ["q_proj"]}).encode()
+    (adapter / "adapter_config.json").write_bytes(content)
+    manifest = json.loads((adapter / "finetune.json").read_text())
+    manifest["files"]["adapter_config.json"] = hashlib.sha256(content).hexdigest()
+    (adapter / "finetune.json").write_text(json.dumps(manifest))
+    assert "not those its configuration names" in broken(base, adapter)
+
+
+def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
+    manifest = json.loads((adapter / "finetune.json").read_text())
+    (adapter / "finetune.json").write_text(json.dumps(manifest | {"method": "full"}))
+    assert "holds a whole model" in broken(base, adapter)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("llm.local.adapters", "peft"), ("sgic.finetune", "trl")],
+)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(module, package):
+    told = python(
+        f"""
+        from ltrag_plugins.errors import MissingExtra
+        try:
+            import ltrag_plugins.{module}
+        except MissingExtra as error:
+            print(error)
+        """,
+        without=(package,),
+    )
+    assert told.endswith("pip install 'ltrag-plugins[train]'")

@@ -1,0 +1,363 @@
+"""Fine-tuning, held against scores, plain PEFT, and a run that was never interrupted."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    ModelError,
+    UnreadableArtifact,
+    UnwritableArtifact,
+)
+from ltrag_plugins.llm.local.loading import fingerprint
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.sgic.corpus import Dataset, Example
+from ltrag_plugins.sgic.finetune import FinetuneSettings, finetune
+from ltrag_plugins.sgic.finetune_loss import answer_loss, collate, labelled
+from ltrag_plugins.sgic.finetune_tokens import end_token, rows_of, split
+from tests.finetune_parts import EXAMPLES, TAUGHT, tiny, tiny_llm
+
+ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
+LONGER = FinetuneSettings(
+    epochs=3, batch=2, held_out=0.25, learning_rate=1e-2, dropout=0.2, save_every=1
+)
+
+
+@pytest.fixture
+def llm(smollm2):
+    return tiny_llm(smollm2.tokenizer)
+
+
+def cut(llm, dataset=EXAMPLES, **settings):
+    end = end_token(llm.model, llm.prompting)
+    return rows_of(dataset, llm.prompting, end, max_tokens=None, **settings)[0]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "adapter_model.safetensors").read_bytes()
+
+
+def test_a_prompt_has_the_tokens_that_it_has_at_inference(smollm2):
+    for row, example in zip(cut(smollm2), EXAMPLES.examples, strict=True):
+        assert row.prompt == smollm2.prompting.ids(example.prompt)
+        whole = smollm2.tokenizer.decode(row.prompt + row.answer)
+        assert whole.endswith(f"assistant\n{example.target}<|im_end|>")
+
+
+def test_without_a_chat_template_the_answer_goes_on_in_the_prompts_line(smollm2):
+    plain = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=False)
+    dataset = Dataset((Example("Q: who?\nA:", "Emma"), Example("Q: who?\nA:\n", "Emma")))
+    one, two = cut(plain, dataset)
+    assert plain.tokenizer.decode(one.prompt + one.answer) == "Q: who?\nA: Emma<|im_end|>"
+    assert plain.tokenizer.decode(two.prompt + two.answer) == "Q: who?\nA:\nEmma<|im_end|>"
+
+
+def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tmp_path):
+    result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+    scored = llm.score(list(TAUGHT), [f"{target}<|im_end|>" for target in TAUGHT.values()])
+    told = [token.logprob for one in scored for token in one.tokens]
+    assert result.history[0].loss == pytest.approx(-np.mean(told), rel=1e-5)
+    assert result.history[0].tokens == sum(map(len, cut(llm)))
+
+
+@pytest.mark.parametrize("micro", [2, 4])
+def test_padding_and_micro_batches_change_no_loss(llm, tmp_path, micro):
+    one = finetune(EXAMPLES, llm, out=tmp_path / "one", settings=ONE_STEP)
+    some = finetune(
+        EXAMPLES, llm, out=tmp_path / "some", settings=replace(ONE_STEP, micro_batch=micro)
+    )
+    assert some.history[0].loss == pytest.approx(one.history[0].loss, rel=1e-5)
+
+
+def test_leaving_out_logits_changes_neither_loss_nor_gradient(smollm2):
+    model, batch = tiny(), collate([labelled(row) for row in cut(smollm2)], pad=0)
+    found = []
+    for keeps in (True, False):
+        model.zero_grad()
+        loss = answer_loss(model, batch, keeps=keeps)
+        loss.backward()
+        found.append((loss.item(), model.model.layers[0].self_attn.q_proj.weight.grad.clone()))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "rate"), [("lora", 1e-2), ("full", 5e-3)])
+def test_a_model_that_learned_four_answers_by_heart_gives_them_and_stops(smollm2, tmp_path, method, rate):
+    llm = tiny_llm(smollm2.tokenizer, width=64)
+    settings = FinetuneSettings(
+        method=method, epochs=60, batch=4, learning_rate=rate, held_out=0, rank=16, alpha=32,
+        save_every=1000,
+    )  # fmt: skip
+    out = tmp_path / "out"
+    result = finetune(EXAMPLES, llm, out=out, settings=settings)
+    assert result.history[-1].loss < 0.1
+    base = tmp_path / "base"
+    for part in (llm.model, llm.tokenizer):
+        part.save_pretrained(base)
+    tuned = (
+        TransformersLLM.load(base, adapter=out) if method == "lora" else TransformersLLM.load(out)
+    )
+    written = tuned.generate(list(TAUGHT), max_tokens=12)
+    assert [one.text for one in written] == list(TAUGHT.values())
+    assert all(one.completion_tokens < 12 for one in written)
+
+
+def test_the_model_handed_in_and_the_callers_randomness_are_left_alone(llm, tmp_path):
+    before, random_before = fingerprint(llm.model), random.getstate()
+    told, numpy_before, torch_before = (
+        llm.name,
+        np.random.get_state()[1].copy(),
+        torch.get_rng_state(),
+    )
+    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=replace(LONGER, steps=2))
+    assert fingerprint(llm.model) == before
+    assert llm.name == told
+    assert not llm.model.training
+    assert all(weight.requires_grad for weight in llm.model.parameters())
+    assert all(
+        type(part).__module__.startswith(("torch", "transformers")) for part in llm.model.modules()
+    )
+    assert random.getstate() == random_before
+    assert np.array_equal(np.random.get_state()[1], numpy_before)
+    assert torch.equal(torch.get_rng_state(), torch_before)
+
+
+def test_equal_arguments_give_equal_weights_and_another_seed_gives_others(llm, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        finetune(
+            EXAMPLES, llm, out=tmp_path / name, settings=replace(ONE_STEP, seed=seed, warmup=0)
+        )
+    assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
+
+
+KILLED = """
+import os, signal, sys, torch
+from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.sgic.finetune import finetune
+from tests.finetune_parts import EXAMPLES, tiny_llm
+from tests.test_sgic_finetune import LONGER
+
+out, at, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+torch.set_num_threads(threads)
+
+def stop(step):
+    if step.step == at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+llm = tiny_llm(embedded(device="cpu").tokenizer)
+finetune(EXAMPLES, llm, out=out, settings=LONGER, on_step=stop)
+"""
+
+
+def test_a_killed_run_ends_as_one_that_was_not(llm, tmp_path):
+    whole = finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=LONGER)
+    at = random.Random().randint(2, len(whole.history) - 1)
+    command = [
+        sys.executable,
+        "-c",
+        KILLED,
+        tmp_path / "killed",
+        str(at),
+        str(torch.get_num_threads()),
+    ]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent.parent, capture_output=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    steps = []
+    killed = finetune(EXAMPLES, llm, out=tmp_path / "killed", settings=LONGER, on_step=steps.append)
+    assert steps[0].step == at, f"killed at {at}"
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole"), f"killed at {at}"
+    assert [step.loss for step in killed.history] == [step.loss for step in whole.history]
+    assert killed.validation == whole.validation
+
+
+class Stop(Exception):
+    """Not ours: an interruption."""
+
+
+def interrupted(llm, out, at, **changes):
+    def stop(step):
+        if step.step == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        finetune(EXAMPLES, llm, out=out, settings=replace(LONGER, **changes), on_step=stop)
+
+
+def test_a_half_written_checkpoint_is_passed_over(llm, tmp_path):
+    finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=LONGER)
+    interrupted(llm, tmp_path / "cut", 4)
+    last = tmp_path / "cut" / "checkpoints" / "checkpoint-3"
+    with (last / "optimizer.pt").open("r+b") as file:
+        file.truncate(100)
+    steps = []
+    finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER, on_step=steps.append)
+    assert steps[0].step == 3
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_a_finished_run_is_handed_back_and_not_trained_again(llm, tmp_path):
+    steps = []
+    first = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER, on_step=steps.append)
+    count = len(steps)
+    assert finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER) == first
+    assert tuple(steps) == first.history
+    assert count == len(steps) == first.history[-1].steps == 6
+    assert [step for step, _ in first.validation] == [0, 2, 4, 6]
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_the_validation_loss_is_that_of_the_held_out_questions(llm, tmp_path):
+    result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
+    learned, held_out = split(cut(llm), 0.25, seed=0)
+    assert (result.examples, result.held_out) == (len(learned), len(held_out)) == (3, 1)
+    with torch.no_grad():
+        total = answer_loss(llm.model, collate([labelled(held_out[0])], pad=0), keeps=False)
+    expected = total.item() / len(held_out[0].answer)
+    assert result.validation[0] == (0, pytest.approx(expected, rel=1e-5))
+
+
+def test_the_rounds_of_a_question_are_held_out_together(llm):
+    examples = tuple(Example(f"{r}?", "yes", f"q{i}") for i in range(10) for r in range(3))
+    learned, held_out = split(cut(llm, Dataset(examples)), 0.3, seed=0)
+    assert len(held_out) == 9
+    assert not {row.id for row in learned} & {row.id for row in held_out}
+    unnamed = cut(llm, Dataset(tuple(Example(f"{i}?", "yes") for i in range(10))))
+    assert len(split(unnamed, 0.3, seed=0)[1]) == 3
+
+
+def test_only_the_last_layers_get_an_adapter_where_that_is_asked_for(llm, tmp_path):
+    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=replace(ONE_STEP, layers=1))
+    told = json.loads((tmp_path / "out" / "finetune.json").read_text())
+    assert told["settings"]["layers"] == 1
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "out" / "adapter_model.safetensors", framework="pt") as file:
+        names = list(file.keys())
+    assert len(names) == 2 * 7
+    assert all(".layers.1." in name for name in names)
+
+
+def test_gradient_checkpointing_changes_no_weight(llm, tmp_path):
+    settings = replace(ONE_STEP, warmup=0)
+    finetune(EXAMPLES, llm, out=tmp_path / "a", settings=settings)
+    finetune(
+        EXAMPLES, llm, out=tmp_path / "b", settings=replace(settings, gradient_checkpointing=True)
+    )
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+
+
+def test_what_is_too_long_is_left_out_and_named(llm, tmp_path):
+    long = Example("word " * 300, "yes", "long one")
+    dataset = Dataset((*EXAMPLES.examples, long))
+    result = finetune(dataset, llm, out=tmp_path / "a", settings=replace(ONE_STEP, max_tokens=200))
+    [dropped] = result.dropped
+    assert (dropped.id, dropped.tokens > 300, result.examples) == ("long one", True, 4)
+    with pytest.raises(InvalidInput, match="all 1 examples are longer than 200 tokens"):
+        finetune(
+            Dataset((long,)), llm, out=tmp_path / "b", settings=replace(ONE_STEP, max_tokens=200)
+        )
+
+
+def test_nothing_to_learn_from_is_refused_before_anything_is_written(llm, tmp_path):
+    with pytest.raises(InvalidInput, match="no examples"):
+        finetune(Dataset(()), llm, out=tmp_path / "out")
+    with pytest.raises(InvalidInput, match="target of 'q' is empty"):
+        finetune(Dataset((Example("Who?", " ", "q"),)), llm, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_another_run_is_refused_by_naming_the_difference(llm, smollm2, tmp_path):
+    out = tmp_path / "out"
+    finetune(EXAMPLES, llm, out=out, settings=ONE_STEP)
+    before = weights(out)
+    other = Dataset(EXAMPLES.examples[:3])
+    with pytest.raises(ArtifactMismatch, match=r"learning_rate was 5e-05 and is 0\.001 now"):
+        finetune(EXAMPLES, llm, out=out, settings=replace(ONE_STEP, learning_rate=1e-3))
+    with pytest.raises(ArtifactMismatch, match="the examples differ"):
+        finetune(other, llm, out=out, settings=ONE_STEP)
+    with pytest.raises(ArtifactMismatch, match="the model differ"):
+        finetune(EXAMPLES, tiny_llm(smollm2.tokenizer, seed=1), out=out, settings=ONE_STEP)
+    with pytest.raises(ArtifactMismatch, match="holds a run already"):
+        finetune(EXAMPLES, llm, out=out, settings=ONE_STEP, resume=False)
+    assert weights(out) == before
+
+
+def test_a_folder_with_other_files_or_none_to_write_to_is_refused(llm, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(InvalidInput, match=r"holds other files \(model.safetensors\)"):
+        finetune(EXAMPLES, llm, out=tmp_path, settings=ONE_STEP)
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        finetune(EXAMPLES, llm, out=tmp_path / "model.safetensors" / "out", settings=ONE_STEP)
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "finetune.json", "history.json", "adapter_model.safetensors"]
+)
+def test_a_damaged_run_is_named(llm, tmp_path, name):
+    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+    (tmp_path / "out" / name).write_bytes(b"{")
+    with pytest.raises(UnreadableArtifact, match=name):
+        finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_saved(smollm2, tmp_path):
+    broken = tiny_llm(smollm2.tokenizer)
+    with torch.no_grad():
+        broken.model.lm_head.weight[0] = float("nan")
+    with pytest.raises(ModelError, match="the loss of step 1 is nan"):
+        finetune(EXAMPLES, broken, out=tmp_path / "out", settings=ONE_STEP)
+    with pytest.raises(ModelError, match=r"of step [2-6] is"):
+        finetune(
+            EXAMPLES, tiny_llm(smollm2.tokenizer), out=tmp_path / "b",
+            settings=replace(LONGER, learning_rate=1e30, clip=1e30, schedule="constant", warmup=0),
+        )  # fmt: skip
+    assert not (tmp_path / "b" / "finetune.json").exists()
+
+
+def test_nothing_is_sent_to_the_makers_of_the_trainer(llm, tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr("trl.trainer.base_trainer.send_telemetry", lambda *a, **k: sent.append(a))
+    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+    assert sent == []
+
+
+def test_no_pickle_is_left_behind(llm, tmp_path):
+    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
+        "adapter_config.json", "adapter_model.safetensors", "finetune.json", "history.json",
+        "run.json",
+    ]  # fmt: skip
+
+
+WRONG = [
+    ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+    ({"learning_rate": 0}, "learning_rate"),
+    ({"learning_rate": float("nan")}, "learning_rate"),
+    ({"dropout": 1}, "dropout"),
+    ({"held_out": -0.1}, "held_out"),
+    ({"warmup": 1.0}, "warmup"),
+    ({"method": "qlora"}, "method"),
+    ({"schedule": "steps"}, "schedule"),
+    ({"dtype": "float16"}, "dtype"),
+    ({"batch": 16, "micro_batch": 3}, "does not divide"),
+    ({"method": "full", "layers": 2}, "layers is for method='lora'"),
+    ({"method": "full", "dtype": "bfloat16"}, "loses steps"),
+]
+
+
+@pytest.mark.parametrize(("changes", "told"), WRONG)
+def test_a_setting_out_of_range_is_named(changes, told):
+    with pytest.raises(InvalidInput, match=told):
+        FinetuneSettings(**changes)
