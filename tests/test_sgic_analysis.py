@@ -267,17 +267,18 @@ def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
             *FOUR,
             one("0001", [0.9, 0.8, 0.7, 0.1]),  # mended, late
             one("00", [0.9, 0.3]),  # failed, surer than before
-            one("01", [0.3, 0.9]),  # failed, though round 1 had it right
+            one("010", [0.3, 0.9, 0.9]),  # failed, though round 1 had it right
+            one("00", [0.5, 0.5]),  # failed, no surer
             one("00", [0.5, 0.6], stop="max_calls"),  # failed, cut short
             one("00", [0.5, 0.2], stop="certain"),  # failed, surer, and halted by it
             one("0", [0.1], stop="certain"),  # never looked at again
         ]
     )
-    assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 6)
+    assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 7)
     assert found.mended_early == 1
-    assert (found.fell, found.rose, found.stopped) == (2, 2, 2)
+    assert (found.fell, found.rose, found.stopped) == (2, 3, 2)
     assert found.missed == 1
-    assert found.share(found.mended) == 0.2
+    assert found.share(found.mended) == 2 / 11
     assert found.mended_uncertainty == pytest.approx(0.9)
 
 

@@ -86,8 +86,12 @@ def draw_spread(axes: Axes, spread: Spread, title: str, names: tuple[str, str]) 
         axes.axvline(mean, color=colour, linestyle=":" if hatch else "--", linewidth=2)
     told = "" if spread.auroc is None else f", AUROC {spread.auroc:.2f}"
     axes.set_title(f"{title}{told}", loc="left")
-    axes.set(xlim=(-0.01, 1.01), ylim=(0, 1.02), xlabel="uncertainty (lines: means)")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    highest = max(
+        (max(k.counts) / k.total for k in (spread.good, spread.bad) if k.total), default=1
+    )
+    axes.set(xlim=(-0.01, 1.01), ylim=(0, min(1.02, 1.15 * highest)))
+    axes.set_xlabel("uncertainty (lines: means)")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
 
 

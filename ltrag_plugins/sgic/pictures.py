@@ -129,7 +129,7 @@ def reliability_picture(run: Sequence[Judged], path: str | Path, *, bins: int = 
     above.plot(said, wrong, color=BAD, marker="o", label=f"this run, ECE {found.ece:.3f}")
     above.set(xlim=(0, 1), ylim=(-0.03, 1.03), ylabel="share of wrong answers")
     above.set_title("P(wrong) and what came true", loc="left")
-    above.legend(frameon=False, loc="upper left")
+    above.legend(frameon=False)
     places = [(one.low + one.high) / 2 for one in found.bins]
     bars = below.bar(places, [one.count for one in found.bins], 0.9 / len(places), color=QUIET)
     below.bar_label(bars, [str(one.count or "") for one in found.bins], color=INK, padding=2)
@@ -164,7 +164,7 @@ def attention_picture(
         labels = [f"{v:.1%}" if helps else "" for v, helps in zip(values, relevant, strict=True)]
         place.bar_label(bars, labels, color=INK, padding=2)
         place.set_title(name, loc="left")
-        place.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        place.yaxis.set_major_formatter(PercentFormatter(1.0))
         place.margins(y=0.2)
     axes[-1].set_xticks(numbers)
     axes[-1].set_xlabel("document")
