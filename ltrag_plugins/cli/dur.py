@@ -33,6 +33,7 @@ def train(
         ),
     ],
     model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
     encoder: opt.TrainingEncoder = "embedded",
     own_passages: opt.OwnPassages = False,
     prompts: Annotated[
@@ -157,6 +158,7 @@ def evaluate(
         typer.Argument(metavar="CANDIDATES.jsonl QUESTIONS.jsonl", help=_FILES, show_default=False),
     ],
     model: opt.HeadModel = None,
+    adapter: opt.Adapter = None,
     encoder: opt.HeadEncoder = None,
     own_passages: opt.OwnPassages = False,
     shots: Annotated[

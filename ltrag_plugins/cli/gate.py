@@ -33,6 +33,7 @@ def fit(
         ),
     ],
     model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
     encoder: opt.Encoder = "none",
     rate: Annotated[
         float | None,
@@ -108,6 +109,7 @@ def fit(
 def score(
     questions: opt.Questions,
     model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
     quality: Annotated[opt.Quality, typer.Option(help="The metric in METEOR's place.")] = "meteor",
     without_statistics: Annotated[
         bool, typer.Option("--without-statistics", help="Leave the word frequency out.")
@@ -179,6 +181,7 @@ def explain(
     question: Annotated[str, typer.Argument(help="One question, in quotes.", show_default=False)],
     gate: opt.Gate,
     model: opt.GateModel = None,
+    adapter: opt.Adapter = None,
     encoder: opt.GateEncoder = None,
     as_data: opt.Json = False,
 ) -> None:
@@ -202,6 +205,7 @@ def decide(
     questions: opt.Questions,
     gate: opt.Gate,
     model: opt.GateModel = None,
+    adapter: opt.Adapter = None,
     encoder: opt.GateEncoder = None,
     limit: opt.Limit = None,
     cache: opt.Cache = None,

@@ -3,6 +3,9 @@
 MODEL is ``embedded``, a folder or ``.gguf`` file, ``hf:ORG/NAME``, or
 ``openai:NAME@BASE_URL``; ENCODER is ``none``, ``embedded``, a folder, or ``hf:ORG/NAME``.
 A plain word is never looked up on a hub: what reaches the network says so.
+
+``--adapter DIR`` becomes part of MODEL, as in ``embedded+adapter:DIR``: so it is noted beside
+what was fitted with it, and found again.
 """
 
 import re
@@ -19,11 +22,17 @@ from ltrag_plugins.errors import InvalidInput, LtragError
 if TYPE_CHECKING:  # numpy behind it would slow --help down
     from ltrag_plugins.llm.base import LLM, Encoder
 
+ADAPTER = "+adapter:"
+"""Between a MODEL of local weights and the folder of an adapter for it."""
+_GIVEN = "ltrag.adapter"
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 
 
 def is_model(spec: str) -> bool:
     """Whether this is a MODEL, its folder or file being there; loads nothing."""
+    spec, adapter = _apart(spec)
+    if adapter is not None and (reaches_server(spec) or not adapter.is_dir()):
+        return False
     named = spec == "embedded" or _hub_name(spec) or reaches_server(spec)
     return bool(named or (spec and Path(spec).expanduser().exists()))
 
@@ -34,16 +43,36 @@ def is_encoder(spec: str) -> bool:
     return bool(named or (spec and Path(spec).expanduser().is_dir()))
 
 
-def checked_model(spec: str | None) -> str | None:
-    """The MODEL itself.
+def remember_adapter(ctx: typer.Context, folder: Path | None) -> Path | None:
+    """Keep `--adapter` where `checked_model` finds it."""
+    if folder is not None:
+        ctx.meta[_GIVEN] = folder
+    return folder
+
+
+def checked_model(ctx: typer.Context, spec: str | None) -> str | None:
+    """The MODEL itself, with the adapter that `--adapter` names.
 
     Raises:
-        BadParameter: it is none.
+        BadParameter: it is none, or cannot have an adapter.
     """
+    folder = ctx.meta.get(_GIVEN)
+    if folder is not None:
+        if spec is None or reaches_server(spec):
+            raise typer.BadParameter(
+                "--adapter is for local weights; name them with --model (embedded, a folder, a "
+                ".gguf file or hf:ORG/NAME)"
+            )
+        spec = f"{spec}{ADAPTER}{folder}"
     if spec is None or is_model(spec):
         return spec
+    name, adapter = _apart(spec)
+    if adapter is not None and is_model(name):
+        raise typer.BadParameter(
+            f"there is no folder {str(adapter)!r}; name the one that 'ltrag sgic finetune' wrote"
+        )
     raise typer.BadParameter(
-        f"there is no folder or file {spec!r}; say embedded, a folder, a .gguf file, hf:ORG/NAME "
+        f"there is no folder or file {name!r}; say embedded, a folder, a .gguf file, hf:ORG/NAME "
         "or openai:NAME@BASE_URL (http or https)"
     )
 
@@ -118,17 +147,25 @@ def load_encoder(spec: str) -> "Encoder | None":
 
 
 def _llm(spec: str, chat: bool | None) -> "LLM":
+    spec, adapter = _apart(spec)
     if spec == "embedded":
         from ltrag_plugins.llm.embedded import embedded
 
-        return embedded(chat=chat)
+        return embedded(chat=chat, adapter=adapter)
     if server := _SERVER.fullmatch(spec):
         from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
         return OpenAICompatibleLLM(server["name"], base_url=server["url"])
     from ltrag_plugins.llm.transformers import TransformersLLM
 
-    return TransformersLLM.load(_hub_name(spec) or Path(spec).expanduser(), chat=chat)
+    source = _hub_name(spec) or Path(spec).expanduser()
+    return TransformersLLM.load(source, chat=chat, adapter=adapter)
+
+
+def _apart(spec: str) -> tuple[str, Path | None]:
+    """A MODEL without its adapter, and the adapter."""
+    name, found, folder = spec.partition(ADAPTER)
+    return name, Path(folder).expanduser() if found else None
 
 
 def _hub_name(spec: str) -> str | None:

@@ -5,7 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from ltrag_plugins.cli.models import checked_encoder, checked_model, checked_vectors
+from ltrag_plugins.cli.models import (
+    checked_encoder,
+    checked_model,
+    checked_vectors,
+    remember_adapter,
+)
 
 # the choices of GECESettings, written again: importing them would make --help twice as slow
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
@@ -38,6 +43,18 @@ _ENCODER_HELP = (
 )
 Model = Annotated[
     str, typer.Option("--model", metavar="MODEL", callback=checked_model, help=_MODEL_HELP)
+]
+Adapter = Annotated[
+    Path | None,
+    typer.Option(
+        "--adapter",
+        metavar="ADAPTER/",
+        callback=remember_adapter,
+        is_eager=True,  # before --model, whose value it becomes a part of
+        expose_value=False,
+        help="An adapter for --model, which must be local weights: the folder that 'ltrag sgic "
+        "finetune' wrote.",
+    ),
 ]
 Encoder = Annotated[
     str, typer.Option("--encoder", metavar="ENCODER", callback=checked_encoder, help=_ENCODER_HELP)

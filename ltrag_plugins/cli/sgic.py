@@ -7,6 +7,7 @@ import typer
 
 from ltrag_plugins.cli import calibrating_options as own
 from ltrag_plugins.cli import options as opt
+from ltrag_plugins.cli.finetuning import finetune
 from ltrag_plugins.cli.output import say, show, show_json
 
 app = typer.Typer(
@@ -28,6 +29,7 @@ def fit(
         ),
     ],
     model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
     rounds: own.Rounds = 5,
     estimator: own.EstimatorOption = None,
     shown: own.ShowOption = None,
@@ -97,6 +99,7 @@ def answer(
     ] = None,
     calibration: own.CalibrationFolder = None,
     model: own.AnswerModel = None,
+    adapter: opt.Adapter = None,
     rounds: own.AnswerRounds = None,
     estimator: own.AnswerEstimator = None,
     shown: own.ShowOption = None,
@@ -170,6 +173,7 @@ def build(
         typer.Option("--out", metavar="DATA/", help="Folder for train.jsonl and manifest.json."),
     ],
     model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
     form: Annotated[
         own.Form,
         typer.Option(
@@ -242,3 +246,6 @@ def build(
         show_json(dict(dataset.manifest), indent=1)
     else:
         show(calibrating_output.dataset_report(dataset))
+
+
+app.command()(finetune)

@@ -34,7 +34,7 @@ def lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a float is fine
+        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,  # type: ignore
         lora_dropout=settings.dropout,
         target_modules=_linear(model) if first else "all-linear",
         layers_to_transform=list(range(first, count)) if first else None,

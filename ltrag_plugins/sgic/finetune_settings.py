@@ -34,8 +34,8 @@ class FinetuneSettings:
     faster and padding is wasted; elsewhere as many as 16,384 tokens hold."""
     rank: int = 8
     """Of the adapter's matrices, at least 1 (LLaMA-Factory: 8); not for "full"."""
-    alpha: float = 16.0
-    """The adapter counts alpha / rank times, above 0 (LLaMA-Factory: twice the rank)."""
+    alpha: float | None = None
+    """The adapter counts alpha / rank times, above 0. None: twice the rank (LLaMA-Factory)."""
     dropout: float = 0.0
     """Share of an adapter's inputs left out while training, 0 to below 1 (LLaMA-Factory: 0)."""
     layers: int | None = None
@@ -72,7 +72,7 @@ class FinetuneSettings:
             _check(value is None or value >= 1, name, value, "at least 1")
         for name in ("learning_rate", "alpha", "clip"):
             value = getattr(self, name)
-            _check(0 < value < math.inf, name, value, "a number above 0")
+            _check(value is None or 0 < value < math.inf, name, value, "a number above 0")
         for name in ("dropout", "held_out", "warmup"):
             value = getattr(self, name)
             _check(0 <= value < 1, name, value, "from 0 to below 1")
