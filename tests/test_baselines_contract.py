@@ -15,6 +15,26 @@ class TestSingle(MethodContract):
     name = "single"
 
 
+class TestIRCoT(MethodContract):
+    name = "ircot"
+
+
+class TestIterRetGen(MethodContract):
+    name = "iter-retgen"
+
+
+class TestSelfRAG(MethodContract):
+    name = "self-rag"
+
+
+class TestSuRe(MethodContract):
+    name = "sure"
+
+
+class TestListwise(MethodContract):
+    name = "listwise"
+
+
 def test_every_method_is_held_to_the_contract():
     held = {cls.name for cls in MethodContract.__subclasses__()}
     assert held == set(BASELINES)

@@ -4,8 +4,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from ltrag_plugins.baselines.direct import METHOD as DIRECT
+from ltrag_plugins.baselines.ircot import METHOD as IRCOT
+from ltrag_plugins.baselines.iter_retgen import METHOD as ITER_RETGEN
+from ltrag_plugins.baselines.listwise import METHOD as LISTWISE
 from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.baselines.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.baselines.single import METHOD as SINGLE
+from ltrag_plugins.baselines.sure import METHOD as SURE
 from ltrag_plugins.errors import InvalidInput
 
 BASELINES: Mapping[str, Method] = {
@@ -13,6 +18,11 @@ BASELINES: Mapping[str, Method] = {
     for method in (
         DIRECT,
         SINGLE,
+        IRCOT,
+        ITER_RETGEN,
+        SELF_RAG,
+        SURE,
+        LISTWISE,
     )
 }
 """To add a method: one file, one row here, one worked example as a test, one row of the docs."""

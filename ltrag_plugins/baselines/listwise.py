@@ -1,0 +1,187 @@
+"""Listwise reranking: the model itself puts the passages in order, a window at a time.
+
+The window starts at the end of the list and moves to its front by less than its own length, so
+that what is best wanders forward; the last window always starts at the very front.
+
+References:
+    Sun et al., EMNLP 2023, "Is ChatGPT Good at Search? Investigating Large Language Models as
+    Re-Ranking Agents" (RankGPT), https://arxiv.org/abs/2304.09542, section 3; our wording.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.method import Method, whole
+from ltrag_plugins.baselines.single import PROMPT, passages_block, reading_prompt
+from ltrag_plugins.baselines.templates import filled
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.types import Answer, Generation, Passage
+
+RANKING = (
+    "{passages}\n\nPut the numbered passages in order: first the one that helps most to answer the "
+    "question, last the one that helps least. Write nothing but their numbers, each once, in this "
+    "form: [2] > [3] > [1]\nQuestion: {question}\nOrder:"
+)
+"""`{passages}` and `{question}` are replaced; other braces are left alone."""
+
+_NUMBER = r"[0-9]{1,6}"
+
+
+@dataclass(frozen=True, slots=True)
+class ListwiseSettings:
+    """How much is fetched, how it is put in order, how much of it is read.
+
+    Raises:
+        InvalidInput: a value is out of its range, or a template lacks a place.
+    """
+
+    candidates: int = 20
+    """Passages to fetch and put in order, at least `k` (paper: 100)."""
+    k: int = 3
+    """The best of them are read, at least 1."""
+    window: int = 20
+    """Passages in one prompt, at least 2 (paper: 20)."""
+    step: int = 10
+    """How far the window moves, at least 1 and less than `window` (paper: 10)."""
+    max_words: int = 100
+    """A passage is cut to this in the ranking prompt, at least 1 (authors' code: 300)."""
+    ranking_template: str = RANKING
+    """`{passages}` and `{question}` are replaced."""
+    template: str = PROMPT
+    """The reader's: `{passages}` and `{question}` are replaced."""
+    max_tokens: int = 24
+    """Longest answer, in tokens, at least 1."""
+
+    def __post_init__(self) -> None:
+        for name in ("k", "max_words", "max_tokens"):
+            whole(name, getattr(self, name))
+        whole("candidates", self.candidates, self.k)
+        windows(self.candidates, self.window, self.step)
+        filled(self.ranking_template, passages="", question="")
+        reading_prompt("", (), self.template)
+
+
+def windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int]]:
+    """(start, end) of each window over `count` passages, from the back to the front.
+
+    None where there are fewer than two passages, which are in order as they are.
+
+    Raises:
+        InvalidInput: a window under 2, or a step that is not from 1 to below the window: what is
+            best could not be carried on to the next.
+    """
+    whole("window", window, 2)
+    whole("step", step)
+    if step >= window:
+        raise InvalidInput(f"step must be below the window, {window}, got {step}")
+    if count < 2:
+        return []
+    starts = [*range(count - window, 0, -step), 0]
+    return [(start, min(start + window, count)) for start in starts]
+
+
+def places(reply: str, count: int) -> list[int]:
+    """The order in a reply, as indices from 0: each of `count` once, whatever was written.
+
+    Numbers in brackets count, or all numbers where none is in brackets. Repeats and numbers that
+    no passage has are left out; passages that were not named follow in their old order.
+    """
+    named = re.findall(rf"\[\s*({_NUMBER})\s*\]", reply)
+    named = named or re.findall(rf"(?<![0-9.-]){_NUMBER}(?![0-9])", reply)
+    wanted = [int(number) - 1 for number in named if 1 <= int(number) <= count]
+    return list(dict.fromkeys([*wanted, *range(count)]))
+
+
+def ranking_prompt(
+    question: str, passages: Sequence[Passage], template: str = RANKING, *, max_words: int = 100
+) -> str:
+    """What asks for the order of one window.
+
+    Raises:
+        InvalidInput: the template lacks a place.
+    """
+    shown = [
+        # a reference such as "[2]" in a passage must not pass for a passage's number
+        f"[{i}] " + re.sub(r"\[(\d+)\]", r"(\1)", passages_block([passage], max_words=max_words))
+        for i, passage in enumerate(passages, 1)
+    ]
+    return filled(template, passages="\n".join(shown), question=question)
+
+
+def listwise_rerank(
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    window: int = 20,
+    step: int = 10,
+    max_words: int = 100,
+    template: str = RANKING,
+) -> Flow[list[Passage]]:
+    """The passages, best first, each exactly once; `len(windows(...))` model calls.
+
+    They are new passages: their score is one over their place, 1 for the best. Fewer than two are
+    handed back without a call.
+
+    Raises:
+        InvalidInput: as `windows`, or the template lacks a place.
+    """
+    ranked, _ = yield from _ranked(question, passages, window, step, max_words, template)
+    return ranked
+
+
+def _ranked(
+    question: str,
+    passages: Sequence[Passage],
+    window: int,
+    step: int,
+    max_words: int,
+    template: str,
+) -> Flow[tuple[list[Passage], list[Generation]]]:
+    order, trace = list(passages), []
+    for start, end in windows(len(order), window, step):
+        part = order[start:end]
+        prompt = ranking_prompt(question, part, template, max_words=max_words)
+        # "[12] > " is five tokens or fewer; the rest is for a few words before it. The same for all
+        # windows, so that they merge across questions
+        [reply] = yield from ask(prompt, max_tokens=6 * window + 16)
+        order[start:end] = [part[i] for i in places(reply.text, len(part))]
+        trace.append(reply)
+    return [replace(passage, score=1 / i) for i, passage in enumerate(order, 1)], trace
+
+
+def listwise(question: str, settings: ListwiseSettings | None = None) -> Flow[Answer]:
+    """One search, the passages put in order, one answer from the best `k`.
+
+    Where nothing is found, the question is asked as in `direct`.
+    """
+    settings = settings or ListwiseSettings()
+    [found] = yield from fetch(question, k=settings.candidates)
+    ranked, trace = yield from _ranked(
+        question,
+        found[: settings.candidates],
+        settings.window,
+        settings.step,
+        settings.max_words,
+        settings.ranking_template,
+    )
+    best = tuple(ranked[: settings.k])
+    read = reading_prompt(question, best, settings.template)
+    prompt = read if best else direct_prompt(question)
+    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+    return Answer(reply.text.strip(), passages=best, trace=(*trace, reply))
+
+
+METHOD = Method(
+    name="listwise",
+    summary="the model puts the passages in order, then answers from the best",
+    source="Sun et al., EMNLP 2023",
+    settings=ListwiseSettings,
+    answer=lambda question, settings, _: listwise(question.text, settings),
+    most_calls=lambda settings: (
+        len(windows(settings.candidates, settings.window, settings.step)) + 1
+    ),
+    needs=frozenset({"retriever"}),
+)

@@ -1,0 +1,162 @@
+"""SuRe: a summary for each candidate answer; the candidate with the most plausible summary wins.
+
+1. The model names candidate answers from the passages.
+2. For each it summarizes the passages as evidence for that candidate.
+3. Each summary is judged: is it valid, does it bear its candidate out, v in {0, 1}; and against
+   each other one, which tells more, r in [0, 1] (both orders, averaged, as models prefer a place).
+4. The candidate with the largest v + sum r is the answer; of equals the one named first.
+
+References:
+    Kim et al., ICLR 2024, "SuRe: Summarizing Retrievals using Answer Candidates for Open-domain QA
+    of LLMs", https://arxiv.org/abs/2404.13081, section 3; our wording.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+from ltrag_plugins.baselines.direct import direct
+from ltrag_plugins.baselines.method import Method, whole
+from ltrag_plugins.baselines.single import passages_block, reading_prompt
+from ltrag_plugins.baselines.templates import filled
+from ltrag_plugins.baselines.yes_no import REPLY_TOKENS, yes_probability
+from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.types import Answer, Generation
+
+CANDIDATES = (
+    "{passages}\n\nWrite the {count} most plausible answers to the question from the text above, "
+    "the best first: one on each line, a few words each, nothing else.\n"
+    "Question: {question}\nAnswers:\n"
+)
+SUMMARY = (
+    "{passages}\n\nQuestion: {question}\nSuppose the answer is: {candidate}\n"
+    "In two or three sentences, sum up what the text above says in support of this answer.\n"
+    "Summary:"
+)
+VALID = (
+    "Summary: {summary}\n\nQuestion: {question}\nAnswer: {candidate}\n"
+    "Does the summary bear out that this answer is right? Reply yes or no.\nReply:"
+)
+BETTER = (
+    "Summary 1: {first}\n\nSummary 2: {second}\n\nQuestion: {question}\n"
+    "Which summary tells more that helps to answer the question? Reply 1 or 2.\nReply:"
+)
+
+# not "J. K. Rowling" and not "12.5 km": letters need a bracket, numbers a space behind
+_LISTED = re.compile(r"^\s*(?:[-*•]+\s*|\(?\d{1,2}[.):]\s+|\(?[a-zA-Z]\)\s*)")
+_LETTERED = re.compile(r"[,;]?\s+(?=\((?:\d{1,2}|[a-zA-Z])\)\s)")
+
+
+@dataclass(frozen=True, slots=True)
+class SuReSettings:
+    """How many candidates, and from how much.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    candidates: int = 2
+    """Most candidate answers, at least 2 (paper: 2)."""
+    k: int = 3
+    """Passages to read, at least 1 (paper: 10)."""
+    summary_tokens: int = 96
+    """Longest summary, in tokens, at least 1."""
+    max_tokens: int = 24
+    """Longest candidate, in tokens, at least 1."""
+
+    def __post_init__(self) -> None:
+        whole("candidates", self.candidates, 2)
+        for name in ("k", "summary_tokens", "max_tokens"):
+            whole(name, getattr(self, name))
+
+
+def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
+    """One search and, for n candidates, 1 + n + n^2 model calls in three requests.
+
+    A single candidate has nothing to be compared with and is the answer; without any the passages
+    are read as in `single`; where nothing is found, the question is asked as in `direct`.
+    """
+    settings = settings or SuReSettings()
+    n = settings.candidates
+    [found] = yield from fetch(question, k=settings.k)
+    if not found:
+        return (yield from direct(question, max_tokens=settings.max_tokens))
+    passages = passages_block(found)
+    prompt = filled(CANDIDATES, passages=passages, question=question, count=str(n))
+    [listed] = yield from ask(prompt, max_tokens=n * settings.max_tokens)
+    candidates = listed_candidates(listed.text, n)
+    if not candidates:
+        prompt = reading_prompt(question, found)
+        [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+        return Answer(reply.text.strip(), passages=tuple(found), trace=(listed, reply))
+    if len(candidates) == 1:
+        return Answer(candidates[0], passages=tuple(found), trace=(listed,))
+    summaries = yield from ask(
+        *(filled(SUMMARY, passages=passages, question=question, candidate=c) for c in candidates),
+        max_tokens=settings.summary_tokens,
+        stop=("\n\n",),
+    )
+    judged = yield from ask(
+        *judging_prompts(question, candidates, [summary.text.strip() for summary in summaries]),
+        max_tokens=REPLY_TOKENS,
+    )
+    scores = plausibilities(judged, len(candidates))
+    best = candidates[scores.index(max(scores))]
+    return Answer(best, passages=tuple(found), trace=(listed, *summaries, *judged))
+
+
+def listed_candidates(reply: str, most: int) -> list[str]:
+    """The distinct answers of a list, as it was written: by lines, or "(a) one, (b) two".
+
+    Bullets, numbers and letters before them go, and so do lines that end in a colon.
+    """
+    lines = (part for line in reply.splitlines() for part in _LETTERED.split(line))
+    named = (_LISTED.sub("", line).strip().removesuffix(".").strip() for line in lines)
+    distinct: dict[str, str] = {}
+    for name in named:
+        if name and not name.endswith(":"):
+            distinct.setdefault(name.casefold(), name)
+    return list(distinct.values())[:most]
+
+
+def judging_prompts(
+    question: str, candidates: Sequence[str], summaries: Sequence[str]
+) -> list[str]:
+    """Of each summary whether it is valid, then of each ordered pair which one tells more."""
+    valid = [
+        filled(VALID, summary=summary, question=question, candidate=candidate)
+        for candidate, summary in zip(candidates, summaries, strict=True)
+    ]
+    better = [
+        filled(BETTER, first=first, second=second, question=question)
+        for first, second in permutations(summaries, 2)
+    ]
+    return [*valid, *better]
+
+
+def plausibilities(judged: Sequence[Generation], count: int) -> list[float]:
+    """v + sum r of each candidate, in [0, `count`]; the replies in `judging_prompts`' order."""
+    scores = [float(yes_probability(reply) > 0.5) for reply in judged[:count]]
+    for (first, second), reply in zip(permutations(range(count), 2), judged[count:], strict=True):
+        share = _first_is_better(reply.text)
+        # each pair is asked about twice, so each time counts half
+        scores[first] += share / 2
+        scores[second] += (1 - share) / 2
+    return scores
+
+
+def _first_is_better(reply: str) -> float:
+    named = re.search(r"(?<!\d)[12](?!\d)", reply)
+    return 0.5 if named is None else float(named[0] == "1")
+
+
+METHOD = Method(
+    name="sure",
+    summary="a summary for each candidate answer; the most plausible one wins",
+    source="Kim et al., ICLR 2024",
+    settings=SuReSettings,
+    answer=lambda question, settings, _: sure(question.text, settings),
+    most_calls=lambda settings: 1 + settings.candidates + settings.candidates**2,
+    needs=frozenset({"retriever"}),
+)
