@@ -35,6 +35,54 @@ class TestListwise(MethodContract):
     name = "listwise"
 
 
+class TestFilco(MethodContract):
+    name = "filco"
+
+
+class TestKSamples(MethodContract):
+    name = "k-samples"
+
+
+class TestRandomShots(MethodContract):
+    name = "random-shots"
+
+
+class TestBM25Shots(MethodContract):
+    name = "bm25-shots"
+
+
+class TestSKR(MethodContract):
+    name = "skr"
+
+
+class TestAdaptive(MethodContract):
+    name = "adaptive"
+
+
+class TestGateLogprob(MethodContract):
+    name = "gate-logprob"
+
+
+class TestGateProduct(MethodContract):
+    name = "gate-product"
+
+
+class TestGateLeast(MethodContract):
+    name = "gate-least"
+
+
+class TestGateEntropy(MethodContract):
+    name = "gate-entropy"
+
+
+class TestGateMargin(MethodContract):
+    name = "gate-margin"
+
+
+class TestGateFrequency(MethodContract):
+    name = "gate-frequency"
+
+
 def test_every_method_is_held_to_the_contract():
     held = {cls.name for cls in MethodContract.__subclasses__()}
     assert held == set(BASELINES)

@@ -1,0 +1,120 @@
+"""K samples: several sampled answers over the same passages; the least uncertain one wins.
+
+An answer's uncertainty is one minus the product of its token probabilities. Where the model gives
+none, the answers vote: the most frequent normalized answer wins.
+
+References:
+    Chen et al. (SGIC), section 5.2 and figure 3 (K = 1 to 5, temperature 0.7); the vote is Wang et
+    al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning". Our wording.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.labelled import number
+from ltrag_plugins.baselines.method import Method, whole
+from ltrag_plugins.baselines.single import PROMPT, reading_prompt
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.metrics.answer import normalized
+from ltrag_plugins.types import Answer, Generation, Passage
+from ltrag_plugins.uncertainty import estimate
+
+
+@dataclass(frozen=True, slots=True)
+class KSamplesSettings:
+    """How many answers, how they are sampled, and over what.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    samples: int = 5
+    """K, at least 1 (paper: 1 to 5)."""
+    temperature: float = 0.7
+    """Of the sampling, above 0, at most 10 (paper: 0.7)."""
+    seed: int = 0
+    """Of the first sample, at least 0; the others count on from it."""
+    k: int = 3
+    """Passages to fetch for a question that has none of its own, at least 1."""
+    template: str = PROMPT
+    """`{passages}` and `{question}` are replaced."""
+    max_tokens: int = 24
+    """Longest answer, in tokens, at least 1."""
+
+    def __post_init__(self) -> None:
+        reading_prompt("", (), self.template)
+        for name in ("samples", "k", "max_tokens"):
+            whole(name, getattr(self, name))
+        whole("seed", self.seed, least=0)
+        number("temperature", self.temperature, 0, 10)
+        if self.temperature == 0:
+            raise InvalidInput("temperature must be above 0, or every sample is the same; got 0")
+
+
+def k_samples(
+    question: str, passages: Sequence[Passage] = (), settings: KSamplesSettings | None = None
+) -> Flow[Answer]:
+    """At most one search, `samples` model calls, each with a seed of its own.
+
+    Args:
+        passages: the question's own; where there are any, nothing is fetched.
+
+    Raises:
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    settings = settings or KSamplesSettings()
+    shown = list(passages)
+    if not shown:
+        [shown] = yield from fetch(question, k=settings.k)
+    prompt = (
+        reading_prompt(question, shown, settings.template) if shown else direct_prompt(question)
+    )
+    said: list[Generation] = []
+    for i in range(settings.samples):
+        said += yield from ask(
+            prompt,
+            max_tokens=settings.max_tokens,
+            stop=("\n",),
+            temperature=settings.temperature,
+            seed=settings.seed + i,
+        )
+    best, uncertainty = surest(said)
+    return Answer(best.text.strip(), uncertainty, tuple(shown), tuple(said))
+
+
+def surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
+    """The least uncertain of them, the first of equals, and how uncertain it is.
+
+    With token probabilities for all: one minus their product, in [0, 1]. Else by vote, where blank
+    answers have none: one minus the share of the samples that say the same, in [0, 1]; None where
+    there is one sample, and so nothing to agree with.
+    """
+    if all(one.tokens is not None for one in said):
+        uncertainties = [estimate(one, "product") for one in said]
+        least = min(range(len(said)), key=uncertainties.__getitem__)
+        return said[least], uncertainties[least]
+    if len(said) == 1:
+        return said[0], None
+    votes = Counter(key for one in said if (key := _vote(one)))
+    if not votes:
+        return said[0], 1.0
+    [(winner, count)] = votes.most_common(1)
+    return next(one for one in said if _vote(one) == winner), 1.0 - count / len(said)
+
+
+def _vote(one: Generation) -> str:
+    return normalized(one.text) or one.text.strip()
+
+
+METHOD = Method(
+    name="k-samples",
+    summary="several sampled answers over the passages; the least uncertain one wins",
+    source="Chen et al. (SGIC), section 5.2",
+    settings=KSamplesSettings,
+    answer=lambda question, settings, _: k_samples(question.text, question.passages, settings),
+    most_calls=lambda settings: settings.samples,
+    needs=frozenset({"retriever"}),
+)

@@ -1,0 +1,165 @@
+r"""SKR: retrieve where the most similar labelled questions were ones the model did not know.
+
+Labelled questions are answered without retrieval and with it. One is *known* if the direct answer
+is at least as good as the other, *unknown* if it is worse, and left out if both are wrong. Of the
+:math:`k` labelled questions nearest to a new one (cosine of embeddings), :math:`\ell` are known; of
+all, :math:`m` are known and :math:`n` unknown. The new one counts as known, and is answered
+directly, if
+
+.. math:: \frac{\ell}{k - \ell} \ge \lambda \frac{m}{n}
+
+References:
+    Wang et al., Findings of EMNLP 2023, "Self-Knowledge Guided Retrieval Augmentation for Large
+    Language Models", sections 3.1 and 3.2 (nearest neighbours), https://arxiv.org/abs/2310.05002.
+    The authors' code leaves ties out altogether; here, as in the paper, a question that is right
+    both ways is known. Our wording.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from ltrag_plugins.baselines.direct import PROMPT as DIRECT_PROMPT
+from ltrag_plugins.baselines.direct import direct, direct_prompt
+from ltrag_plugins.baselines.labelled import Correct, check_correct, labelled, number, right
+from ltrag_plugins.baselines.method import Method, whole
+from ltrag_plugins.baselines.single import PROMPT, reading_prompt, single_retrieval
+from ltrag_plugins.baselines.together import together
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.flow import Flow, embed
+from ltrag_plugins.types import Answer, Question
+
+
+@dataclass(frozen=True, slots=True)
+class SKRSettings:
+    """How neighbours decide, and how the two ways of answering ask.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    neighbours: int = 5
+    """k, the labelled questions that are looked at, at least 1 (paper: 3 to 10)."""
+    ratio: float = 1.0
+    """Lambda, 0 to 1000: larger retrieves more."""
+    correct: Correct = "contains"
+    """When an answer to a labelled question is right."""
+    k: int = 3
+    """Passages to read, at least 1."""
+    direct_template: str = DIRECT_PROMPT
+    """`{question}` is replaced."""
+    template: str = PROMPT
+    """`{passages}` and `{question}` are replaced."""
+    max_tokens: int = 24
+    """Longest answer, in tokens, at least 1."""
+
+    def __post_init__(self) -> None:
+        direct_prompt("", self.direct_template)
+        reading_prompt("", (), self.template)
+        for name in ("neighbours", "k", "max_tokens"):
+            whole(name, getattr(self, name))
+        number("ratio", self.ratio, 0, 1000)
+        check_correct(self.correct)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SelfKnowledge:
+    """Which labelled questions the model knew."""
+
+    vectors: Float[np.ndarray, "questions dim"]
+    """Of the labelled questions, of length 1 (or 0)."""
+    known: Bool[np.ndarray, " questions"]
+
+    def nearest(self, vector: Float[np.ndarray, " dim"], k: int) -> Int[np.ndarray, " found"]:
+        """Indices of the `k` nearest labelled questions by cosine; of equals the first.
+
+        Raises:
+            InvalidInput: the vector has another size than theirs.
+        """
+        if len(vector) != self.vectors.shape[1]:
+            raise InvalidInput(
+                f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "
+                f"{len(vector)}; run it with the encoder it learned with"
+            )
+        return np.argsort(-(self.vectors @ _unit(vector[None])[0]), kind="stable")[:k]
+
+    def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
+        """Whether the model knows a question, by its `k` nearest; not if it knew none of them."""
+        near = self.known[self.nearest(vector, k)]
+        known, unknown = int(near.sum()), int((~near).sum())
+        m, n = int(self.known.sum()), int((~self.known).sum())
+        # both sides times (k - l) n, which may be 0
+        return known > 0 and known * n >= ratio * m * unknown
+
+
+def collect_self_knowledge(
+    questions: Sequence[Question], settings: SKRSettings | None = None
+) -> Flow[SelfKnowledge]:
+    """Answer all labelled questions both ways and encode those that tell something.
+
+    One search, at most two rounds of model calls and one of the encoder, for all questions
+    together.
+
+    Raises:
+        CalibrationError: there are no questions, or every answer is wrong both ways.
+        MissingReferences: a question has no accepted answer.
+    """
+    settings = settings or SKRSettings()
+    questions = labelled(questions, "skr")
+    plain = [_direct(question.text, settings) for question in questions]
+    reading = [_single(question.text, settings) for question in questions]
+    answers = yield from together([*plain, *reading])
+    judged = [
+        right(answer.text, question, settings.correct)
+        for answer, question in zip(answers, [*questions, *questions], strict=True)
+    ]
+    without, with_it = np.array(judged).reshape(2, len(questions))
+    kept = np.flatnonzero(without | with_it)
+    if not len(kept):
+        raise CalibrationError(
+            f"none of the {len(questions)} labelled questions is answered right, without retrieval "
+            "or with it, so there is nothing to tell apart. Give easier or more questions, or look "
+            f"at the prompts, the retriever and correct={settings.correct!r}."
+        )
+    vectors = yield from embed(*(questions[i].text for i in kept))
+    return SelfKnowledge(_unit(vectors), without[kept])
+
+
+def skr(
+    question: str, knowledge: SelfKnowledge, settings: SKRSettings | None = None
+) -> Flow[Answer]:
+    """One embedding, then `direct` or `single_retrieval`: one model call either way."""
+    settings = settings or SKRSettings()
+    [vector] = yield from embed(question)
+    if knowledge.knows(vector, settings.neighbours, settings.ratio):
+        return (yield from _direct(question, settings))
+    return (yield from _single(question, settings))
+
+
+def _direct(question: str, settings: SKRSettings) -> Flow[Answer]:
+    return direct(question, template=settings.direct_template, max_tokens=settings.max_tokens)
+
+
+def _single(question: str, settings: SKRSettings) -> Flow[Answer]:
+    return single_retrieval(
+        question, k=settings.k, template=settings.template, max_tokens=settings.max_tokens
+    )
+
+
+def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1.0)
+
+
+METHOD = Method(
+    name="skr",
+    summary="retrieves where the nearest labelled questions were ones the model did not know",
+    source="Wang et al., Findings of EMNLP 2023",
+    settings=SKRSettings,
+    answer=lambda question, settings, knowledge: skr(question.text, knowledge, settings),
+    most_calls=lambda _: 1,
+    needs=frozenset({"retriever", "encoder", "labelled questions"}),
+    learn=collect_self_knowledge,
+)
