@@ -84,7 +84,7 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
     print(f"\n{name}, train, {len(known)} questions:\n{report}\n")
     direct = replace(calibration, settings=replace(calibration.settings, rounds=0, cut_to=None))
     kept, plain = (answered(found, one, llm) for one in (calibration, direct))
-    gain = paired_bootstrap(kept[:, 0], plain[:, 0])
+    gain = paired_bootstrap(kept[:, 0], plain[:, 0]).interval
     print(
         f"\n{name}, dev_test: kept {report.kept}: EM {kept[:, 0].mean():.3f} F1 "
         f"{kept[:, 1].mean():.3f}; direct: EM {plain[:, 0].mean():.3f} "

@@ -39,6 +39,8 @@ class Generation:
     """None when the provider reports no token probabilities; never a guess."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    seconds: float | None = field(default=None, compare=False)
+    """Its share of the call in which the model wrote it, where an answer cache measured that."""
 
 
 @dataclass(frozen=True, slots=True)

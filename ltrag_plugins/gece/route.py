@@ -67,7 +67,15 @@ class DecidingGate(Gate, Protocol):
 
 def routed(question: str, gate: Gate, retrieving: Callable[[str], Flow[Answer]]) -> Flow[Answer]:
     """The gate's draft where it is good enough, else the answer of the retrieving flow."""
+    return (yield from decided(question, gate, retrieving))[0]
+
+
+def decided(
+    question: str, gate: Gate, retrieving: Callable[[str], Flow[Answer]]
+) -> Flow[tuple[Answer, Decision]]:
+    """As `routed`, with the decision."""
     decision = yield from gate.deciding(question)
     if decision.retrieve:
-        return (yield from retrieving(question))
-    return Answer(decision.answer, uncertainty=decision.probability, trace=(decision.draft,))
+        return (yield from retrieving(question)), decision
+    draft = Answer(decision.answer, uncertainty=decision.probability, trace=(decision.draft,))
+    return draft, decision

@@ -7,7 +7,8 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, Self, final, overload
 
 from ltrag_plugins.errors import InvalidInput, ModelError
@@ -111,8 +112,9 @@ class CachedLLM:
         keys = _keys(self.name, prompts, settings)
         known = self.store.get(keys)
         if missing := _missing(prompts, keys, known):
+            start = perf_counter()
             fresh = self.llm.generate(missing.prompts, **settings)
-            known |= self._kept(missing, fresh)
+            known |= self._kept(missing, _timed(fresh, start))
         return self._counted(keys, known, missing)
 
     async def agenerate(
@@ -132,7 +134,8 @@ class CachedLLM:
         keys = _keys(self.name, prompts, settings)
         known = await asyncio.to_thread(self.store.get, keys)
         if missing := _missing(prompts, keys, known):
-            fresh = await self._ask(missing.prompts, settings)
+            start = perf_counter()
+            fresh = _timed(await self._ask(missing.prompts, settings), start)
             known |= await asyncio.to_thread(self._kept, missing, fresh)
         return self._counted(keys, known, missing)
 
@@ -208,8 +211,9 @@ class CachedScoringLLM(CachedLLM):
         keys = [_key("score", self.name, *pair) for pair in pairs]
         known = self.store.get(keys)
         if missing := _missing(pairs, keys, known):
+            start = perf_counter()
             fresh = self.llm.score(*map(list, zip(*missing.prompts, strict=True)))
-            known |= self._kept(missing, fresh)
+            known |= self._kept(missing, _timed(fresh, start))
         return self._counted(keys, known, missing)
 
 
@@ -257,6 +261,12 @@ def _missing(
     wanted = {prompt for prompt, key in zip(prompts, keys, strict=True) if key not in known}
     asked = {key: p for key, p in zip(keys, prompts, strict=True) if p in wanted}
     return _Missing(list(asked), list(asked.values())) if asked else None
+
+
+def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:
+    """With the time that each took: what an answer cost is known when it comes from the file."""
+    seconds = (perf_counter() - start) / max(1, len(fresh))
+    return [replace(generation, seconds=seconds) for generation in fresh]
 
 
 def _settings(

@@ -173,6 +173,7 @@ def encoded(answer: Generation) -> str:
         [token.text, token.logprob, token.entropy, token.alternatives] for token in answer.tokens
     ]
     parts = [answer.text, tokens, answer.prompt_tokens, answer.completion_tokens]
+    parts += [] if answer.seconds is None else [answer.seconds]
     return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
 
@@ -183,7 +184,7 @@ def decoded(text: str) -> Generation:
         ValueError: this is not what `encoded` writes.
     """
     try:
-        said, tokens, prompt_tokens, completion_tokens = json.loads(text)
+        said, tokens, prompt_tokens, completion_tokens, *seconds = json.loads(text)
         if tokens is not None:
             tokens = tuple(
                 Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
@@ -191,7 +192,7 @@ def decoded(text: str) -> Generation:
             )
     except (TypeError, ValueError) as error:
         raise ValueError(f"not an answer: {text!r:.80}") from error
-    return Generation(said, tokens, prompt_tokens, completion_tokens)
+    return Generation(said, tokens, prompt_tokens, completion_tokens, *seconds[:1])
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -28,7 +28,7 @@ class Cost:
     gradients: int = 0
     """Prompts whose gradients were held against a direction; not among `calls`."""
     model_seconds: float = 0.0
-    """Waiting for generations."""
+    """Waiting for generations; for those that an answer cache kept, when they were computed."""
     retrieval_seconds: float = 0.0
     embedding_seconds: float = 0.0
     gradient_seconds: float = 0.0
@@ -86,7 +86,7 @@ def _received(step: Step) -> Cost:
             return Cost(
                 prompt_tokens=_total([r.prompt_tokens for r in replies]),
                 completion_tokens=_total([_completion_tokens(r) for r in replies]),
-                model_seconds=step.seconds,
+                model_seconds=_seconds(replies, step),
             )
         case Fetch():
             return Cost(retrieval_seconds=step.seconds)
@@ -94,6 +94,12 @@ def _received(step: Step) -> Cost:
             return Cost(embedding_seconds=step.seconds)
         case Agree():
             return Cost(gradient_seconds=step.seconds)
+
+
+def _seconds(replies: Sequence[Generation], step: Step) -> float:
+    """What the answers cost when they were computed; a cached one costs that again."""
+    known = [reply.seconds for reply in replies if reply.seconds is not None]
+    return sum(known) if known and len(known) == len(replies) else step.seconds
 
 
 def _completion_tokens(reply: Generation) -> int | None:

@@ -1,0 +1,151 @@
+"""A run on disk: what was asked for, and one file of records for each cell.
+
+::
+
+    RUN/run.json                     every setting, versions, hashes; what a second call must equal
+    RUN/records/METHOD.jsonl         one record a question, in the questions' order
+    RUN/answers.sqlite               the model's answers, so that nothing is asked twice
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.artifacts import writing
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
+from ltrag_plugins.evaluate.records import Record
+
+try:
+    import fcntl
+except ImportError:  # Windows: two runs into one folder are then the caller's to avoid
+    fcntl = None
+
+FORMAT = 1
+
+
+class RunFolder:
+    """Where a run keeps what it has.
+
+    Raises:
+        UnwritableArtifact: the folder cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with writing(path / "records"):
+            pass
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """For one process alone.
+
+        Raises:
+            InvalidInput: another run is writing here.
+        """
+        with writing(self.path), (self.path / "lock").open("w") as lock:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise InvalidInput(
+                        f"another run is writing to {self.path}; wait for it, or name another "
+                        "folder"
+                    ) from None
+            yield
+
+    def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
+        """Write what was asked for, or check that it is what was asked for before.
+
+        Raises:
+            ArtifactMismatch: the folder holds another run; names the first difference.
+            UnreadableArtifact: its run.json is damaged.
+        """
+        known = self.read()
+        if known is not None:
+            _check_same(self.path, known["identity"], json.loads(json.dumps(identity)))
+            return
+        body = {"format": FORMAT, "identity": identity, **told}
+        new = self.path / "run.json.new"
+        with writing(self.path):
+            new.write_text(json.dumps(body, indent=1, ensure_ascii=False))
+            new.replace(self.path / "run.json")
+
+    def read(self) -> dict[str, Any] | None:
+        """What run.json says; None where there is none yet.
+
+        Raises:
+            UnreadableArtifact: it is damaged, or of another format.
+        """
+        path = self.path / "run.json"
+        if not path.exists():
+            return None
+        try:
+            body = json.loads(path.read_bytes())
+            if body["format"] != FORMAT:
+                raise ValueError(f"format {body['format']}, this version reads {FORMAT}")
+            body["identity"].items()
+            return body
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnreadableArtifact(f"{path}: {type(error).__name__}: {error}") from error
+
+    def cells(self) -> list[str]:
+        """Names of the cells that have records, in the order of run.json."""
+        body = self.read()
+        names = [] if body is None else body["identity"]["cells"]
+        return [name for name in names if self._file(name).exists()]
+
+    def records(self, cell: str) -> list[Record]:
+        """What is known of a cell; a last line that a kill cut short is left out.
+
+        Raises:
+            BadRecord: any other line is damaged.
+        """
+        path = self._file(cell)
+        if not path.exists():
+            return []
+        *lines, _ = path.read_bytes().split(b"\n")
+        return [Record.from_line(line, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
+
+    def add(self, cell: str, records: Iterable[Record]) -> None:
+        """Append records, over the rest of a line that a kill cut short.
+
+        Raises:
+            UnwritableArtifact: the disk is full, or the file cannot be written.
+        """
+        path = self._file(cell)
+        content = "".join(f"{record.as_line()}\n" for record in records).encode()
+        with writing(path.parent), path.open("ab") as file:
+            whole = _whole_lines(path)
+            file.truncate(whole)
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(whole)
+                raise
+
+    def _file(self, cell: str) -> Path:
+        return self.path / "records" / f"{cell}.jsonl"
+
+
+def _whole_lines(path: Path) -> int:
+    content = path.read_bytes()
+    return content.rfind(b"\n") + 1
+
+
+def _check_same(path: Path, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name in {**wanted, **known}:
+        if known.get(name) != wanted.get(name):
+            raise ArtifactMismatch(
+                f"{path} holds a run with another {name} ({_short(known.get(name))}, now "
+                f"{_short(wanted.get(name))}). Name another folder, or the same settings."
+            )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,280 @@
+"""A run over questions: by hand, broken off anywhere, with a model that fails, in bad order."""
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters
+
+from ltrag_plugins.baselines import BASELINES
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    BadRecord,
+    InvalidInput,
+    MissingReferences,
+    ModelError,
+    UnwritableArtifact,
+)
+from ltrag_plugins.evaluate import Cell, Record, evaluate, summarize
+from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.flow import World
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Question
+
+DIRECT, SINGLE = Cell(BASELINES["direct"]), Cell(BASELINES["single"])
+READ = {"Emma": "Jane Austen", "Middlemarch": "George Eliot", "Bread": "flour and water"}
+
+
+def writes(prompt: str) -> str:
+    """Knows Emma; reads the first passage it is shown."""
+    if not prompt.startswith("Answer"):
+        return READ[prompt.partition(":")[0]]
+    return "Jane Austen" if "Emma" in prompt else "no idea"
+
+
+def world(function=writes) -> World:
+    return World(llm=ScriptedLLM(function), retriever=BM25Retriever(PASSAGES), encoder=Letters())
+
+
+def without_ms(records: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    return {
+        name: [dataclasses.replace(record, ms=0.0) for record in found]
+        for name, found in records.items()
+    }
+
+
+def test_a_run_by_hand(tmp_path):
+    single = dataclasses.replace(SINGLE, settings=SINGLE.method.settings(k=1))
+    found = evaluate(QUESTIONS, [DIRECT, single], world(), out=tmp_path, metrics=["em", "f1"])
+    assert [r.prediction for r in found["direct"]] == ["Jane Austen", "no idea", "no idea"]
+    assert [r.prediction for r in found["single"]] == [
+        "Jane Austen", "George Eliot", "flour and water",
+    ]  # fmt: skip
+    assert [r.scores for r in found["single"]] == [
+        {"em": 1.0, "f1": 1.0}, {"em": 1.0, "f1": 1.0}, {"em": 0.0, "f1": 0.5},
+    ]  # fmt: skip
+    first = found["single"][0]
+    assert (first.calls, first.retrievals, [p["id"] for p in first.passages]) == (1, 1, ["p0"])
+    assert (found["direct"][0].retrievals, found["direct"][0].passages) == (0, ())
+    summary = summarize(found)
+    assert summary["direct"].scores["em"].value == pytest.approx(1 / 3)
+    assert summary["single"].gains["em"].value == pytest.approx(1 / 3)
+    assert summary["single"].easy == {"em": 1.0, "f1": 1.0}
+    assert summary["single"].hard == {"em": 0.5, "f1": 0.75}
+    assert "single" in str(summary)
+    assert json.loads(json.dumps(summary.as_dict()))["compared"] == "direct"
+
+
+def test_the_records_on_disk_are_those_handed_back(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, trace=True)
+    lines = (tmp_path / "records" / "direct.jsonl").read_bytes().splitlines()
+    assert [Record.from_line(line) for line in lines] == found["direct"]
+    [step] = found["direct"][0].trace
+    assert step["asked"][0]["reply"] == "Jane Austen"
+    assert "Emma" in step["asked"][0]["prompt"]
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 100])
+def test_side_by_side_or_not_the_records_are_the_same(tmp_path, batch):
+    alone = evaluate(QUESTIONS, [DIRECT, SINGLE], world(), out=tmp_path / "1", batch=1)
+    found = evaluate(QUESTIONS, [DIRECT, SINGLE], world(), out=tmp_path / "n", batch=batch)
+    assert without_ms(found) == without_ms(alone)
+
+
+def test_a_second_call_asks_for_nothing_and_hands_back_the_same(tmp_path):
+    first = world()
+    found = evaluate(QUESTIONS, [DIRECT, SINGLE], first, out=tmp_path)
+    assert len(first.llm.prompts) == 6
+    again = world()
+    assert evaluate(QUESTIONS, [DIRECT, SINGLE], again, out=tmp_path) == found
+    assert again.llm.prompts == []
+
+
+def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+    path = tmp_path / "records" / "direct.jsonl"
+    content = path.read_bytes()
+    for end in (0, 10, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:end])
+        assert without_ms(evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)) == without_ms(found)
+        assert len(path.read_bytes().splitlines()) == 3
+
+
+KILLED = """
+import sys, time
+sys.path[:0] = [{tests!r}]
+from test_evaluate import DIRECT, SINGLE, many, world, writes, evaluate
+def slow(prompt):
+    time.sleep(0.003)
+    print(prompt.splitlines()[-2], flush=True)
+    return "no idea" if len(prompt) % 3 else "Jane Austen"
+evaluate(many(), [DIRECT, SINGLE], world(slow), out={out!r}, batch=4)
+print("done", flush=True)
+"""
+
+
+def many() -> list[Question]:
+    return [Question(f"Who wrote Emma, part {i}?", ("Jane Austen",), f"q{i}") for i in range(60)]
+
+
+def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(tmp_path):
+    source = textwrap.dedent(KILLED).format(
+        tests=str(Path(__file__).parent), out=str(tmp_path / "killed")
+    )
+    asked: list[str] = []
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        process = subprocess.Popen(
+            [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(int(rng.integers(3, 20))):
+            asked.append(process.stdout.readline().strip())
+        os.kill(process.pid, signal.SIGKILL)
+        asked += process.stdout.read().split("\n")
+        process.wait()
+    subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.DEVNULL)
+
+    def same(prompt: str) -> str:
+        return "no idea" if len(prompt) % 3 else "Jane Austen"
+
+    whole = evaluate(many(), [DIRECT, SINGLE], world(same), out=tmp_path / "whole", batch=4)
+    killed = evaluate(many(), [DIRECT, SINGLE], world(same), out=tmp_path / "killed", batch=4)
+    assert without_ms(killed) == without_ms(whole)
+
+
+class TestAModelThatFails:
+    def failing(self, prompt: str) -> str:
+        if "Middlemarch?" in prompt:
+            raise RuntimeError("overloaded")
+        return writes(prompt)
+
+    def test_is_a_row_with_the_error_and_the_worst_scores_and_the_others_stand(self, tmp_path):
+        metrics = ["em", "ter"]
+        found = evaluate(QUESTIONS, [DIRECT], world(self.failing), out=tmp_path, metrics=metrics)
+        good, bad, last = found["direct"]
+        assert (good.prediction, good.error, last.error) == ("Jane Austen", None, None)
+        assert bad.error == "ModelFailed: the model raised RuntimeError: overloaded"
+        assert bad.scores == {"em": 0.0, "ter": 1.0}
+        assert (bad.prediction, bad.calls) == ("", 1)
+        assert summarize(found)["direct"].failed == 1
+        assert "failed: direct: 1 of 3" in str(summarize(found))
+
+    def test_costs_what_it_costs_alone(self, tmp_path):
+        found = evaluate(QUESTIONS, [DIRECT], world(self.failing), out=tmp_path)
+        assert [record.calls for record in found["direct"]] == [1, 1, 1]
+
+    def test_a_mistake_in_a_method_is_no_failure_of_the_model(self, tmp_path):
+        def broken(question, settings, learned):
+            raise ZeroDivisionError("a mistake")
+            yield
+
+        method = dataclasses.replace(DIRECT.method, answer=broken)
+        with pytest.raises(ZeroDivisionError, match="a mistake"):
+            evaluate(QUESTIONS, [Cell(method)], world(), out=tmp_path)
+
+
+class TestBadInput:
+    def refused(self, tmp_path, kind, match, questions=QUESTIONS, cells=(DIRECT,), **more):
+        with pytest.raises(kind, match=match):
+            evaluate(questions, cells, more.pop("world", world()), out=tmp_path, **more)
+
+    def test_no_questions_or_methods(self, tmp_path):
+        self.refused(tmp_path, InvalidInput, "needs questions and methods", questions=[])
+        self.refused(tmp_path, InvalidInput, "needs questions and methods", cells=[])
+
+    def test_a_question_without_accepted_answers(self, tmp_path):
+        self.refused(tmp_path, MissingReferences, "'q9'", questions=[Question("Why?", (), "q9")])
+
+    def test_an_id_or_a_method_that_comes_twice(self, tmp_path):
+        self.refused(tmp_path, InvalidInput, "'q0' comes twice", questions=[*QUESTIONS] * 2)
+        self.refused(tmp_path, InvalidInput, "'direct' comes twice", cells=[DIRECT, DIRECT])
+
+    def test_an_unknown_metric(self, tmp_path):
+        self.refused(tmp_path, InvalidInput, "or rouge1", metrics=["rouge"])
+        self.refused(tmp_path, InvalidInput, "at least one", metrics=[])
+
+    def test_what_a_method_needs_is_missing(self, tmp_path):
+        alone = World(llm=ScriptedLLM(writes))
+        self.refused(tmp_path, InvalidInput, "needs a retriever", cells=[SINGLE], world=alone)
+        unlabelled = [Cell(BASELINES["skr"])] if "skr" in BASELINES else [SINGLE]
+        if "skr" in BASELINES:
+            self.refused(tmp_path, InvalidInput, "labelled questions", cells=unlabelled)
+
+    def test_a_folder_of_another_run(self, tmp_path):
+        evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+        self.refused(tmp_path, ArtifactMismatch, "another cells", cells=[DIRECT, SINGLE])
+        self.refused(tmp_path, ArtifactMismatch, "another questions", questions=QUESTIONS[:2])
+        self.refused(tmp_path, ArtifactMismatch, "another metrics", metrics=["f1"])
+
+    def test_a_damaged_record(self, tmp_path):
+        evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+        path = tmp_path / "records" / "direct.jsonl"
+        path.write_bytes(path.read_bytes().replace(b'"prediction"', b'"predicted"', 1))
+        self.refused(tmp_path, BadRecord, "line 1")
+
+    def test_two_runs_into_one_folder(self, tmp_path):
+        def second(prompt: str) -> str:
+            evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+            return "never"
+
+        found = evaluate(QUESTIONS[:1], [DIRECT], world(second), out=tmp_path)
+        assert "another run is writing" in found["direct"][0].error
+
+    def test_a_disk_that_is_full_loses_no_record_that_was_there(self, tmp_path):
+        found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)["direct"]
+        path = tmp_path / "records" / "direct.jsonl"
+        full = no_file_larger_than(path.stat().st_size + 100)
+        with full, pytest.raises(UnwritableArtifact, match="cannot write to"):
+            RunFolder(tmp_path).add("direct", found)
+        assert RunFolder(tmp_path).records("direct") == found
+
+    def test_no_model(self, tmp_path):
+        found = evaluate(QUESTIONS, [DIRECT], World(), out=tmp_path)
+        assert found["direct"][0].error.startswith(ModelError.__name__)
+
+
+@contextmanager
+def no_file_larger_than(size: int):
+    """As a disk does that is full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_methods_that_learn_learn_once_from_the_labelled_questions(tmp_path):
+    asked = []
+
+    def learn(labelled, settings):
+        asked.append([question.id for question in labelled])
+        return "learned"
+        yield
+
+    def answer(question, settings, learned):
+        assert learned == "learned"
+        return (yield from DIRECT.method.answer(question, settings, None))
+
+    method = dataclasses.replace(DIRECT.method, learn=learn, answer=answer)
+    evaluate(QUESTIONS, [Cell(method)], world(), out=tmp_path, labelled=LABELLED, batch=1)
+    assert asked == [[question.id for question in LABELLED]]
+
+
+def test_cells_about_different_questions_are_not_compared(tmp_path):
+    one = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path / "1")
+    two = evaluate(QUESTIONS[:2], [SINGLE], world(), out=tmp_path / "2")
+    with pytest.raises(InvalidInput, match="different questions"):
+        summarize(one | two)
