@@ -94,4 +94,4 @@ def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
     before = text[start : end.start()].split()
     last = before[-1].lstrip("(\"'“‘[") if before else ""
     after = text[end.end() :].lstrip()[:1]
-    return bool(_UNFINISHED.fullmatch(last)) or after.islower()
+    return after.islower() or (end[0] == "." and bool(_UNFINISHED.fullmatch(last)))

@@ -95,7 +95,9 @@ def quantile_threshold(signals: Sequence[float], rate: float) -> float:
     kept = min(cuts, key=lambda i: (abs(n - i - rate * n), -i))
     if kept in (0, n):
         return -math.inf if kept == 0 else math.inf
-    return ordered[kept - 1] + (ordered[kept] - ordered[kept - 1]) / 2
+    low, high = ordered[kept - 1], ordered[kept]
+    middle = low + (high - low) / 2
+    return middle if middle < high else low  # between neighbours there is no middle
 
 
 def word_rarity(text: str, language: str = "en") -> float:

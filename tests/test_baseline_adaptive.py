@@ -1,0 +1,159 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from ltrag_plugins import artifacts
+from ltrag_plugins.baselines import AdaptiveSettings, Complexity, adaptive, learn_complexity
+from ltrag_plugins.baselines.adaptive import ROUTES, cheapest_right, fit_complexity
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.iter_retgen import PROMPT as ITERATED
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Passage, Question
+
+FIRST, SECOND = Passage("first shelf"), Passage("second shelf")
+
+
+class Planes:
+    name = "planes"
+
+    def __init__(self, **vectors) -> None:
+        self.vectors, self.asked = vectors, []
+
+    def encode(self, texts):
+        self.asked.append(tuple(texts))
+        return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
+
+
+class Shelves:
+    """The second shelf for queries that hold more than the question."""
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def search(self, queries, k):
+        self.asked.append((tuple(queries), k))
+        return [[SECOND if " " in query else FIRST] for query in queries]
+
+
+def reply(prompt: str) -> str:
+    """Knows easy ones, reads middling ones, needs the second shelf for hard ones."""
+    if "easy?" in prompt or ("middling?" in prompt and "shelf" in prompt):
+        return "right"
+    return "the answer is right" if "second" in prompt and "hard?" in prompt else "hm"
+
+
+LABELLED = [Question(f"{w}?", ("right",)) for w in ("easy", "middling", "hard", "hopeless")]
+VECTORS = {"easy": (4, 0), "middling": (0, 4), "hard": (-4, -4), "hopeless": (-4, -3)}
+
+
+def test_learning_step_by_step():
+    llm, shelves, encoder = ScriptedLLM(reply), Shelves(), Planes(**VECTORS)
+    world = World(llm=llm, retriever=shelves, encoder=encoder)
+    learned = run(learn_complexity(LABELLED), world)
+    texts = [q.text for q in LABELLED]
+    # all questions at once: direct answers; single and first iterated ones; second iterated ones
+    assert [len(call) for call in llm.calls] == [4, 4, 4, 4]
+    assert set(llm.calls[0]) == {direct_prompt(text) for text in texts}
+    assert {reading_prompt(text, [FIRST]) for text in texts} in map(set, llm.calls)
+    assert len(shelves.asked) == 2
+    assert encoder.asked == [tuple(texts)]
+    # easy: none; middling: one; hard: many; hopeless: many, as the data set's prior
+    assert [learned.route(np.array(VECTORS[w[:-1]])) for w in texts] == [
+        "none", "one", "many", "many",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("route", "searched", "prompts", "passages"),
+    [
+        ("none", 0, [direct_prompt("hard?")], ()),
+        ("one", 1, [reading_prompt("hard?", [FIRST])], (FIRST,)),
+        ("many", 2, [reading_prompt("hard?", [s], ITERATED) for s in (FIRST, SECOND)], (SECOND,)),
+    ],
+)
+def test_each_route_asks_what_it_should(route, searched, prompts, passages):
+    llm, shelves = ScriptedLLM(reply), Shelves()
+    world = World(llm=llm, retriever=shelves, encoder=Planes(hard=(1, 1)))
+    only = Complexity((route,), np.zeros((2, 1)), np.zeros(1))
+    answer = run(adaptive("hard?", only), world)
+    assert llm.prompts == prompts
+    assert len(shelves.asked) == searched
+    assert answer.passages == passages
+    assert answer.text == ("right" if route == "many" else "hm")
+
+
+def test_the_cheapest_right_route_is_the_label():
+    question, settings = Question("x?", ("yes",)), AdaptiveSettings(unsolved="one")
+    for said, label in (
+        (("yes", "yes", "yes"), "none"),
+        (("no", "yes!", "yes"), "one"),
+        (("no", "", "well, yes"), "many"),
+        (("no", "no", "no"), "one"),
+    ):
+        assert cheapest_right(question, said, settings) == label
+
+
+@pytest.mark.parametrize("kinds", [ROUTES, ("none", "many"), ("one", "many")], ids=str)
+def test_the_routes_are_scikit_learns_own_predictions(kinds):
+    rng = np.random.default_rng(1)
+    vectors = rng.normal(size=(90, 5))
+    labels = [kinds[int(abs(v[0] * 2 + v[1]) % len(kinds))] for v in vectors]
+    learned = fit_complexity(vectors, labels, 0.7)
+    model = LogisticRegression(C=0.7, max_iter=1000).fit(vectors, labels)
+    fresh = rng.normal(size=(300, 5))
+    assert [learned.route(v) for v in fresh] == model.predict(fresh).tolist()
+    assert len({learned.route(v) for v in fresh}) == len(kinds)
+
+
+def test_one_kind_of_label_is_everyones():
+    learned = fit_complexity(np.eye(3), ["one"] * 3)
+    assert learned.routes == ("one",)
+    assert learned.route(np.array([9.0, -9.0, 0.0])) == "one"
+
+
+def test_what_was_learned_is_saved_as_plain_numbers(tmp_path):
+    learned = fit_complexity(np.eye(3), ["none", "one", "many"])
+    artifacts.write(tmp_path, "adaptive", {"complexity": learned}, format=1)
+    [parts, _] = artifacts.read(tmp_path, "adaptive", kinds=[Complexity], format=1)
+    again = parts["complexity"]
+    assert again.routes == learned.routes
+    assert [again.route(v) for v in np.eye(3)] == [learned.route(v) for v in np.eye(3)]
+
+
+def test_answering_loads_no_scikit_learn():
+    code = (
+        "import sys, numpy as np\n"
+        "from ltrag_plugins.baselines import BASELINES, Complexity\n"
+        "Complexity(('one',), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))\n"
+        "print('sklearn' in sys.modules, 'wordfreq' in sys.modules)"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "False"]
+
+
+def test_an_encoder_of_another_size_is_refused():
+    with pytest.raises(InvalidInput, match="embeddings of 3 numbers and got 2"):
+        fit_complexity(np.eye(3), ["none", "one", "many"]).route(np.zeros(2))
+
+
+def test_questions_to_learn_from_are_checked():
+    with pytest.raises(CalibrationError, match="adaptive"):
+        run(learn_complexity([]), World())
+    with pytest.raises(MissingReferences, match="question 2"):
+        run(learn_complexity([LABELLED[0], Question("Why?")]), World())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"iterations": 1}, {"unsolved": "some"}, {"inverse_strength": 0}, {"correct": "x"}, {"k": 0}],
+    ids=str,
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        AdaptiveSettings(**wrong)

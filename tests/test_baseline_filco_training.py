@@ -1,0 +1,188 @@
+import json
+import math
+
+import pytest
+
+from ltrag_plugins.baselines import FilterDataSettings, filter_examples
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.filco import filter_prompt, kept_sentences
+from ltrag_plugins.baselines.filco_measures import (
+    cross_mutual_information,
+    lexical_overlap,
+    sentences,
+    string_inclusion,
+)
+from ltrag_plugins.baselines.filco_training import best_sentences
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    InvalidLogProbability,
+    MissingReferences,
+    NoTokenProbabilities,
+)
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Passage, Question, Token
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ('He said "No." She left.', ['He said "No."', "She left."]),
+        ("J. K. Rowling wrote it. Dr. Who did not.",
+         ["J. K. Rowling wrote it.", "Dr. Who did not."]),
+        ("It grew by 3.5 percent. In 1990, e.g. in the U.S. army, it fell.",
+         ["It grew by 3.5 percent.", "In 1990, e.g. in the U.S. army, it fell."]),
+        ("a line\nanother line", ["a line", "another line"]),
+        ("昨日は雨。今日は晴れ！", ["昨日は雨。", "今日は晴れ！"]),
+        ("Wait... what? Yes.", ["Wait... what?", "Yes."]),
+        ("...", ["..."]),
+        ("", []),
+        (" \n ", []),
+    ],
+)  # fmt: skip
+def test_texts_are_split_into_sentences(text, found):
+    assert sentences(text) == found
+
+
+@pytest.mark.parametrize("text", ["A b. C d! (E f.) “G h?” i.\n\nJ. 3.5 k… L", "x" * 500, ". . ."])
+def test_no_word_is_lost_in_the_splitting(text):
+    assert " ".join(sentences(text)).split() == text.split()
+
+
+def test_string_inclusion_is_of_whole_normalized_words():
+    assert string_inclusion("It is by JANE Austen!", ["Eliot", "Jane Austen"]) == 1
+    assert string_inclusion("It is by Jane Austenova.", ["Jane Austen"]) == 0
+
+
+def test_lexical_overlap_by_hand():
+    # 2 shared words; 4 said, 3 wanted after articles go: 2 * 2 / (4 + 3)
+    assert lexical_overlap("The novel by Jane Austen", ["Jane Austen herself"]) == pytest.approx(
+        4 / 7
+    )
+
+
+class Likely:
+    """A continuation's log-probability by whether the prompt holds a word."""
+
+    name = "likely"
+
+    def __init__(self, **logprobs: float) -> None:
+        self.logprobs, self.scored = logprobs, []
+
+    def generate(self, prompts, **_):
+        raise AssertionError("nothing is asked")
+
+    def score(self, prompts, continuations):
+        self.scored.append(tuple(zip(prompts, continuations, strict=True)))
+        return [self._one(p, c) for p, c in self.scored[-1]]
+
+    def _one(self, prompt: str, text: str) -> Generation:
+        value = next((v for word, v in self.logprobs.items() if word in prompt), -4.0)
+        return Generation(text, (Token(text[:2], value / 4), Token(text[2:], value * 3 / 4)))
+
+
+def test_cross_mutual_information_is_the_difference_of_two_scores():
+    llm = Likely(Austen=-0.5, sea=-6.0)
+    found = ["It is by Austen.", "The sea is wide.", "It rains."]
+    values = run(cross_mutual_information("Who?", "Jane", found), World(llm=llm))
+    assert values == pytest.approx([3.5, -2.0, 0.0])
+    # the same from single scores, each alone
+    for sentence, value in zip(found, values, strict=True):
+        [with_it] = llm.score([reading_prompt("Who?", [Passage(sentence)])], [" Jane"])
+        [without] = llm.score([direct_prompt("Who?")], [" Jane"])
+        total = [math.fsum(t.logprob for t in one.tokens) for one in (with_it, without)]
+        assert value == pytest.approx(total[0] - total[1])
+    assert len(llm.scored[0]) == 4  # one request: the question alone, and with each sentence
+
+
+def test_a_model_that_only_writes_and_bad_numbers_are_named():
+    flow = cross_mutual_information("Who?", "Jane", ["x"])
+    with pytest.raises(NoTokenProbabilities, match="cannot tell how likely"):
+        run(flow, World(llm=ScriptedLLM(lambda _: "x")))
+    with pytest.raises(InvalidLogProbability):
+        run(cross_mutual_information("Who?", "Jane", ["x"]), World(llm=Likely(Who=2.0)))
+    with pytest.raises(InvalidInput, match="blank answer"):
+        run(cross_mutual_information("Who?", " ", ["x"]), World())
+
+
+def test_the_best_sentences_come_in_the_order_of_the_text():
+    values = [0.1, 0.9, 0.0, 0.5]
+    assert best_sentences("abcd", values, threshold=0.0, most=2) == ["b", "d"]
+    assert best_sentences("abcd", values, threshold=0.0, most=9) == ["a", "b", "d"]
+    assert best_sentences("abcd", values, threshold=0.9, most=9) == []
+    assert best_sentences("abcd", [1, 1, 1, 1], threshold=0.0, most=1) == ["a"]
+
+
+EMMA = Passage("Emma is a novel. It was written by Jane Austen.", title="Emma")
+BREAD = Passage("Bread is baked. Bread is good.")
+WHO = Question("Who wrote Emma?", ("Jane Austen",), passages=(EMMA, BREAD))
+
+
+def test_training_examples_by_string_inclusion_worked_by_hand():
+    first, second = run(filter_examples([WHO]), World())
+    assert first.prompt == filter_prompt("Who wrote Emma?", EMMA)
+    assert first.reply == "It was written by Jane Austen."
+    assert (second.prompt, second.reply) == (filter_prompt("Who wrote Emma?", BREAD), "none")
+    assert json.loads(json.dumps(first.chat)) == {
+        "messages": [
+            {"role": "user", "content": first.prompt},
+            {"role": "assistant", "content": "It was written by Jane Austen."},
+        ]
+    }
+
+
+def test_what_the_filter_is_taught_to_write_is_what_is_parsed():
+    for example, passage in zip(run(filter_examples([WHO]), World()), (EMMA, BREAD), strict=True):
+        kept = kept_sentences(example.reply, passage.text)
+        assert kept is not None
+        assert (" ".join(kept) or "none") == example.reply
+
+
+def test_overlap_keeps_the_nearest_sentence():
+    asked = Question("What is bread?", ("good bread",), passages=(BREAD,))
+    [example] = run(filter_examples([asked], FilterDataSettings(measure="overlap")), World())
+    assert example.reply == "Bread is good."
+
+
+def test_examples_by_cxmi_take_one_search_and_one_request_for_all_questions():
+    class Shelf:
+        asked = 0
+
+        def search(self, queries, k):
+            self.asked += 1
+            return [[BREAD] for _ in queries]
+
+    llm, shelf = Likely(Austen=-0.5, good=-1.0), Shelf()
+    others = [Question("Good?", ("yes",)), Question("Baked?", ("no",))]
+    settings = FilterDataSettings(measure="cxmi", threshold=1.0)
+    made = run(filter_examples([WHO, *others], settings), World(llm=llm, retriever=shelf))
+    assert [example.reply for example in made] == [
+        "It was written by Jane Austen.",
+        "Bread is good.",
+        "Bread is good.",
+        "Bread is good.",
+    ]
+    assert (shelf.asked, len(llm.scored)) == (1, 1)
+
+
+def test_a_question_without_any_passage_makes_no_example():
+    class Nothing:
+        def search(self, queries, k):
+            return [[] for _ in queries]
+
+    for measure in ("inclusion", "overlap", "cxmi"):
+        flow = filter_examples([Question("Why?", ("so",))], FilterDataSettings(measure=measure))
+        assert run(flow, World(retriever=Nothing())) == []
+
+
+def test_unlabelled_questions_and_settings_out_of_range_are_named():
+    with pytest.raises(CalibrationError, match="filco"):
+        run(filter_examples([]), World())
+    with pytest.raises(MissingReferences, match="question 1"):
+        run(filter_examples([Question("Why?")]), World())
+    for wrong in ({"measure": "luck"}, {"most": 0}, {"k": 0}, {"template": "{passage}"}):
+        with pytest.raises(InvalidInput, match=next(iter(wrong))):
+            FilterDataSettings(**wrong)

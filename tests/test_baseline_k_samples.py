@@ -1,0 +1,124 @@
+import math
+
+import pytest
+
+from ltrag_plugins.baselines import BASELINES, KSamplesSettings, k_samples
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.k_samples import surest
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.flow import World, run, run_many
+from ltrag_plugins.types import Generation, Passage, Question, Token
+
+EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
+BREAD = Passage("Bread is baked from flour.")
+
+
+def sure(text: str, *probabilities: float) -> Generation:
+    return Generation(text, tuple(Token("t", math.log(p)) for p in probabilities))
+
+
+def said(*texts: str) -> list[Generation]:
+    return [Generation(text) for text in texts]
+
+
+class Sampler:
+    """Answers by seed."""
+
+    name = "sampler"
+
+    def __init__(self, *replies: Generation) -> None:
+        self.replies, self.calls = replies, []
+
+    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+        self.calls.append((tuple(prompts), temperature, seed))
+        return [self.replies[seed % len(self.replies)] for _ in prompts]
+
+
+class Shelf:
+    def __init__(self, *passages: Passage) -> None:
+        self.passages, self.asked = list(passages), []
+
+    def search(self, queries, k):
+        self.asked.append((tuple(queries), k))
+        return [self.passages[:k] for _ in queries]
+
+
+def test_three_samples_and_the_least_uncertain_worked_by_hand():
+    replies = sure(" Eliot ", 0.9, 0.5), sure(" Jane Austen", 0.8, 0.9), sure("Bronte", 0.6)
+    llm, shelf = Sampler(*replies), Shelf(EMMA, BREAD)
+    settings = KSamplesSettings(samples=3, k=1, temperature=0.9, seed=3)
+    answer = run(k_samples("Who wrote Emma?", (), settings), World(llm=llm, retriever=shelf))
+    prompt = reading_prompt("Who wrote Emma?", [EMMA])
+    assert shelf.asked == [(("Who wrote Emma?",), 1)]
+    assert llm.calls == [((prompt,), 0.9, 3), ((prompt,), 0.9, 4), ((prompt,), 0.9, 5)]
+    assert answer.text == "Jane Austen"
+    assert answer.uncertainty == pytest.approx(1 - 0.8 * 0.9)
+    assert answer.passages == (EMMA,)
+    assert answer.trace == replies
+
+
+def test_a_question_with_passages_of_its_own_fetches_none():
+    llm, shelf = Sampler(sure("flour", 0.9)), Shelf(EMMA)
+    question = Question("What is bread from?", passages=(BREAD,))
+    answer = run(BASELINES["k-samples"].flow(question), World(llm=llm, retriever=shelf))
+    assert shelf.asked == []
+    assert answer.passages == (BREAD,)
+    assert llm.calls[0][0] == (reading_prompt(question.text, [BREAD]),)
+
+
+def test_without_passages_it_asks_as_direct_does():
+    llm = Sampler(sure("x", 0.5))
+    answer = run(k_samples("Who?"), World(llm=llm, retriever=Shelf()))
+    assert {call[0] for call in llm.calls} == {(direct_prompt("Who?"),)}
+    assert answer.passages == ()
+
+
+def test_the_samples_of_many_questions_merge():
+    llm = Sampler(sure("x", 0.5))
+    world = World(llm=llm, retriever=Shelf(EMMA))
+    run_many([k_samples("Who?"), k_samples("What?")], world)
+    assert [len(prompts) for prompts, *_ in llm.calls] == [2] * 5
+
+
+def test_without_token_probabilities_the_most_frequent_answer_wins():
+    best, uncertainty = surest(said("Bronte", "the Austen!", "", "Austen", "Eliot"))
+    assert (best.text, uncertainty) == ("the Austen!", 1 - 2 / 5)
+
+
+def test_one_sample_without_probabilities_and_all_fall_back_to_the_vote():
+    mixed = [sure("Bronte", 0.99), *said("Austen", "Austen")]
+    best, uncertainty = surest(mixed)
+    assert best.text == "Austen"
+    assert uncertainty == pytest.approx(1 / 3)
+
+
+def test_of_equals_the_first_wins():
+    assert surest(said("a1", "b1", "b1", "a1"))[0].text == "a1"
+    first, second = sure("one", 0.5), sure("two", 0.5)
+    assert surest([first, second])[0] is first
+
+
+def test_a_single_sample_without_probabilities_is_not_measured():
+    assert surest(said("Austen"))[1] is None
+
+
+def test_blank_answers_are_the_least_certain():
+    assert surest([sure(" ", 0.99), sure("Austen", 0.1)])[0].text == "Austen"
+    assert surest(said("", " ")) == (Generation(""), 1.0)
+
+
+def test_a_log_probability_above_zero_is_named():
+    with pytest.raises(InvalidLogProbability, match="at most 0"):
+        surest([Generation("x", (Token("x", 0.5),))])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"samples": 0}, {"temperature": 0}, {"temperature": math.nan}, {"k": 0}, {"seed": -1},
+     {"template": "{question}"}],
+    ids=str,
+)  # fmt: skip
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        KSamplesSettings(**wrong)

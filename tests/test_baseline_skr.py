@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+from sklearn.neighbors import NearestNeighbors
+
+from ltrag_plugins.baselines import SelfKnowledge, SKRSettings, collect_self_knowledge, skr
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.types import Passage, Question
+
+BOOKS = {"Emma": "Austen", "Walden": "Thoreau", "Dune": "Herbert", "It": "King"}
+SHELF = Passage("A shelf of books.")
+
+
+class Planes:
+    """Known vectors for known texts."""
+
+    name = "planes"
+
+    def __init__(self, **vectors) -> None:
+        self.vectors, self.asked = vectors, []
+
+    def encode(self, texts):
+        self.asked.append(tuple(texts))
+        return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
+
+
+class Shelf:
+    def __init__(self, *passages: Passage) -> None:
+        self.passages, self.asked = list(passages), []
+
+    def search(self, queries, k):
+        self.asked.append((tuple(queries), k))
+        return [self.passages[:k] for _ in queries]
+
+
+def model(direct: set[str], reading: set[str]) -> ScriptedLLM:
+    """Answers rightly on these books only."""
+
+    def reply(prompt: str) -> str:
+        book = next(b for b in BOOKS if f"{b}?" in prompt)
+        return BOOKS[book] if book in (reading if "shelf" in prompt else direct) else "nobody"
+
+    return ScriptedLLM(reply)
+
+
+LABELLED = [Question(f"{book}?", (writer,)) for book, writer in BOOKS.items()]
+VECTORS = {"Emma": (3, 0), "Walden": (0, 2), "Dune": (1, 1), "It": (-1, 0)}
+
+
+def test_labels_are_learned_step_by_step():
+    # Emma right both ways, Walden directly only, Dune with retrieval only, It never
+    llm, shelf = model({"Emma", "Walden"}, {"Emma", "Dune"}), Shelf(SHELF)
+    encoder = Planes(**VECTORS)
+    learned = run(
+        collect_self_knowledge(LABELLED, SKRSettings(k=1)),
+        World(llm=llm, retriever=shelf, encoder=encoder),
+    )
+    texts = [q.text for q in LABELLED]
+    assert llm.calls == [
+        tuple(direct_prompt(text) for text in texts),
+        tuple(reading_prompt(text, [SHELF]) for text in texts),
+    ]
+    assert shelf.asked == [(tuple(texts), 1)]
+    assert encoder.asked == [("Emma?", "Walden?", "Dune?")]
+    assert learned.known.tolist() == [True, True, False]
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(learned.vectors, [(1, 0), (0, 1), (half, half)], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("vector", "known"),
+    [((1, 0.1), True), ((1, 0.8), False)],  # nearest: Emma; Dune
+)
+def test_a_question_is_routed_by_its_nearest_neighbour(vector, known):
+    knowledge = SelfKnowledge(
+        np.array([(1, 0), (0, 1), (0.7071, 0.7071)]), np.array([True, True, False])
+    )
+    llm, shelf, encoder = ScriptedLLM(lambda _: " x \n"), Shelf(SHELF), Planes(new=vector)
+    counter = CostCounter()
+    answer = run(
+        skr("new?", knowledge, SKRSettings(neighbours=1, k=2)),
+        World(llm=llm, retriever=shelf, encoder=encoder),
+        observers=[counter],
+    )
+    assert answer.text == "x"
+    assert counter.cost.calls == 1
+    if known:
+        assert (llm.prompts, shelf.asked) == ([direct_prompt("new?")], [])
+        assert answer.passages == ()
+    else:
+        assert (llm.prompts, shelf.asked) == ([reading_prompt("new?", [SHELF])], [(("new?",), 2)])
+        assert answer.passages == (SHELF,)
+
+
+def test_the_rule_is_the_papers_inequality():
+    # all on one spot: the k nearest are the first k
+    for flags in ([1, 0, 1, 0, 0, 1, 1, 1], [0, 0, 1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 0, 1, 0, 0]):
+        known = np.array(flags, dtype=bool)
+        knowledge = SelfKnowledge(np.ones((8, 1)), known)
+        m, n = known.sum(), (~known).sum()
+        for k in (2, 3, 5, 8):
+            for ratio in (0.25, 1.0, 3.0):
+                near = known[:k].sum()
+                left = np.inf if near == k else near / (k - near)
+                assert knowledge.knows(np.ones(1), k, ratio) == (left >= ratio * m / n)
+
+
+def test_where_all_or_none_of_the_questions_were_known():
+    vectors, at = np.eye(3), np.ones(3)
+    assert SelfKnowledge(vectors, np.array([True] * 3)).knows(at, 2, 1.0)
+    assert not SelfKnowledge(vectors, np.array([False] * 3)).knows(at, 2, 1.0)
+
+
+def test_the_neighbours_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(40, 6))
+    units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    knowledge = SelfKnowledge(units, np.ones(40, dtype=bool))
+    other = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(vectors)
+    for query in rng.normal(size=(10, 6)) * 5:
+        [found] = other.kneighbors(query[None], return_distance=False)
+        assert knowledge.nearest(query, 7).tolist() == found.tolist()
+
+
+def test_more_neighbours_than_questions_are_all_of_them():
+    assert len(SelfKnowledge(np.eye(2), np.ones(2, dtype=bool)).nearest(np.ones(2), 9)) == 2
+
+
+def test_a_question_without_direction_is_routed_all_the_same():
+    assert SelfKnowledge(np.eye(2), np.array([True, False])).knows(np.zeros(2), 1, 1.0)
+
+
+def test_questions_that_teach_nothing_are_named():
+    world = World(llm=model(set(), set()), retriever=Shelf(SHELF), encoder=Planes(**VECTORS))
+    with pytest.raises(CalibrationError, match="none of the 4 labelled questions"):
+        run(collect_self_knowledge(LABELLED), world)
+    with pytest.raises(CalibrationError, match="skr learns from labelled questions and got none"):
+        run(collect_self_knowledge([]), world)
+    with pytest.raises(MissingReferences, match="question 1"):
+        run(collect_self_knowledge([Question("Why?")]), world)
+
+
+def test_an_encoder_of_another_size_is_refused():
+    with pytest.raises(InvalidInput, match="embeddings of 2 numbers and got 3"):
+        SelfKnowledge(np.eye(2), np.ones(2, dtype=bool)).knows(np.ones(3), 1, 1.0)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"neighbours": 0}, {"ratio": -1}, {"correct": "maybe"}, {"k": 0}], ids=str
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        SKRSettings(**wrong)
