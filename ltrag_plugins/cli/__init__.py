@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ltrag_plugins.cli import dur, gate, sgic
+from ltrag_plugins.cli.evaluate import evaluate, methods
 from ltrag_plugins.cli.guard import GuardedGroup, remember_debug
 
 app = typer.Typer(
@@ -23,6 +24,8 @@ app = typer.Typer(
 app.add_typer(gate.app, name="gate")
 app.add_typer(dur.app, name="dur")
 app.add_typer(sgic.app, name="sgic")
+app.command()(evaluate)
+app.command()(methods)
 
 
 def _show_version(asked: bool) -> None:

@@ -7,7 +7,7 @@ from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.drafting import checked_question
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import Passage, Question
 
 
 def check_askable(questions: Sequence[Question], path: Path, max_words: int) -> None:
@@ -30,7 +30,17 @@ def retriever_of(pool: Path | None, questions: Sequence[Question]) -> BM25Retrie
     Raises:
         InvalidInput: the file cannot be read.
     """
-    if pool is not None:
-        return BM25Retriever(read_passages(pool), engine="auto")
+    found = pool_of(pool, questions)
+    return BM25Retriever(found, engine="auto") if found else None
+
+
+def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
+    """The passages of a file, or else those of the questions, each once.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    if path is not None:
+        return read_passages(path)
     known = {passage.id: passage for question in questions for passage in question.passages}
-    return BM25Retriever(known.values(), engine="auto") if known else None
+    return list(known.values())

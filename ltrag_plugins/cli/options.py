@@ -21,6 +21,8 @@ Format = Literal["Q-A", "QO-A", "SQO-A", "passages"]
 Preset = Literal["default", "paper", "paper-batch", "promptpg"]
 Preselect = Literal["bm25", "encoder", "both", "none"]
 Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
+# where an evaluation finds passages
+Search = Literal["bm25", "encoder"]
 OptionCalibration = Literal["none", "content-free", "batch"]
 
 Questions = Annotated[

@@ -1,0 +1,113 @@
+"""`ltrag evaluate`: who answers best, at what cost, with and without a gate."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ltrag_plugins.cli import options as opt
+from ltrag_plugins.cli.output import say, show, show_json
+
+
+def _names(value: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in value.split(",") if name.strip())
+
+
+def evaluate(
+    questions: opt.Questions,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", metavar="RUN/", help="Folder of the run; a run that was stopped goes on."
+        ),
+    ],
+    methods: Annotated[
+        str,
+        typer.Option(help="Methods, with commas between them; 'ltrag methods' lists them."),
+    ] = "direct,single",
+    gate: Annotated[
+        str,
+        typer.Option(
+            metavar="none|gece|GATE/",
+            help="Run each method behind a gate too: [bold]gece[/] fits one on --labelled, a "
+            "folder is one that 'ltrag gate fit' wrote.",
+        ),
+    ] = "none",
+    rate: Annotated[
+        float, typer.Option(min=0, max=1, help="For --gate gece: share that may retrieve.")
+    ] = 0.2,
+    model: opt.Model = "embedded",
+    adapter: opt.Adapter = None,
+    encoder: opt.Encoder = "none",
+    passages: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="POOL.jsonl",
+            help="Passages to search. Without it, all that stand in QUESTIONS.jsonl.",
+        ),
+    ] = None,
+    search: Annotated[
+        opt.Search, typer.Option(help="By words (BM25) or by the encoder's vectors.")
+    ] = "bm25",
+    labelled: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OTHERS.jsonl",
+            help="Other questions with answers, for methods and gates that learn.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str, typer.Option(help="Measures, with commas; the first decides easy and hard.")
+    ] = "em,f1,rouge1,bleu4",
+    compare: Annotated[
+        str | None, typer.Option(help="The row that gains are over; by default the first.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Run what draws at random so many times.")] = 1,
+    limit: opt.Limit = None,
+    batch: Annotated[int, typer.Option(min=1, help="Questions that run side by side.")] = 16,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Keep every prompt and reply in the records.")
+    ] = False,
+    as_data: opt.Json = False,
+) -> None:
+    """Answer every question in every way, and show who was right at what cost.
+
+    [dim]ltrag evaluate questions.jsonl --methods direct,single,ircot --out run/[/]
+    """
+    from ltrag_plugins.cli import evaluating
+
+    summary = evaluating.evaluate(
+        evaluating.Asked(questions, labelled, passages, limit),
+        out,
+        methods=_names(methods),
+        gate=gate,
+        rate=rate,
+        model=model,
+        encoder=encoder,
+        search=search,
+        metrics=_names(metrics),
+        compared=compare,
+        seeds=seeds,
+        batch=batch,
+        trace=trace,
+    )
+    say(f"the records are in {out}")
+    if as_data:
+        show_json(summary.as_dict(), indent=1)
+    else:
+        show(str(summary))
+    if any(row.failed for row in summary.rows):
+        raise typer.Exit(1)
+
+
+def methods(as_data: opt.Json = False) -> None:
+    """List the methods that 'ltrag evaluate' runs."""
+    from ltrag_plugins.cli import evaluating
+
+    rows = evaluating.listed()
+    if as_data:
+        show_json(rows, indent=1)
+        return
+    wide = 2 + max(len(row["method"]) for row in rows)
+    for row in rows:
+        show(f"{row['method']:<{wide}}{row['summary']} ({row['source']})")

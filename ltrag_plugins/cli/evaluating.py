@@ -1,0 +1,193 @@
+"""What `ltrag evaluate` does. Heavy imports are here, so that `--help` does without them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.baselines.single import single_retrieval
+from ltrag_plugins.baselines.table import BASELINES, method
+from ltrag_plugins.cli.inputs import pool_of
+from ltrag_plugins.cli.models import load_encoder, load_llm
+from ltrag_plugins.cli.output import working
+from ltrag_plugins.data import read_questions
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate import Cell, Record, Summary, summarize
+from ltrag_plugins.evaluate import evaluate as run_cells
+from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.metrics import chosen
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.retrieval.dense import DenseRetriever
+from ltrag_plugins.types import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The files of a run."""
+
+    questions: Path
+    labelled: Path | None
+    passages: Path | None
+    limit: int | None
+
+
+def evaluate(
+    asked: Asked,
+    out: Path,
+    *,
+    methods: Sequence[str],
+    gate: str,
+    rate: float,
+    model: str,
+    encoder: str,
+    search: str,
+    metrics: Sequence[str],
+    compared: str | None,
+    seeds: int,
+    batch: int,
+    trace: bool,
+) -> Summary:
+    """Run the methods; what cannot end well is refused before a model is loaded."""
+    rows = [method(name) for name in methods]
+    chosen(metrics)
+    questions = read_questions(asked.questions, require_answers=True)[: asked.limit]
+    labelled = _labelled(asked.labelled, rows, gate)
+    if search == "encoder" and encoder == "none":
+        raise InvalidInput("--search encoder needs an encoder: add --encoder embedded")
+    llm, vectors = load_llm(model), load_encoder(encoder)
+    retriever = _retriever(asked.passages, [*questions, *labelled], search, vectors)
+    world = World(llm=llm, retriever=retriever, encoder=vectors)
+    found_gate = _gate(gate, rate, world, labelled, out)
+    cells = [cell for row in rows for cell in _cells(row, found_gate, gate, seeds)]
+    with _Bar(len(cells) * len(questions)) as bar:
+        records = run_cells(
+            questions,
+            cells,
+            world,
+            out=out,
+            metrics=metrics,
+            labelled=labelled,
+            batch=batch,
+            trace=trace,
+            on_record=bar,
+        )
+    return summarize(records, compared=compared)
+
+
+def listed() -> list[dict[str, str]]:
+    """The methods, as plain values."""
+    return [
+        {
+            "method": row.name,
+            "summary": row.summary,
+            "source": row.source,
+            "needs": ", ".join(sorted(row.needs)),
+        }
+        for row in BASELINES.values()
+    ]
+
+
+class _Bar:
+    """A bar of records on stderr; silent where that is no terminal."""
+
+    def __init__(self, total: int) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description:>20}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            speed_estimate_period=900,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("answering", total=total)
+
+    def __call__(self, cell: str, record: Record) -> None:
+        self._progress.update(self._task, description=cell, advance=1)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Question]:
+    if path is not None:
+        return read_questions(path, require_answers=True)
+    learning = [row.name for row in rows if row.learn is not None]
+    if gate == "gece":
+        learning.append("--gate gece")
+    if learning:
+        raise InvalidInput(
+            f"{', '.join(learning)} learn from other questions with answers: add --labelled "
+            "OTHERS.jsonl"
+        )
+    return []
+
+
+def _retriever(
+    path: Path | None, questions: Sequence[Question], search: str, encoder: Encoder | None
+) -> Retriever | None:
+    pool = pool_of(path, questions)
+    if not pool:
+        return None
+    if search == "bm25" or encoder is None:
+        return BM25Retriever(pool, engine="auto")
+    with working(f"encoding {len(pool)} passages"):
+        return DenseRetriever(pool, encoder)
+
+
+def _gate(
+    spec: str, rate: float, world: World, labelled: Sequence[Question], out: Path
+) -> GECEGate | None:
+    """None, the gate in a folder, or one that is fitted here; it drafts through the run's cache."""
+    if spec == "none" or world.llm is None:
+        return None
+    llm = CachedLLM(world.llm, RunFolder(out).path / "answers.sqlite")
+    if spec != "gece":
+        return GECEGate.load(Path(spec), llm=llm, encoder=world.encoder)
+    folder = out / "gate"
+    if folder.is_dir():
+        return GECEGate.load(folder, llm=llm, encoder=world.encoder)
+    gate = GECEGate.fit(
+        labelled,
+        llm=llm,
+        encoder=world.encoder,
+        target_rate=rate,
+        retriever=world.retriever,
+        retrieving=partial(single_retrieval) if world.retriever is not None else None,
+        batch=16,
+    )
+    gate.save(folder)
+    return gate
+
+
+def _cells(row: Method, gate: GECEGate | None, spec: str, seeds: int) -> list[Cell]:
+    drawn = seeds > 1 and "seed" in {field.name for field in fields(row.settings)}
+    numbers: list[int | None] = [*range(seeds)] if drawn else [None]
+    alone = [Cell(row, seed=seed) for seed in numbers]
+    if gate is None or "retriever" not in row.needs:
+        return alone
+    name = "gece" if spec == "gece" else Path(spec).name
+    return alone + [Cell(row, gate=gate, gate_name=name, seed=seed) for seed in numbers]

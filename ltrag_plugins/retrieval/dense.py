@@ -1,0 +1,69 @@
+"""Dense retrieval over a list of passages: cosine of an encoder's vectors, exactly.
+
+References:
+    Karpukhin et al., EMNLP 2020 (DPR): one vector a passage, one a question, an inner product.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.types import Passage
+
+
+@final
+class DenseRetriever:
+    """Finds passages by meaning; a `Retriever`.
+
+    Every passage is encoded once, when the retriever is made; wrap the encoder in a `CachedEncoder`
+    to keep the vectors. Passages come back as copies with their cosine, -1 to 1, as score; of equal
+    scores the one handed in first comes first.
+
+    Args:
+        passages: the pool, as title and text.
+        encoder: of passages and queries alike.
+        batch: passages encoded at once, at least 1.
+
+    Raises:
+        InvalidInput: there are no passages, or batch is below 1.
+    """
+
+    def __init__(self, passages: Iterable[Passage], encoder: Encoder, *, batch: int = 256) -> None:
+        self.passages, self._encoder = tuple(passages), encoder
+        if not self.passages or batch < 1:
+            raise InvalidInput(
+                f"dense retrieval needs passages and a batch of at least 1, got "
+                f"{len(self.passages)} and {batch}"
+            )
+        texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
+        parts = [encoder.encode(texts[i : i + batch]) for i in range(0, len(texts), batch)]
+        self._vectors = _unit(np.concatenate([np.asarray(part) for part in parts]))
+
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        """At most `k` passages per query, best first, in the order of the queries.
+
+        Raises:
+            InvalidInput: `k` is below 1, or one string came in place of a list.
+        """
+        if isinstance(queries, str):
+            raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
+        if k < 1:
+            raise InvalidInput(f"search needs k of at least 1, got {k}")
+        if not queries:
+            return []
+        scores = _unit(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T
+        return [self._best(row, k) for row in scores]
+
+    def _best(self, scores: Float[np.ndarray, " passages"], k: int) -> list[Passage]:
+        first = np.argsort(-scores, kind="stable")[:k]
+        return [replace(self.passages[i], score=float(scores[i])) for i in first]
+
+
+def _unit(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(lengths > 0, lengths, 1)

@@ -1,0 +1,43 @@
+"""Dense retrieval beside sklearn's nearest neighbours."""
+
+import numpy as np
+import pytest
+from contracts.methods import PASSAGES, Letters
+from sklearn.neighbors import NearestNeighbors
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.retrieval.dense import DenseRetriever
+from ltrag_plugins.types import Passage
+
+QUERIES = ["Who wrote Emma?", "What is bread made of?", "novel"]
+
+
+@pytest.mark.parametrize("batch", [1, 3, 256])
+def test_it_ranks_as_exact_nearest_neighbours_do(batch):
+    found = DenseRetriever(PASSAGES, Letters(), batch=batch).search(QUERIES, 3)
+    texts = [f"{p.title}: {p.text}" for p in PASSAGES]
+    neighbours = NearestNeighbors(n_neighbors=3, metric="cosine").fit(Letters().encode(texts))
+    distances, places = neighbours.kneighbors(Letters().encode(QUERIES))
+    assert [[p.id for p in row] for row in found] == [
+        [PASSAGES[i].id for i in row] for row in places
+    ]
+    np.testing.assert_allclose([[p.score for p in row] for row in found], 1 - distances, atol=1e-6)
+
+
+def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():
+    twice = [Passage("a tea", id="1"), Passage("a tea", id="2"), Passage("", id="3")]
+    [found] = DenseRetriever(twice, Letters()).search(["tea"], 5)
+    assert [p.id for p in found] == ["1", "2", "3"]
+    assert twice[0].score is None
+    assert found[2].score == 0
+
+
+def test_it_is_a_retriever_and_refuses_what_it_cannot_search():
+    retriever = DenseRetriever(PASSAGES, Letters())
+    assert isinstance(retriever, Retriever)
+    assert retriever.search([], 3) == []
+    for wrong in (lambda: DenseRetriever([], Letters()), lambda: retriever.search("a query", 3),
+                  lambda: retriever.search(["a"], 0)):  # fmt: skip
+        with pytest.raises(InvalidInput):
+            wrong()
