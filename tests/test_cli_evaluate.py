@@ -1,0 +1,121 @@
+"""`ltrag evaluate` and `ltrag methods` against a real HTTP server."""
+
+import json
+
+import pytest
+from openai_server import openai_server
+from test_cli_gate import KNOWN, ltrag, write
+from typer.testing import Result
+
+from ltrag_plugins.baselines import BASELINES
+from ltrag_plugins.evaluate.folder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def server():
+    with openai_server(write) as (url, asked):
+        yield url, asked
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    lines = [
+        {"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]}
+        for i in range(40)
+    ]
+    pool = [{"text": f"book {i} was written by Author {i}"} for i in range(40)]
+    for name, rows in (("first", lines[:10]), ("others", lines[10:]), ("pool", pool)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    return folder
+
+
+def evaluated(files, server, out, *more) -> Result:
+    arguments = ("--model", f"openai:scripted@{server[0]}", "--passages", files / "pool.jsonl")
+    env = {"OPENAI_API_KEY": "not-a-secret"}
+    return ltrag("evaluate", files / "first.jsonl", "--out", out, *arguments, *more, env=env)
+
+
+def test_the_table_says_who_was_right_at_what_cost(files, server, tmp_path):
+    result = evaluated(files, server, tmp_path, "--metrics", "em,f1")
+    assert result.exit_code == 0, result.output
+    known = sum(f"who wrote book {i}?" in KNOWN for i in range(10)) / 10
+    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines()[1:]}
+    assert float(rows["direct"][1]) == known
+    assert [float(value) for value in rows["single"][1:5]] == [1.0, 1.0, 1.0, 1.0]
+    assert rows["single"][-4] == f"{1 - known:+.3f}"
+
+
+def test_a_second_call_asks_the_server_nothing(files, server, tmp_path):
+    first = evaluated(files, server, tmp_path)
+    asked = len(server[1])
+    assert evaluated(files, server, tmp_path).stdout == first.stdout
+    assert len(server[1]) == asked
+
+
+def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_questions(
+    files, server, tmp_path
+):
+    more = ("--gate", "gece", "--labelled", files / "others.jsonl", "--rate", 0.5, "--json")
+    result = evaluated(files, server, tmp_path, *more)
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
+    assert list(rows) == ["direct", "single", "single+gece"]
+    gated = RunFolder(tmp_path).records("single+gece")
+    assert {record.decision["retrieve"] for record in gated} == {True, False}
+    assert all(record.retrievals == record.decision["retrieve"] for record in gated)
+    assert rows["single+gece"]["scores"]["em"]["value"] == 1.0
+    assert (tmp_path / "gate").is_dir()
+
+
+def test_seeds_repeat_what_draws_and_nothing_else(files, server, tmp_path):
+    more = ("--methods", "direct,random-shots", "--seeds", 2, "--json")
+    result = evaluated(files, server, tmp_path, *more, "--labelled", files / "others.jsonl")
+    assert result.exit_code == 0, result.output
+    names = [row["name"] for row in json.loads(result.stdout)["rows"]]
+    assert names == ["direct", "random-shots@0", "random-shots@1"]
+
+
+def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(files, tmp_path):
+    def failing(prompt: str) -> tuple[str, float]:
+        if "book 3?" in prompt:
+            raise RuntimeError("overloaded")
+        return write(prompt)
+
+    with openai_server(failing) as server:
+        result = evaluated(files, server, tmp_path, "--methods", "direct")
+    assert result.exit_code == 1
+    assert "failed: direct: 1 of 10" in result.stdout
+    assert [bool(r.error) for r in RunFolder(tmp_path).records("direct")].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--methods", "dirct"], "did you mean direct"),
+        (["--metrics", "emm"], "did you mean em"),
+        (["--methods", "skr"], "add --labelled"),
+        (["--gate", "gece"], "add --labelled"),
+        (["--search", "encoder"], "add --encoder embedded"),
+        (["--compare", "nobody"], "nobody"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(files, server, tmp_path, more, said):
+    result = evaluated(files, server, tmp_path, *more)
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_question_file_is_checked_before_anything_is_asked(files, server, tmp_path):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "who?", "answers": ["x"]}\n{"question": "why?"}\n')
+    result = ltrag("evaluate", bad, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert f"{bad}, line 2, field 'answers'" in result.stderr
+
+
+def test_methods_lists_every_row():
+    result = ltrag("methods", "--json")
+    assert [row["method"] for row in json.loads(result.stdout)] == list(BASELINES)
+    assert all(name in ltrag("methods").stdout for name in BASELINES)
