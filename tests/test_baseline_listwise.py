@@ -1,0 +1,178 @@
+import itertools
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from method_parts import Library, says, world
+
+from ltrag_plugins.baselines import BASELINES, ListwiseSettings, listwise, listwise_rerank
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.listwise import RANKING, places, ranking_prompt, windows
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Passage
+
+QUESTION = "Who wrote Emma?"
+BREAD = Passage("Bread is baked.", id="b", title="Bread", score=9.0)
+EMMA = Passage("Emma is by Jane Austen.", id="e", title="Emma", score=8.0)
+BATH = Passage("Bath is a city.", id="c", title="Bath", score=7.0)
+
+
+def test_the_model_puts_the_passages_in_order_and_answers_from_the_best():
+    library = Library({QUESTION: [BREAD, EMMA, BATH]})
+    llm = says(("Order:", " [2] > [3] > [1]"), ("Answer the question", " Jane Austen\n"))
+    settings = ListwiseSettings(candidates=3, k=2)
+    answer = run(listwise(QUESTION, settings), world(llm, library))
+    assert library.asked_for == [3]
+    assert llm.prompts == [
+        "[1] Bread: Bread is baked.\n[2] Emma: Emma is by Jane Austen.\n[3] Bath: Bath is a city."
+        "\n\nPut the numbered passages in order: first the one that helps most to answer the "
+        "question, last the one that helps least. Write nothing but their numbers, each once, in "
+        "this form: [2] > [3] > [1]\nQuestion: Who wrote Emma?\nOrder:",
+        reading_prompt(QUESTION, [EMMA, BATH]),
+    ]
+    assert answer.text == "Jane Austen"
+    assert [passage.id for passage in answer.passages] == ["e", "c"]
+    assert [said.text for said in answer.trace] == [" [2] > [3] > [1]", " Jane Austen"]
+
+
+def test_new_passages_come_back_with_new_scores_and_the_old_ones_stay_as_they_were():
+    handed_in = [BREAD, EMMA, BATH]
+    ranked = run(listwise_rerank(QUESTION, handed_in), World(llm=says(("", "[3] > [2] > [1]"))))
+    assert [(passage.id, passage.score) for passage in ranked] == [
+        ("c", 1.0),
+        ("e", 1 / 2),
+        ("b", 1 / 3),
+    ]
+    assert handed_in == [BREAD, EMMA, BATH]
+    assert BREAD.score == 9.0
+
+
+def test_fewer_than_two_passages_make_no_call():
+    llm = says()
+    assert run(listwise_rerank(QUESTION, []), World(llm=llm)) == []
+    assert [p.id for p in run(listwise_rerank(QUESTION, [EMMA]), World(llm=llm))] == ["e"]
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [
+        (0, []),
+        (1, []),
+        (2, [(0, 2)]),
+        (20, [(0, 20)]),
+        (21, [(1, 21), (0, 20)]),
+        (40, [(20, 40), (10, 30), (0, 20)]),
+        (45, [(25, 45), (15, 35), (5, 25), (0, 20)]),
+    ],
+)
+def test_windows_go_from_the_back_to_the_very_front(count, expected):
+    assert windows(count, window=20, step=10) == expected
+
+
+@given(st.integers(0, 60), st.integers(2, 12), st.data())
+def test_windows_overlap_and_cover_all(count, window, data):
+    step = data.draw(st.integers(1, window - 1))
+    cut = windows(count, window, step)
+    assert {i for start, end in cut for i in range(start, end)} == set(
+        range(count) if count > 1 else []
+    )
+    assert all(later[1] > earlier[0] for earlier, later in itertools.pairwise(cut))
+
+
+def test_what_is_best_wanders_from_the_end_to_the_front():
+    def by_number(prompt):
+        values = [int(n) for n in re.findall(r"value (\d+)", prompt)]
+        best_first = sorted(range(len(values)), key=lambda i: -values[i])
+        return " > ".join(f"[{i + 1}]" for i in best_first)
+
+    values = list(range(50))
+    random.Random(0).shuffle(values)
+    passages = [Passage(f"value {value}") for value in values]
+    flow = listwise_rerank(QUESTION, passages, window=8, step=4)
+    ranked = run(flow, World(llm=ScriptedLLM(by_number)))
+    # a window of 8 that moves by 4 carries the best 4 to the front
+    assert [passage.text for passage in ranked[:4]] == [f"value {n}" for n in (49, 48, 47, 46)]
+    assert sorted(p.text for p in ranked) == sorted(p.text for p in passages)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("[2] > [1] > [3]", [1, 0, 2]),
+        ("2 > 1 > 3", [1, 0, 2]),
+        ("3, 1", [2, 0, 1]),
+        ("[3] > [3] > [3]", [2, 0, 1]),
+        ("Doc: 0", [0, 1, 2]),
+        ("[0] > [4] > [-1] > [2]", [1, 0, 2]),
+        ("In 1815, of 2 books, I choose [3].", [2, 0, 1]),
+        ("The best is number 2.", [1, 0, 2]),
+        ("[ 3 ]>[1]", [2, 0, 1]),
+        ("I cannot tell.", [0, 1, 2]),
+        ("-2 and 0.3", [0, 1, 2]),
+        ("", [0, 1, 2]),
+        ("[" + "9" * 5000 + "] > [2]", [1, 0, 2]),
+        ("9" * 5000, [0, 1, 2]),
+        ("[²] > [٣]", [0, 1, 2]),
+    ],
+)
+def test_any_reply_names_each_passage_once(reply, expected):
+    assert places(reply, 3) == expected
+
+
+@given(st.text(alphabet="[]0123456789 >,.-Doc:\n"), st.integers(0, 12))
+def test_an_order_is_a_permutation_whatever_was_written(reply, count):
+    assert sorted(places(reply, count)) == list(range(count))
+
+
+def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cut():
+    cited = Passage("A fact [2] is a fact [12] and more words.")
+    assert ranking_prompt("Who?", [cited], max_words=7).startswith(
+        "[1] A fact (2) is a fact (12)\n\n"
+    )
+
+
+def test_where_nothing_is_found_the_question_is_asked_directly():
+    llm = says(("", "Jane Austen"))
+    answer = run(listwise(QUESTION), world(llm, Library({})))
+    assert llm.prompts == [direct_prompt(QUESTION)]
+    assert (answer.text, answer.passages) == ("Jane Austen", ())
+
+
+def test_a_retriever_that_hands_back_too_much_costs_no_call_more():
+    class Generous:
+        def search(self, queries, k):
+            return [[Passage(f"passage {i}") for i in range(100)] for _ in queries]
+
+    settings = ListwiseSettings(candidates=30, window=10, step=5)
+    llm = says(("Order:", "[1]"), ("", "Jane Austen"))
+    run(listwise(QUESTION, settings), world(llm, Generous()))
+    assert len(llm.prompts) == BASELINES["listwise"].most_calls(settings) == 6
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"k": 0},
+        {"candidates": 2},
+        {"window": 1, "step": 1},
+        {"step": 20},
+        {"step": 0},
+        {"max_words": 0},
+        {"template": "{passages}"},
+        {"ranking_template": RANKING.replace("{question}", "")},
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong)).removeprefix("ranking_")):
+        ListwiseSettings(**wrong)
+
+
+def test_a_step_that_would_lose_the_best_is_refused():
+    with pytest.raises(InvalidInput, match="below the window"):
+        run(listwise_rerank(QUESTION, [EMMA, BATH], window=5, step=5), World(llm=says()))

@@ -1,0 +1,143 @@
+import itertools
+
+import pytest
+from method_parts import Library, says, spelled, world
+
+from ltrag_plugins.baselines import SuReSettings, sure
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.baselines.single import reading_prompt
+from ltrag_plugins.baselines.sure import listed_candidates, plausibilities
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import run
+from ltrag_plugins.types import Generation, Passage
+
+QUESTION = "Who wrote Emma?"
+EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
+ELIOT = Passage("George Eliot wrote Middlemarch.", title="George Eliot")
+SHELF = Library({QUESTION: [EMMA, ELIOT]})
+READ = "Emma: Emma is a novel by Jane Austen.\nGeorge Eliot: George Eliot wrote Middlemarch.\n\n"
+
+
+def texts(*replies: str) -> list[Generation]:
+    return [Generation(reply) for reply in replies]
+
+
+def test_the_candidate_with_the_most_plausible_summary_is_the_answer():
+    llm = says(
+        ("Write the 2 most plausible answers", "1. George Eliot\n2. Jane Austen\n3. no one"),
+        ("Suppose the answer is: George Eliot", " Eliot wrote novels.\n\nAnd more"),
+        ("Suppose the answer is: Jane Austen", " Emma is by Austen."),
+        ("Summary: Eliot wrote novels.", "No."),
+        ("Summary: Emma is by Austen.", "Yes."),
+        ("Summary 1: Eliot wrote novels.", "Summary 2"),
+        ("Summary 1: Emma is by Austen.", "1"),
+    )
+    answer = run(sure(QUESTION), world(llm, SHELF))
+    assert answer.text == "Jane Austen"
+    assert answer.passages == (EMMA, ELIOT)
+    about = "\n\nQuestion: Who wrote Emma?\n"
+    validity = "Does the summary bear out that this answer is right? Reply yes or no.\nReply:"
+    ranking = "Which summary tells more that helps to answer the question? Reply 1 or 2.\nReply:"
+    support = (
+        "In two or three sentences, sum up what the text above says in support of this answer.\n"
+        "Summary:"
+    )
+    assert llm.calls == [
+        (
+            f"{READ}Write the 2 most plausible answers to the question from the text above, the "
+            "best first: one on each line, a few words each, nothing else.\n"
+            "Question: Who wrote Emma?\nAnswers:\n",
+        ),
+        (
+            f"{READ}Question: Who wrote Emma?\nSuppose the answer is: George Eliot\n{support}",
+            f"{READ}Question: Who wrote Emma?\nSuppose the answer is: Jane Austen\n{support}",
+        ),
+        (
+            f"Summary: Eliot wrote novels.{about}Answer: George Eliot\n{validity}",
+            f"Summary: Emma is by Austen.{about}Answer: Jane Austen\n{validity}",
+            f"Summary 1: Eliot wrote novels.\n\nSummary 2: Emma is by Austen.{about}{ranking}",
+            f"Summary 1: Emma is by Austen.\n\nSummary 2: Eliot wrote novels.{about}{ranking}",
+        ),
+    ]
+    assert len(answer.trace) == 7
+
+
+def test_plausibility_is_validity_plus_the_share_of_comparisons_won():
+    # candidate 0 is valid; 0 beats 1 in both orders, loses to 2 in both; 1 and 2 draw:
+    # the model names the first summary each time
+    judged = texts("yes", "no", "no", "1", "2", "2", "1", "1", "1")
+    pairs = list(itertools.permutations(range(3), 2))
+    assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    assert plausibilities(judged, 3) == [1 + 1 + 0, 0 + 0 + 0.5, 0 + 1 + 0.5]
+
+
+def test_replies_that_name_neither_summary_share_the_point():
+    assert plausibilities(texts("yes", "yes", "Both.", ""), 2) == [1.5, 1.5]
+
+
+def test_a_model_that_always_names_the_first_summary_decides_nothing():
+    assert plausibilities(texts("no", "no", "1", "1"), 2) == [0.5, 0.5]
+
+
+def test_of_equally_plausible_candidates_the_first_named_wins():
+    llm = says(("Answers:", "Austen\nEliot"), ("Summary:", "a"), ("Reply", "I don't know"))
+    assert run(sure(QUESTION), world(llm, SHELF)).text == "Austen"
+
+
+def test_validity_is_read_from_token_probabilities_where_there_are_some():
+    unsure = spelled(("No", {"No": 0.4, "Yes": 0.35, "yes": 0.1}))
+    assert plausibilities([unsure, *texts("no", "", "")], 2) == [1.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("reply", "candidates"),
+    [
+        ("1. Jane Austen\n2. George Eliot\n3. Bath", ["Jane Austen", "George Eliot"]),
+        ("Jane Austen\njane austen.\n\nGeorge Eliot", ["Jane Austen", "George Eliot"]),
+        ("(a) Jane Austen, (b) George Eliot", ["Jane Austen", "George Eliot"]),
+        ("a) Jane Austen\nb) George Eliot", ["Jane Austen", "George Eliot"]),
+        ("Here are two answers:\n- Jane Austen\n* George Eliot", ["Jane Austen", "George Eliot"]),
+        ("J. K. Rowling\nA. A. Milne", ["J. K. Rowling", "A. A. Milne"]),
+        ("12.5 km\n1815", ["12.5 km", "1815"]),
+        ("1.\n2.\n", ["1", "2"]),
+        ("Emma\nBath\nemma", ["Emma", "Bath"]),
+        ("\n\n", []),
+        ("", []),
+    ],
+)
+def test_candidates_are_read_from_lists_of_many_forms(reply, candidates):
+    assert listed_candidates(reply, 2) == candidates
+
+
+def test_a_single_candidate_is_the_answer_without_further_calls():
+    llm = says(("Answers:", "1. Jane Austen\n2. jane austen"))
+    answer = run(sure(QUESTION), world(llm, SHELF))
+    assert (answer.text, len(llm.prompts)) == ("Jane Austen", 1)
+    assert answer.passages == (EMMA, ELIOT)
+
+
+def test_without_candidates_the_passages_are_read_once_more():
+    llm = says(("Answers:", "\n\n"), ("Answer the question", "Jane Austen"))
+    answer = run(sure(QUESTION), world(llm, SHELF))
+    assert answer.text == "Jane Austen"
+    assert llm.prompts[1:] == [reading_prompt(QUESTION, [EMMA, ELIOT])]
+
+
+def test_where_nothing_is_found_the_question_is_asked_directly():
+    llm = says(("", "Jane Austen"))
+    answer = run(sure(QUESTION), world(llm, Library({})))
+    assert llm.prompts == [direct_prompt(QUESTION)]
+    assert (answer.text, answer.passages) == ("Jane Austen", ())
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_n_candidates_cost_1_plus_n_plus_n_squared_calls(n):
+    llm = says(("Answers:", "a1\nb1\nc1\nd1\ne1"), ("Summary:", "text"), ("Reply", "1"))
+    run(sure(QUESTION, SuReSettings(candidates=n)), world(llm, SHELF))
+    assert [len(call) for call in llm.calls] == [1, n, n + n * (n - 1)]
+
+
+@pytest.mark.parametrize("wrong", [{"candidates": 1}, {"k": 0}, {"summary_tokens": "9"}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        SuReSettings(**wrong)
