@@ -87,7 +87,7 @@ def questions(tmp_path_factory):
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory):
     path = tmp_path_factory.mktemp("passages") / "passages.jsonl"
-    return lines_file(path, *record(1)["passages"])
+    return lines_file(path, *reversed(record(1)["passages"]))
 
 
 def ltrag(*arguments: object):
@@ -150,12 +150,14 @@ def test_an_answer_is_told_with_its_documents_the_surest_first(passages, model):
     assert rows["answer"] == "Author 1"
     assert rows["uncertainty"] == "0.360, score 36 of 100"  # two tokens of 0.8
     assert rows["P(wrong)"] == "unknown"
-    assert rows["rounds"] == "look 1, of 1 look at it again; stopped: all rounds were made"
+    assert rows["rounds"] == (
+        "1 after the first answer; the answer of round 1 is given; stopped: all rounds were made"
+    )
     assert rows["calls, tokens"].startswith("5, ")
     assert re.findall(r"^ +(\d+)  \[(\d)\] (.*)$", result.stdout, re.MULTILINE) == [
-        ("0", "1", "Title 0 -> 'somebody'"),
+        ("0", "3", "Title 0 -> 'somebody'"),
+        ("100", "1", "Title 2 -> 'somebody'"),
         ("100", "2", "Title 1 -> 'somebody'"),
-        ("100", "3", "Title 2 -> 'somebody'"),
     ]
 
 
@@ -244,8 +246,8 @@ def test_build_writes_what_it_reports(questions, model, asked, tmp_path):
 
 
 def test_the_baselines_data_needs_no_model(questions, tmp_path):
-    # there is no such server, and none is asked
-    told = ["--form", "direct", "--model", "openai:x@http://127.0.0.1:9/v1", "--out", tmp_path]
+    # there is no model in that folder, and none is loaded
+    told = ["--form", "direct", "--model", questions.parent, "--out", tmp_path]
     result = ltrag("sgic", "build", questions, *told)
     assert result.exit_code == 0, result.output
     assert {example.kind for example in load(tmp_path).examples} == {"direct"}

@@ -145,10 +145,11 @@ def test_the_examples_are_those_of_the_loop_that_answers(tmp_path):
             expected.append((question.id, *one))
     assert [(e.id, e.prompt, e.kind, e.round) for e in found.examples] == expected
     assert {e.kind for e in found.examples} == {"mended", "preserved"}
-    again = build(
-        questions, fickle(), out=tmp_path / "b", settings=settings, corpus=PAPER, scale=scale
-    )
+    llm = fickle()
+    told = {"settings": settings, "corpus": PAPER, "scale": scale, "batch": 9}
+    again = build(questions, llm, out=tmp_path / "b", **told)
     assert again.examples == found.examples  # the scale that is fitted is the one handed in
+    assert max(map(len, llm.calls)) == 9
 
 
 def test_every_prompt_is_one_that_the_model_was_asked(tmp_path):
@@ -208,7 +209,8 @@ def test_the_plain_prompts_are_line_for_line_the_data_of_the_baseline(tmp_path):
     llm = world()
     run(calibrate(asked()[0].text, THREE), World(llm=llm))
     assert llm.prompts[0] == baseline.examples[0].prompt
-    assert baseline.manifest["llm"] is None
+    told = baseline.manifest
+    assert (told["llm"], told["kept"], told["pruned"], told["direct"]) == (None, 0, 0, 4)
 
 
 def test_of_several_accepted_answers_the_target_is_the_one_that_was_said(tmp_path):
@@ -315,7 +317,8 @@ def test_a_build_that_was_stopped_goes_on_and_asks_nothing_twice(after, tmp_path
         sorted((p.name, p.read_bytes()) for p in (tmp_path / name).iterdir())
         for name in ("whole", "part")
     ]
-    assert files[0] == files[1]  # and no answers left behind
+    assert files[0] == files[1]
+    assert [name for name, _ in files[1]] == ["manifest.json", "train.jsonl"]  # no answers left
 
 
 def test_data_that_is_there_is_read_and_not_made_again(tmp_path):
@@ -353,6 +356,7 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
         ({"settings": SGICSettings(rounds=3)}, "settings.rounds was 2 and is now 3"),
         ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
         ({"questions": asked(5)}, "made of other questions"),
+        ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "of other questions"),
         ({"scale": ScoreScale.default("product")}, r"given_scale was None and is now \[0.5\]"),
     ],
 )

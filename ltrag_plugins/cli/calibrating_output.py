@@ -1,10 +1,10 @@
 """Calibrated answers and training data as text and as plain values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ltrag_plugins.cli.calibrating_answers import Answered
-from ltrag_plugins.sgic.answer import ScoredDocument
+from ltrag_plugins.sgic.answer import CalibratedAnswer, ScoredDocument
 from ltrag_plugins.sgic.corpus import Dataset
 
 STOPS = {
@@ -62,7 +62,7 @@ def answer_text(one: Answered) -> str:
         "answer": f"{one.said} (kept back: {found.text!r})" if one.refused else one.said,
         "uncertainty": f"{found.uncertainty:.3f}, score {found.score:.0f} of 100",
         "P(wrong)": "unknown" if found.p_wrong is None else f"{found.p_wrong:.2f}",
-        "rounds": f"{_rounds(one)}; stopped: {STOPS[found.stop]}",
+        "rounds": _rounds(found),
         "calls, tokens": f"{found.calls}, {'unknown' if found.tokens is None else found.tokens}",
     }
     lines = [f"{name:<15}{value}" for name, value in rows.items()]
@@ -70,12 +70,10 @@ def answer_text(one: Answered) -> str:
     return "\n".join([*lines, *_documents(one)])
 
 
-def _rounds(one: Answered) -> str:
-    looks = len(one.answer.trace) - 1
-    if not looks:
-        return "the first answer"
-    which = f"look {one.answer.round}" if one.answer.round else "the first answer"
-    return f"{which}, of {looks} look{'s' * (looks > 1)} at it again"
+def _rounds(found: CalibratedAnswer) -> str:
+    more = len(found.trace) - 1
+    given = f" after the first answer; the answer of round {found.round} is given" if more else ""
+    return f"{more}{given}; stopped: {STOPS[found.stop]}"
 
 
 def _documents(one: Answered) -> Iterator[str]:
@@ -112,12 +110,13 @@ def dataset_report(dataset: Dataset) -> str:
     return "\n".join([f"{name:<28}{value}" for name, value in rows.items()] + list(_notes(told)))
 
 
-def _notes(told: Any) -> Iterator[str]:
-    if told["corpus"]["form"] == "sgic" and told["kept"] + told["wrong"] < FEW:
-        yield (
-            f"note: only {told['kept'] + told['wrong']} examples of looking again; add questions, "
-            "or keep those that were never right (--keep-wrong 1)"
-        )
+def _notes(told: Mapping[str, Any]) -> Iterator[str]:
+    looks = told["kept"] + told["wrong"]
+    if told["corpus"]["form"] == "direct" or looks >= FEW:
+        return
+    wrong = told["wrong"] < told["pruned"]
+    more = ", or keep those that were never right (--keep-wrong 1)" if wrong else ""
+    yield f"note: only {looks} examples of looking again; add questions{more}"
 
 
 FEW = 100

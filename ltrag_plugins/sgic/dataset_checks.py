@@ -131,7 +131,7 @@ def check_left(examples: Sequence[Example], questions: int, settings: SGICSettin
         return
     raise CalibrationError(
         f"none of {questions} questions was answered right in any of {settings.rounds + 1} rounds "
-        "(0 to k), so all were pruned. Keep them with their accepted answers (keep_wrong=1.0), "
-        "call more answers right (right='f1'), or take a better model; nothing is asked again "
-        "with the same folder."
+        "(0 to k), so all were pruned. Keep them with their accepted answers (keep_wrong=1.0; "
+        "--keep-wrong 1), call more answers right (right='f1'; --right f1), or take a better "
+        "model; nothing is asked again with the same folder."
     )
