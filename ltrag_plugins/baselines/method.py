@@ -1,12 +1,12 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow
+from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.types import Answer, Question
 
 Need = Literal["retriever", "encoder", "scores", "probabilities", "labelled questions"]
@@ -53,6 +53,60 @@ class Method:
                 "method.learn(questions, settings) as a flow, and hand its result in as learned="
             )
         return self.answer(question, settings, learned)
+
+    def check(self, world: World, labelled: Sequence[Question]) -> None:
+        """Whether all is there that the method needs.
+
+        Raises:
+            InvalidInput: something is missing; it is named.
+        """
+        missing = {
+            "retriever": world.retriever is None,
+            "encoder": world.encoder is None,
+            "labelled questions": not labelled,
+        }
+        for need in sorted(self.needs):
+            if missing.get(need):
+                what = (
+                    need if need.endswith("s") else f"{'an' if need[0] in 'aeiou' else 'a'} {need}"
+                )
+                raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A method with all it needs, learned if it learns: what a component is made of."""
+
+    method: Method
+    world: World
+    settings: Any
+    learned: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        world: World,
+        *,
+        settings: Any = None,
+        labelled: Sequence[Question] = (),
+    ) -> Self:
+        """Check the parts, and learn from the labelled questions where the method does.
+
+        Raises:
+            InvalidInput: a part is missing, or settings are another method's.
+        """
+        method.check(world, labelled)
+        settings = method.settings() if settings is None else settings
+        learned = None if method.learn is None else run(method.learn(labelled, settings), world)
+        return cls(method, world, settings, learned)
+
+    def flow(self, question: str) -> Flow[Answer]:
+        """Answer a question."""
+        return self.method.flow(Question(question), self.settings, self.learned)
+
+
+_ARTICLES: Mapping[str, str] = {"retriever": "a retriever", "encoder": "an encoder"}
 
 
 def whole(name: str, value: object, least: int = 1) -> None:

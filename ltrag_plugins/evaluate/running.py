@@ -215,7 +215,7 @@ def _check(
                 "against; add them or leave it out"
             )
     for cell in cells:
-        _check_needs(cell.method, world, labelled)
+        cell.method.check(world, labelled)
 
 
 def _check_distinct(what: str, names: Sequence[str]) -> None:
@@ -224,17 +224,6 @@ def _check_distinct(what: str, names: Sequence[str]) -> None:
     )
     if twice:
         raise InvalidInput(f"the {what} {min(twice)!r} comes twice; records are told apart by it")
-
-
-def _check_needs(method: Method, world: World, labelled: Sequence[Question]) -> None:
-    missing = {
-        "retriever": world.retriever is None,
-        "encoder": world.encoder is None,
-        "labelled questions": not labelled,
-    }
-    for need in sorted(method.needs):
-        if missing.get(need):
-            raise InvalidInput(f"the method {method.name} needs a {need}, and there is none")
 
 
 def _identity(

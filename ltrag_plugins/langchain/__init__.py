@@ -20,6 +20,7 @@ from ltrag_plugins.langchain.encoder import LangChainEncoder
 from ltrag_plugins.langchain.gece_retriever import GECERetriever
 from ltrag_plugins.langchain.llm import LangChainLLM
 from ltrag_plugins.langchain.ltrag_llm import LtragLLM
+from ltrag_plugins.langchain.method import MethodRunnable, as_runnable
 from ltrag_plugins.langchain.passage_retriever import PassageRetriever
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.router import GECERouter
@@ -36,8 +37,10 @@ __all__ = [
     "LangChainLLM",
     "LangChainRetriever",
     "LtragLLM",
+    "MethodRunnable",
     "PassageRetriever",
     "SGICCalibrator",
+    "as_runnable",
     "document_of",
     "gece_edge",
     "passage_of",

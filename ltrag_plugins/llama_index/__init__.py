@@ -20,6 +20,7 @@ from ltrag_plugins.llama_index.events import GECEDecisionEvent
 from ltrag_plugins.llama_index.gece_retriever import GECERetriever
 from ltrag_plugins.llama_index.llm import LlamaIndexLLM
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
+from ltrag_plugins.llama_index.method import MethodQueryEngine, as_query_engine
 from ltrag_plugins.llama_index.nodes import node_of, passage_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
 from ltrag_plugins.llama_index.router import GECERouter
@@ -37,9 +38,11 @@ __all__ = [
     "LlamaIndexLLM",
     "LlamaIndexRetriever",
     "LtragLLM",
+    "MethodQueryEngine",
     "PassageRetriever",
     "SGICCalibrator",
     "SGICEvaluator",
+    "as_query_engine",
     "node_of",
     "passage_of",
 ]

@@ -43,7 +43,9 @@ class Letters:
 
 
 def plausible(prompt: str) -> str:
-    """Says something that depends on the prompt, with a probability of its own."""
+    """Knows who wrote Persuasion; else says something that depends on the prompt."""
+    if "Who wrote Persuasion?" in prompt:
+        return "Jane Austen"
     return ["Jane Austen", "George Eliot", "flour", "yes", "[1] > [2]"][len(prompt) % 5]
 
 

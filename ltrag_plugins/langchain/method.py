@@ -1,0 +1,121 @@
+"""Any method of `BASELINES` as a Runnable, in one line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from ltrag_plugins.baselines.method import Method, Ready
+from ltrag_plugins.baselines.table import method as method_named
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, arun, run, run_many
+from ltrag_plugins.langchain.dur_encoder import encoder_of
+from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.langchain.retriever import LangChainRetriever
+from ltrag_plugins.langchain.sgic_checks import answering
+from ltrag_plugins.langchain.trace import merged
+from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.types import Answer, Question
+
+
+class MethodRunnable(Runnable[Any, Any]):
+    """Question in, answer out; see `as_runnable`. In `batch` the model calls are merged."""
+
+    def __init__(
+        self, ready: Ready, *, question_key: str = "question", return_answer: bool = False
+    ) -> None:
+        self.ready = ready
+        self.question_key = question_key
+        self.return_answer = return_answer
+        self.name = ready.method.name
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """The answer's text, or the `Answer`."""
+        return self._call_with_config(self._one, input, config)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`."""
+        return await self._acall_with_config(self._aone, input, config)
+
+    def batch(
+        self,
+        inputs: list[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, side by side."""
+        return self._batch_with_config(
+            self._many, inputs, config, return_exceptions=return_exceptions
+        )
+
+    def _one(self, value: Any) -> Any:
+        flow = self.ready.flow(question_of(value, self.question_key))
+        return self._shown(run(flow, self.ready.world))
+
+    async def _aone(self, value: Any) -> Any:
+        flow = self.ready.flow(question_of(value, self.question_key))
+        return self._shown(await arun(flow, self.ready.world))
+
+    def _many(
+        self, values: list[Any], run_manager: Any, config: list[RunnableConfig]
+    ) -> list[Exception | Any]:
+        found: dict[int, Any] = {}
+        questions: dict[int, str] = {}
+        for i, value in enumerate(values):
+            try:
+                questions[i] = question_of(value, self.question_key)
+            except InvalidInput as error:
+                found[i] = error
+        answers = merged(
+            lambda observer: run_many(
+                [self.ready.flow(question) for question in questions.values()],
+                self.ready.world,
+                observers=[observer],
+                return_exceptions=True,
+            ),
+            [config[i] for i in questions],
+        )
+        for i, answer in zip(questions, answers, strict=True):
+            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
+        return [found[i] for i in range(len(values))]
+
+    def _shown(self, answer: Answer) -> Any:
+        return answer if self.return_answer else answer.text
+
+
+def as_runnable(
+    method: str | Method,
+    llm: LLM | Runnable[Any, Any],
+    retriever: Retriever | Runnable[Any, Any] | None = None,
+    *,
+    encoder: Encoder | Embeddings | None = None,
+    settings: Any = None,
+    labelled: Sequence[Question] = (),
+    question_key: str = "question",
+    return_answer: bool = False,
+) -> MethodRunnable:
+    """A method that the papers compare with, as a component of a chain.
+
+    Args:
+        method: its name in `BASELINES`, or the method itself.
+        llm: a LangChain chat model or LLM, or one of ours.
+        retriever: a LangChain retriever or Runnable from a query to documents, or one of ours.
+        encoder: ours, or LangChain embeddings, for the methods that need one.
+        settings: the method's; None: its defaults.
+        labelled: questions with accepted answers, for the methods that learn: they do now.
+        question_key: where the question is in an input that is a mapping.
+        return_answer: put out the whole `Answer`, with passages and trace, not its text.
+
+    Raises:
+        InvalidInput: there is no such method, or a part that it needs is missing.
+    """
+    row = method_named(method) if isinstance(method, str) else method
+    searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
+    vectors = None if encoder is None else encoder_of(encoder)
+    world = World(llm=answering(llm), retriever=searching, encoder=vectors)
+    ready = Ready.of(row, world, settings=settings, labelled=labelled)
+    return MethodRunnable(ready, question_key=question_key, return_answer=return_answer)

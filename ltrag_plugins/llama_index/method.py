@@ -1,0 +1,84 @@
+"""Any method of `BASELINES` as a query engine, in one line."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.prompts.mixin import PromptMixinType
+from llama_index.core.schema import QueryBundle
+
+from ltrag_plugins.baselines.method import Method, Ready
+from ltrag_plugins.baselines.table import method as method_named
+from ltrag_plugins.flow import World, arun, run
+from ltrag_plugins.llama_index.dur_nodes import encoder_of
+from ltrag_plugins.llama_index.nodes import node_of
+from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever
+from ltrag_plugins.llama_index.sgic_setup import model_of
+from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.types import Answer, Question
+
+
+class MethodQueryEngine(BaseQueryEngine):
+    """Answers with a method; see `as_query_engine`.
+
+    The passages that the answer rests on are the response's source nodes; its metadata names the
+    method, and the uncertainty where the method gives one.
+    """
+
+    def __init__(self, ready: Ready, *, callback_manager: CallbackManager | None = None) -> None:
+        super().__init__(callback_manager)
+        self._ready = ready
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self._told(run(self._ready.flow(query_bundle.query_str), self._ready.world))
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self._told(await arun(self._ready.flow(query_bundle.query_str), self._ready.world))
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {}
+
+    def _told(self, answer: Answer) -> Response:
+        metadata: dict[str, Any] = {"method": self._ready.method.name}
+        if answer.uncertainty is not None:
+            metadata["uncertainty"] = answer.uncertainty
+        return Response(answer.text, [node_of(passage) for passage in answer.passages], metadata)
+
+
+def as_query_engine(
+    method: str | Method,
+    llm: LLM | BaseLLM,
+    retriever: Retriever | BaseRetriever | None = None,
+    *,
+    encoder: Encoder | BaseEmbedding | None = None,
+    settings: Any = None,
+    labelled: Sequence[Question] = (),
+    callback_manager: CallbackManager | None = None,
+) -> MethodQueryEngine:
+    """A method that the papers compare with, as a query engine.
+
+    Args:
+        method: its name in `BASELINES`, or the method itself.
+        llm: a LlamaIndex LLM, or one of ours.
+        retriever: a LlamaIndex retriever, or one of ours.
+        encoder: ours, or a LlamaIndex embedding, for the methods that need one.
+        settings: the method's; None: its defaults.
+        labelled: questions with accepted answers, for the methods that learn: they do now.
+
+    Raises:
+        InvalidInput: there is no such method, or a part that it needs is missing.
+    """
+    row = method_named(method) if isinstance(method, str) else method
+    searching = (
+        LlamaIndexRetriever(retriever) if isinstance(retriever, BaseRetriever) else retriever
+    )
+    vectors = None if encoder is None else encoder_of(encoder)
+    world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
+    ready = Ready.of(row, world, settings=settings, labelled=labelled)
+    return MethodQueryEngine(ready, callback_manager=callback_manager)

@@ -1,0 +1,83 @@
+"""Each method as a component of both ecosystems, beside its flow run by itself."""
+
+import pytest
+from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, Scoring, plausible
+from langchain_core.runnables import RunnableLambda
+from langchain_parts import FunctionChat, Runs
+from llama_index_parts import FunctionLLM
+
+from ltrag_plugins.baselines import BASELINES
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.langchain import PassageRetriever, as_runnable
+from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
+from ltrag_plugins.llama_index import as_query_engine
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+
+BM25 = BM25Retriever(PASSAGES)
+TEXTS = [question.text for question in QUESTIONS]
+
+
+def alone(name: str) -> list:
+    """What the flow answers, asked by hand."""
+    world = World(llm=Scoring(plausible), retriever=BM25, encoder=Letters())
+    method = BASELINES[name]
+    settings = method.settings()
+    learned = method.learn and run(method.learn(LABELLED, settings), world)
+    return [run(method.flow(q, settings, learned), world) for q in QUESTIONS]
+
+
+@pytest.mark.parametrize("name", BASELINES)
+async def test_one_line_makes_a_runnable_of_it(name):
+    given = {"encoder": Letters(), "labelled": LABELLED, "return_answer": True}
+    chain = as_runnable(name, Scoring(plausible), BM25, **given)
+    assert [chain.invoke(text) for text in TEXTS] == alone(name)
+    assert [await chain.ainvoke({"question": text}) for text in TEXTS] == alone(name)
+    assert chain.batch(TEXTS) == alone(name)
+
+
+@pytest.mark.parametrize("name", BASELINES)
+async def test_one_line_makes_a_query_engine_of_it(name):
+    engine = as_query_engine(name, Scoring(plausible), BM25, encoder=Letters(), labelled=LABELLED)
+    for text, answer in zip(TEXTS, alone(name), strict=True):
+        for response in (engine.query(text), await engine.aquery(text)):
+            assert response.response == answer.text
+            assert [n.node_id for n in response.source_nodes] == [p.id for p in answer.passages]
+            assert response.metadata["method"] == name
+            assert response.metadata.get("uncertainty") == answer.uncertainty
+
+
+def test_the_frameworks_own_models_and_retrievers_will_do():
+    def reads(prompt: str) -> str:
+        return "George Eliot" if "Middlemarch is a novel" in prompt else "no idea"
+
+    chain = as_runnable("single", FunctionChat(reads), PassageRetriever(retriever=BM25, k=2))
+    engine = as_query_engine("single", FunctionLLM(reads), NodeRetriever(BM25, k=2))
+    assert chain.invoke("Who wrote Middlemarch?") == "George Eliot"
+    assert str(engine.query("Who wrote Middlemarch?")) == "George Eliot"
+
+
+def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():
+    runs = Runs()
+    chain = as_runnable("direct", FunctionChat(lambda _: "Jane Austen")) | RunnableLambda(str.upper)
+    config = {"callbacks": [runs]}
+    assert chain.invoke("Who wrote Emma?", config=config) == "JANE AUSTEN"
+    [asked] = runs.named("FunctionChat")
+    assert runs.ancestry(asked)[1] == "direct"
+
+
+def test_an_input_without_a_question_is_its_own_error_in_a_batch():
+    chain = as_runnable("direct", Scoring(plausible))
+    good, bad = chain.batch(["Who wrote Emma?", {"q": "?"}], return_exceptions=True)
+    assert isinstance(good, str)
+    assert isinstance(bad, InvalidInput)
+
+
+@pytest.mark.parametrize("make", [as_runnable, as_query_engine])
+def test_what_is_missing_is_named(make):
+    with pytest.raises(InvalidInput, match="did you mean single"):
+        make("singel", Scoring(plausible))
+    with pytest.raises(InvalidInput, match="single needs a retriever"):
+        make("single", Scoring(plausible))
+    with pytest.raises(InvalidInput, match="skr needs"):
+        make("skr", Scoring(plausible), BM25)
