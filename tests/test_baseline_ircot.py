@@ -23,7 +23,7 @@ def test_each_sentence_fetches_for_the_next_and_the_reader_reads_all_that_was_fo
         {QUESTION: [EMMA], "Emma was written by Jane Austen.": [EMMA_AGAIN, AUSTEN]},
     )
     llm = says(
-        ("so far: (nothing yet)", " Emma was written by Jane Austen. She was born"),
+        ("so far: (none)", " Emma was written by Jane Austen. She was born"),
         ("so far: Emma was written by Jane Austen.\n", "So the answer is: Steventon."),
         ("Answer the question", " Steventon\n"),
     )
@@ -48,9 +48,10 @@ def test_each_sentence_fetches_for_the_next_and_the_reader_reads_all_that_was_fo
 def test_a_thought_prompt_shows_passages_question_and_reasoning():
     assert thought_prompt("Who?", [EMMA], ["One.", "Two."]) == (
         "Emma: Emma is a novel by Jane Austen.\n\nQuestion: Who?\n"
-        "Work towards the answer with the text above, one short sentence with one fact at a time. "
-        'As soon as the answer is known, write "So the answer is" and the answer instead.\n'
-        "Reasoning so far: One. Two.\nNext sentence:"
+        "Reason towards the answer step by step. Write only the next step: one short sentence with "
+        'one fact from the text above. If the steps so far give the answer, write "So the answer '
+        'is" and the answer.\n'
+        "Steps so far: One. Two.\nNext step:"
     )
 
 
@@ -78,7 +79,7 @@ def test_a_model_that_never_concludes_is_stopped(steps):
     ],
 )
 def test_reasoning_that_is_blank_or_goes_in_circles_ends(reply, queries):
-    llm = says(("Next sentence:", reply), ("Answer the question", "Steventon"))
+    llm = says(("Next step:", reply), ("Answer the question", "Steventon"))
     library = Library({QUESTION: [EMMA]})
     answer = run(ircot(QUESTION), world(llm, library))
     assert library.queries == queries
@@ -88,7 +89,7 @@ def test_reasoning_that_is_blank_or_goes_in_circles_ends(reply, queries):
 
 def test_once_there_is_no_room_for_a_passage_nothing_more_is_thought():
     library = Library({QUESTION: [EMMA], "One.": [AUSTEN, BATH]})
-    llm = says(("Next sentence:", "One."), ("Answer the question", "Steventon"))
+    llm = says(("Next step:", "One."), ("Answer the question", "Steventon"))
     answer = run(ircot(QUESTION, IRCoTSettings(most_passages=2)), world(llm, library))
     assert answer.passages == (EMMA, AUSTEN)
     assert len(llm.prompts) == 2
@@ -128,6 +129,7 @@ def test_a_sentence_concludes_if_it_says_what_the_answer_is():
     [
         ("Emma is old. So the answer is: Jane Austen. She wrote", "Jane Austen"),
         ("So the answer is 12. This is because", "12"),
+        ("The answer to the question is: 12", "12"),
         ('So the answer is **"Bath"**.', "Bath"),
         ("So the answer is J. K. Rowling.\nQuestion: next? So the answer is no.", "J. K. Rowling"),
         ("It is an old book.\nBath.\n", "Bath"),
@@ -157,4 +159,4 @@ def test_settings_out_of_range_are_refused(wrong):
 def test_what_is_put_into_a_template_is_not_searched_for_places():
     prompt = thought_prompt("Is {thoughts} a word?", [Passage("Write {question}.")], ["{passages}"])
     assert prompt.startswith("Write {question}.\n\nQuestion: Is {thoughts} a word?\n")
-    assert prompt.endswith("Reasoning so far: {passages}\nNext sentence:")
+    assert prompt.endswith("Steps so far: {passages}\nNext step:")

@@ -23,9 +23,10 @@ from ltrag_plugins.types import Answer, Generation, Passage
 
 THOUGHT = (
     "{passages}\n\nQuestion: {question}\n"
-    "Work towards the answer with the text above, one short sentence with one fact at a time. "
-    f'As soon as the answer is known, write "{MARKER}" and the answer instead.\n'
-    "Reasoning so far: {thoughts}\nNext sentence:"
+    "Reason towards the answer step by step. Write only the next step: one short sentence with one "
+    f'fact from the text above. If the steps so far give the answer, write "{MARKER}" and the '
+    "answer.\n"
+    "Steps so far: {thoughts}\nNext step:"
 )
 """`{passages}`, `{question}` and `{thoughts}` are replaced; other braces are left alone."""
 
@@ -71,7 +72,7 @@ def thought_prompt(
     Raises:
         InvalidInput: the template lacks a place.
     """
-    so_far = " ".join(thoughts) or "(nothing yet)"
+    so_far = " ".join(thoughts) or "(none)"
     return filled(template, passages=passages_block(passages), question=question, thoughts=so_far)
 
 

@@ -5,7 +5,9 @@ import re
 MARKER = "So the answer is"
 """What a chain of thought is asked to end with."""
 
-_MARKED = re.compile(r"\bthe (?:final |correct )?answer is\b:?\s*(.*)", re.IGNORECASE)
+_MARKED = re.compile(
+    r"\bthe (?:final |correct )?answer (?:to (?:the|this) question )?is\b:?\s*(.*)", re.IGNORECASE
+)
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d{1,3}[.)])\s+")
 _END = re.compile(r"""[.!?…]+["'”’)\]]*(?=\s)|[。！？]""")
 _ABBREVIATED = re.compile(r"\b(?:[^\W\d_]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Vol|vs|ca|etc)\.$")
