@@ -164,7 +164,7 @@ def _gate(
     """None, the gate in a folder, or one that is fitted here; it drafts through the run's cache."""
     if spec == "none" or world.llm is None:
         return None
-    llm = CachedLLM(world.llm, RunFolder(out).path / "answers.sqlite")
+    llm = CachedLLM(world.llm, RunFolder(out).answers)
     if spec != "gece":
         return GECEGate.load(Path(spec), llm=llm, encoder=world.encoder)
     folder = out / "gate"

@@ -38,6 +38,11 @@ class RunFolder:
         with writing(path / "records"):
             pass
 
+    @property
+    def answers(self) -> Path:
+        """The answer cache."""
+        return self.path / "answers.sqlite"
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """For one process alone.

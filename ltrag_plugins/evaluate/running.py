@@ -2,53 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.errors import InvalidInput, LtragError, MissingReferences
-from ltrag_plugins.evaluate.costs import CostByFlow
+from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.evaluate.answering import Cell, Engine, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.metrics import DEFAULT, Metric, chosen
-from ltrag_plugins.evaluate.records import Outcome, Record, recorded
-from ltrag_plugins.evaluate.tracing import Tracing
-from ltrag_plugins.flow import Flow, Observer, World, run, run_many
-from ltrag_plugins.gece.route import Gate, decided
+from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.flow import Observer, World, run
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.types import Question
 
 VERSIONED = ("ltrag-plugins", "numpy")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One way to answer all questions: a method, its settings, a gate before it or none."""
-
-    method: Method
-    settings: Any = None
-    """None: the method's defaults."""
-    gate: Gate | None = None
-    gate_name: str = ""
-    """What tells this gate from others; part of the cell's name."""
-    seed: int | None = None
-    """Put into the settings, where they have a seed."""
-
-    @property
-    def name(self) -> str:
-        """``method``, ``method+gate``, ``method@seed``; a file name."""
-        gate = f"+{self.gate_name or 'gate'}" if self.gate is not None else ""
-        return f"{self.method.name}{gate}" + ("" if self.seed is None else f"@{self.seed}")
-
-    @property
-    def set(self) -> Any:
-        """The settings, with the seed in them."""
-        settings = self.method.settings() if self.settings is None else self.settings
-        seeded = self.seed is not None and "seed" in {f.name for f in fields(settings)}
-        return replace(settings, seed=self.seed) if seeded else settings
 
 
 def evaluate(
@@ -61,6 +30,7 @@ def evaluate(
     labelled: Sequence[Question] = (),
     batch: int = 16,
     trace: bool = False,
+    engine: Engine = in_process,
     observers: Iterable[Observer] = (),
     on_record: Callable[[str, Record], None] | None = None,
 ) -> dict[str, list[Record]]:
@@ -76,6 +46,7 @@ def evaluate(
         world: the model, and what the methods need of retriever and encoder.
         labelled: other questions with accepted answers, for the methods that learn.
         batch: questions that run side by side, at least 1.
+        engine: what does the work; `ltrag_plugins.batch.on_ray(...)` does it on Ray.
         trace: keep every request and reply in the records.
         on_record: told the cell's name and each new record.
 
@@ -89,110 +60,49 @@ def evaluate(
         ArtifactMismatch: the folder holds another run.
         UnwritableArtifact: it cannot be written to; the records so far are kept.
     """
-    cells, measures = list(cells), chosen(metrics)
+    cells, measures = list(cells), tuple(chosen(metrics))
     _check(questions, cells, world, labelled, batch)
     folder = RunFolder(Path(out).expanduser())
     with folder.held():
         identity = _identity(questions, cells, world, measures, labelled, trace)
         folder.begin(identity, {"versions": {name: version(name) for name in VERSIONED}})
-        llm = None if world.llm is None else CachedLLM(world.llm, folder.path / "answers.sqlite")
-        running = _Running(
-            folder,
-            replace(world, llm=llm),
-            measures,
-            labelled,
-            batch,
-            trace,
-            (*observers,),
-            on_record or (lambda _, __: None),
-        )
-        return {cell.name: running.cell(cell, questions) for cell in cells}
+        llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
+        running = _Running(folder, engine, labelled, on_record or (lambda _, __: None))
+        asking = replace(world, llm=llm)
+        return {
+            cell.name: running.cell(
+                Work(cell, None, asking, measures, batch, trace, (*observers,)), questions
+            )
+            for cell in cells
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     folder: RunFolder
-    world: World
-    metrics: Mapping[str, Metric]
+    engine: Engine
     labelled: Sequence[Question]
-    batch: int
-    trace: bool
-    observers: tuple[Observer, ...]
     on_record: Callable[[str, Record], None]
 
-    def cell(self, cell: Cell, questions: Sequence[Question]) -> list[Record]:
+    def cell(self, work: Work, questions: Sequence[Question]) -> list[Record]:
         """All records of a cell, asking for those that are not there."""
-        known = {record.id: record for record in self.folder.records(cell.name)}
+        name = work.cell.name
+        known = {record.id: record for record in self.folder.records(name)}
         left = [question for question in questions if question.id not in known]
         if left:
-            learned = self._learned(cell)
-            for start in range(0, len(left), self.batch):
-                new = self._answered(cell, learned, left[start : start + self.batch])
-                self.folder.add(cell.name, new)
+            for new in self.engine(self._taught(work), left):
+                self.folder.add(name, new)
                 for record in new:
                     known[record.id] = record
-                    self.on_record(cell.name, record)
+                    self.on_record(name, record)
         return [known[question.id] for question in questions]
 
-    def _learned(self, cell: Cell) -> Any:
-        if cell.method.learn is None:
-            return None
-        flow = cell.method.learn(self.labelled, cell.set)
-        return run(flow, self.world, observers=self.observers)
-
-    def _answered(self, cell: Cell, learned: Any, some: Sequence[Question]) -> list[Record]:
-        costs, tracing = CostByFlow(), Tracing(self.trace)
-        watching = (costs, tracing, *self.observers)
-        found = run_many(
-            [answering(cell, learned, question) for question in some],
-            self.world,
-            observers=watching,
-            return_exceptions=True,
-        )
-        records = []
-        for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
-            if isinstance(outcome, Exception):
-                records.append(self._alone(cell, learned, question, outcome))
-            else:
-                records.append(self._record(question, outcome, costs.of(i), tracing.of(i)))
-        return records
-
-    def _alone(self, cell: Cell, learned: Any, question: Question, failed: Exception) -> Record:
-        """Ask again, by itself: what failed may have been another question of the batch."""
-        if not isinstance(failed, LtragError):
-            raise failed  # a mistake in a method, not a failure of the model
-        cost, tracing = CostCounter(), Tracing(self.trace)
-        watching = (cost, tracing, *self.observers)
-        try:
-            flow = answering(cell, learned, question)
-            outcome = run(flow, self.world, observers=watching)
-        except LtragError as error:
-            worst = {name: float(name == "ter") for name in self.metrics}
-            return recorded(question, None, cost.cost, worst, error, tracing.of(0))
-        return self._record(question, outcome, cost.cost, tracing.of(0))
-
-    def _record(
-        self,
-        question: Question,
-        outcome: Outcome,
-        cost: Cost,
-        trace: tuple[Mapping[str, Any], ...] | None,
-    ) -> Record:
-        text = outcome.answer.text
-        scores = {name: float(m(text, question.answers)) for name, m in self.metrics.items()}
-        return recorded(question, outcome, cost, scores, trace=trace)
-
-
-def answering(cell: Cell, learned: Any, question: Question) -> Flow[Outcome]:
-    """A question on its way through a cell."""
-    settings = cell.set
-    if cell.gate is None:
-        answer = yield from cell.method.flow(question, settings, learned)
-        return Outcome(answer)
-    answer, decision = yield from decided(
-        question.text, cell.gate, lambda _: cell.method.flow(question, settings, learned)
-    )
-    return Outcome(answer, decision)
+    def _taught(self, work: Work) -> Work:
+        method, settings = work.cell.method, work.cell.set
+        if method.learn is None:
+            return work
+        flow = method.learn(self.labelled, settings)
+        return replace(work, learned=run(flow, work.world, observers=work.observers))
 
 
 def _check(
@@ -230,7 +140,7 @@ def _identity(
     questions: Sequence[Question],
     cells: Sequence[Cell],
     world: World,
-    metrics: Mapping[str, Metric],
+    metrics: Sequence[str],
     labelled: Sequence[Question],
     trace: bool,
 ) -> dict[str, Any]:

@@ -1,0 +1,123 @@
+"""Questions through one cell, side by side, into records: the part of a run that a worker does."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.errors import LtragError
+from ltrag_plugins.evaluate.costs import CostByFlow
+from ltrag_plugins.evaluate.metrics import chosen
+from ltrag_plugins.evaluate.records import Outcome, Record, recorded
+from ltrag_plugins.evaluate.tracing import Tracing
+from ltrag_plugins.flow import Flow, Observer, World, run, run_many
+from ltrag_plugins.gece.route import Gate, decided
+from ltrag_plugins.metrics.cost import Cost, CostCounter
+from ltrag_plugins.types import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to answer all questions: a method, its settings, a gate before it or none."""
+
+    method: Method
+    settings: Any = None
+    """None: the method's defaults."""
+    gate: Gate | None = None
+    gate_name: str = ""
+    """What tells this gate from others; part of the cell's name."""
+    seed: int | None = None
+    """Put into the settings, where they have a seed."""
+
+    @property
+    def name(self) -> str:
+        """``method``, ``method+gate``, ``method@seed``; a file name."""
+        gate = f"+{self.gate_name or 'gate'}" if self.gate is not None else ""
+        return f"{self.method.name}{gate}" + ("" if self.seed is None else f"@{self.seed}")
+
+    @property
+    def set(self) -> Any:
+        """The settings, with the seed in them."""
+        settings = self.method.settings() if self.settings is None else self.settings
+        seeded = self.seed is not None and "seed" in {f.name for f in fields(settings)}
+        return replace(settings, seed=self.seed) if seeded else settings
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What turns questions into the records of a cell."""
+
+    cell: Cell
+    learned: Any
+    world: World
+    metrics: tuple[str, ...]
+    batch: int
+    """Questions that run side by side."""
+    trace: bool = False
+    observers: tuple[Observer, ...] = ()
+
+    def records(self, some: Sequence[Question]) -> list[Record]:
+        """A record of each question, in their order.
+
+        An error of the model or the retriever becomes a record; a mistake in a method is raised.
+        """
+        costs, tracing = CostByFlow(), Tracing(self.trace)
+        found = run_many(
+            [self._flow(question) for question in some],
+            self.world,
+            observers=(costs, tracing, *self.observers),
+            return_exceptions=True,
+        )
+        return [
+            self._alone(question, outcome)
+            if isinstance(outcome, Exception)
+            else self._record(question, outcome, costs.of(i), tracing.of(i))
+            for i, (question, outcome) in enumerate(zip(some, found, strict=True))
+        ]
+
+    def _flow(self, question: Question) -> Flow[Outcome]:
+        cell, settings = self.cell, self.cell.set
+        if cell.gate is None:
+            return (yield from _ungated(cell.method.flow(question, settings, self.learned)))
+        answer, decision = yield from decided(
+            question.text, cell.gate, lambda _: cell.method.flow(question, settings, self.learned)
+        )
+        return Outcome(answer, decision)
+
+    def _alone(self, question: Question, failed: Exception) -> Record:
+        """Ask again, by itself: what failed may have been another question of the batch."""
+        if not isinstance(failed, LtragError):
+            raise failed
+        cost, tracing = CostCounter(), Tracing(self.trace)
+        watching = (cost, tracing, *self.observers)
+        try:
+            outcome = run(self._flow(question), self.world, observers=watching)
+        except LtragError as error:
+            worst = {name: float(name == "ter") for name in self.metrics}
+            return recorded(question, None, cost.cost, worst, error, tracing.of(0))
+        return self._record(question, outcome, cost.cost, tracing.of(0))
+
+    def _record(
+        self,
+        question: Question,
+        outcome: Outcome,
+        cost: Cost,
+        trace: tuple[Mapping[str, Any], ...] | None,
+    ) -> Record:
+        text, metrics = outcome.answer.text, chosen(self.metrics)
+        scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
+        return recorded(question, outcome, cost, scores, trace=trace)
+
+
+Engine = Callable[[Work, Sequence[Question]], Iterable[list[Record]]]
+"""Does the work on the questions, and hands back their records in order, some at a time."""
+
+
+def in_process(work: Work, questions: Sequence[Question]) -> Iterator[list[Record]]:
+    """The work here and now, `work.batch` questions at a time."""
+    for start in range(0, len(questions), work.batch):
+        yield work.records(questions[start : start + work.batch])
+
+
+def _ungated(flow: Flow[Any]) -> Flow[Outcome]:
+    return Outcome((yield from flow))
