@@ -207,6 +207,24 @@ def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, mo
     assert one["stop"] == "settled"
 
 
+def test_another_estimator_than_the_calibrations_is_refused(passages, model, calibration):
+    told = ["--question", "who?", "--model", model, "--calibration", calibration]
+    line = one_line(ltrag("sgic", "answer", passages, *told, "--estimator", "margin"))
+    assert line.endswith("or fit one with 'ltrag sgic fit --estimator margin'")
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (["--rounds", 0], "none after the first answer: by the settings"),
+        (["--certain-below", 99], "none after the first answer: it is certain enough"),
+    ],
+)
+def test_why_there_was_no_round_is_told(told, says, passages, model):
+    asked = ["--question", "who wrote novel 3?", "--model", model]
+    assert says in ltrag("sgic", "answer", passages, *asked, *told).stdout
+
+
 def test_passages_may_be_in_a_pool(questions, model, tmp_path):
     pool = [{"id": f"{i}-{n}", **p} for i in range(2) for n, p in enumerate(record(i)["passages"])]
     pooled = [{**record(i), "passages": [], "passage_ids": [f"{i}-0", f"{i}-2"]} for i in range(2)]

@@ -47,7 +47,7 @@ def answers(
     settings = changed(SGICSettings() if fitted is None else fitted.settings, changes)
     refusal = Refusal(above, p_wrong_above)
     _check_refusal(refusal, fitted)
-    _warn(fitted, settings)
+    _check_fit(fitted, settings)
     scale = None if fitted is None else fitted.scale
     wrongness = None if fitted is None else fitted.wrongness
     world = World(llm=llm)
@@ -94,7 +94,14 @@ def _check_refusal(refusal: Refusal, fitted: Calibration | None) -> None:
     )
 
 
-def _warn(fitted: Calibration | None, settings: SGICSettings) -> None:
-    """P(wrong) is of answers that were made and chosen as in the fit."""
-    if fitted is not None and fitted.wrongness is not None and settings != fitted.settings:
+def _check_fit(fitted: Calibration | None, settings: SGICSettings) -> None:
+    """Refuse another estimator than the scale's; remark what P(wrong) was not fitted with."""
+    if fitted is None:
+        return
+    if settings.estimator != fitted.scale.estimator:
+        raise InvalidInput(
+            f"the calibration is of the estimator {fitted.scale.estimator!r}; leave --estimator "
+            f"out, or fit one with 'ltrag sgic fit --estimator {settings.estimator}'"
+        )
+    if fitted.wrongness is not None and settings != fitted.settings:
         say("note: P(wrong) was fitted with the calibration's own settings; these are others")

@@ -71,9 +71,11 @@ def answer_text(one: Answered) -> str:
 
 
 def _rounds(found: CalibratedAnswer) -> str:
-    more = len(found.trace) - 1
-    given = f" after the first answer; the answer of round {found.round} is given" if more else ""
-    return f"{more}{given}; stopped: {STOPS[found.stop]}"
+    if not (more := len(found.trace) - 1):
+        why = "by the settings" if found.stop == "rounds" else STOPS[found.stop]
+        return f"none after the first answer: {why}"
+    given = f"after the first answer; the answer of round {found.round} is given"
+    return f"{more} {given}; stopped: {STOPS[found.stop]}"
 
 
 def _documents(one: Answered) -> Iterator[str]:
