@@ -79,6 +79,10 @@ def test_a_model_that_always_names_the_first_summary_decides_nothing():
     assert plausibilities(texts("no", "no", "1", "1"), 2) == [0.5, 0.5]
 
 
+def test_an_undecided_judge_makes_no_summary_valid():
+    assert plausibilities(texts("I don't know", "no", "1", "1"), 2) == [0.5, 0.5]
+
+
 def test_of_equally_plausible_candidates_the_first_named_wins():
     llm = says(("Answers:", "Austen\nEliot"), ("Summary:", "a"), ("Reply", "I don't know"))
     assert run(sure(QUESTION), world(llm, SHELF)).text == "Austen"
