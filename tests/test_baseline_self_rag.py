@@ -81,24 +81,28 @@ def numbers(critique):
 
 
 @pytest.mark.parametrize(
-    ("weights", "expected"),
+    ("weight", "expected"),
     [
-        # George Eliot: p 0.5, rel 1, sup 0; Jane Austen: p 0.5, rel 0, sup 1
-        ({"w_relevance": 2.0}, "George Eliot"),
-        ({"w_support": 2.0}, "Jane Austen"),
+        # Eliot: p 0, rel 1, sup 0, use -1; Austen: p 0.5, rel 0, sup 1, use 1; ties go to Eliot
+        ("w_likelihood", "Jane Austen"),
+        ("w_relevance", "George Eliot"),
+        ("w_support", "Jane Austen"),
+        ("w_usefulness", "Jane Austen"),
+        (None, "George Eliot"),
     ],
 )
-def test_the_weights_decide_between_critiques(weights, expected):
+def test_a_single_weight_decides_between_critiques(weight, expected):
     llm = says(
         ("look something up", "yes"),
-        ("Answer: George Eliot\nDoes the text", "no"),
-        ("Answer: Jane Austen\nDoes the text", "yes"),
-        ("useful", "yes"),
+        ("Answer: George Eliot", "no"),
+        ("Answer: Jane Austen", "yes"),
         ("Middlemarch.\n\nQuestion", "yes"),
         ("Austen.\n\nQuestion", "no"),
         ("Middlemarch.\n\nAnswer", "George Eliot"),
-        ("Austen.\n\nAnswer", "Jane Austen"),
+        ("Austen.\n\nAnswer", spelled(("Jane Austen", {"Jane Austen": 0.5}))),
     )
+    names = ("w_likelihood", "w_relevance", "w_support", "w_usefulness")
+    weights = {name: float(name == weight) for name in names}
     answer = run(self_rag(QUESTION, SelfRAGSettings(**weights)), world(llm, Library(SHELF)))
     assert answer.text == expected
     assert answer.mode == "yes-no texts"
