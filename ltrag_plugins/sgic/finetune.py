@@ -126,6 +126,8 @@ def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedMod
         frozen = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
         shared = dict(frozen)
     own: Any = copy.deepcopy(model, shared)
+    # PEFT would ask the hub about a base model with a name, at every checkpoint
+    own.name_or_path = own.config._name_or_path = ""
     return own.requires_grad_(settings.method == "full").to(_dtype(settings, model.device))
 
 

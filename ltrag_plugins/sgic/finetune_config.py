@@ -59,9 +59,10 @@ def arguments(
     on_cpu = device.type == "cpu"
     half = device.type == "cuda" and torch.cuda.is_bf16_supported()
     steps = settings.epochs * -(-rows // settings.batch)
+    steps = min(steps, settings.steps or steps)
     told = SFTConfig(
         output_dir=str(folder),
-        max_steps=min(steps, settings.steps or steps),
+        max_steps=steps,
         per_device_train_batch_size=micro,
         gradient_accumulation_steps=settings.batch // micro,
         train_sampling_strategy="random" if micro == 1 else "group_by_length",
@@ -69,7 +70,7 @@ def arguments(
         lr_scheduler_type=settings.schedule
         if settings.schedule != "constant"
         else "constant_with_warmup",
-        warmup_steps=settings.warmup,
+        warmup_steps=int(settings.warmup * steps),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.clip,
         optim="adamw_torch",
