@@ -38,7 +38,6 @@ def on_ray(
     workers: int = 2,
     gpus: float = 0,
     answers: str | Path | None = None,
-    restarts: int = 3,
 ) -> Engine:
     """An engine for `evaluate` that does the work in Ray's workers.
 
@@ -51,8 +50,6 @@ def on_ray(
         gpus: of each worker.
         answers: a SQLite file that all workers reach, where their models' answers are kept; None:
             they are not.
-        restarts: how often a worker that died is started again, and its questions are asked
-            again.
 
     Raises:
         InvalidInput: workers is below 1.
@@ -80,8 +77,6 @@ def on_ray(
             compute=ActorPoolStrategy(size=workers),
             num_cpus=0 if gpus else 1,
             num_gpus=gpus,
-            max_restarts=restarts,
-            max_task_retries=restarts,
         )
         try:
             for batch in done.iter_batches(batch_size=work.batch, batch_format="numpy"):
