@@ -41,7 +41,8 @@ class SKRSettings:
     """
 
     neighbours: int = 5
-    """k, the labelled questions that are looked at, at least 1 (paper: 3 to 10)."""
+    """k, the labelled questions that are looked at, at least 1 (paper: 3 to 10). Where there are no
+    more than these, every question has the same neighbours, and the same route."""
     ratio: float = 1.0
     """Lambda, 0 to 1000: larger retrieves more."""
     correct: Correct = "contains"
