@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.corpus import Dataset, Example
+from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
 
 TAUGHT = {
     "Who wrote Emma?": "Jane Austen",

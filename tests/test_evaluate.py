@@ -19,6 +19,7 @@ from ltrag_plugins.baselines import BASELINES
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     BadRecord,
+    CalibrationError,
     InvalidInput,
     MissingReferences,
     ModelError,
@@ -271,6 +272,18 @@ def test_methods_that_learn_learn_once_from_the_labelled_questions(tmp_path):
     method = dataclasses.replace(DIRECT.method, learn=learn, answer=answer)
     evaluate(QUESTIONS, [Cell(method)], world(), out=tmp_path, labelled=LABELLED, batch=1)
     assert asked == [[question.id for question in LABELLED]]
+
+
+def test_a_method_that_can_learn_nothing_fails_alone(tmp_path):
+    def learn(labelled, settings):
+        raise CalibrationError("nothing to tell apart")
+        yield
+
+    method = dataclasses.replace(DIRECT.method, name="learner", learn=learn)
+    cells = [Cell(method), DIRECT]
+    found = evaluate(QUESTIONS, cells, world(), out=tmp_path, labelled=LABELLED)
+    assert {r.error for r in found["learner"]} == {"CalibrationError: nothing to tell apart"}
+    assert [r.error for r in found["direct"]] == [None] * 3
 
 
 def test_cells_about_different_questions_are_not_compared(tmp_path):

@@ -25,11 +25,11 @@ from ltrag_plugins.sgic import (
     read_run,
     write_run,
 )
-from ltrag_plugins.sgic.analysis_mending import mending
-from ltrag_plugins.sgic.analysis_ranking import document_recall, recall_at
-from ltrag_plugins.sgic.analysis_records import as_record, from_record
-from ltrag_plugins.sgic.analysis_rounds import paths, returned_figures, round_figures, turns
-from ltrag_plugins.sgic.analysis_spread import answer_spread, document_spread, reliability
+from ltrag_plugins.sgic.analysis.mending import mending
+from ltrag_plugins.sgic.analysis.ranking import document_recall, recall_at
+from ltrag_plugins.sgic.analysis.records import as_record, from_record
+from ltrag_plugins.sgic.analysis.rounds import paths, returned_figures, round_figures, turns
+from ltrag_plugins.sgic.analysis.spread import answer_spread, document_spread, reliability
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import QUESTION, THREE, model, said
 

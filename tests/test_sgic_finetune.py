@@ -21,7 +21,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.llm.local.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.corpus import Dataset, Example
+from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
 from ltrag_plugins.sgic.finetune import FinetuneSettings, finetune
 from ltrag_plugins.sgic.finetune_loss import answer_loss, collate, labelled
 from ltrag_plugins.sgic.finetune_tokens import end_token, rows_of, split

@@ -21,8 +21,8 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings, calibrate, fit, sampled
-from ltrag_plugins.sgic.selecting import cheapest_that_pays, folds, unseen_gain
-from ltrag_plugins.sgic.variants import Variant
+from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds, unseen_gain
+from ltrag_plugins.sgic.fitting.variants import Variant
 from ltrag_plugins.types import Generation, Passage, Question, Token
 from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
 

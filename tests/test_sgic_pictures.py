@@ -9,8 +9,8 @@ from matplotlib.image import imread
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.sgic import CalibratedAnswer, Judged, Round, ScoredDocument
-from ltrag_plugins.sgic.analysis_drawing import BAD, GOOD, QUIET
-from ltrag_plugins.sgic.pictures import (
+from ltrag_plugins.sgic.analysis.drawing import BAD, GOOD, QUIET
+from ltrag_plugins.sgic.analysis.pictures import (
     analysis_pictures,
     attention_picture,
     paths_picture,
@@ -140,8 +140,8 @@ def test_the_callers_backend_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("ltrag_plugins.sgic.pictures", "matplotlib", "plots"),
-        ("ltrag_plugins.sgic.analysis_attention", "torch", "local"),
+        ("ltrag_plugins.sgic.analysis.pictures", "matplotlib", "plots"),
+        ("ltrag_plugins.sgic.analysis.attention", "torch", "local"),
     ],
 )
 def test_without_a_package_the_command_that_installs_it_is_named(module, package, extra):
@@ -149,7 +149,7 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
         "from ltrag_plugins.errors import MissingExtra\n"
-        "import ltrag_plugins.sgic.analysis\n"
+        "import ltrag_plugins.sgic.analysis.analyse\n"
         "try:\n"
         f"    import {module}\n"
         "except MissingExtra as error:\n"
@@ -160,8 +160,7 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
 
 
 def test_an_analysis_brings_neither_torch_nor_matplotlib():
-    code = (
-        "import sys, ltrag_plugins.sgic.analysis; print({'torch', 'matplotlib'} & {*sys.modules})"
-    )
+    code = "import sys, ltrag_plugins.sgic.analysis.analyse;"
+        "print({'torch', 'matplotlib'} & {*sys.modules})"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.stdout.strip() == "set()", told.stderr

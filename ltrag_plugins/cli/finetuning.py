@@ -171,7 +171,7 @@ def summary(result: "FinetuneResult") -> str:
 
 
 def _finetuned(data: Path, out: Path, model: str, settings: "FinetuneSettings") -> "FinetuneResult":
-    from ltrag_plugins.sgic.corpus import load
+    from ltrag_plugins.sgic.dataset.corpus import load
 
     checked_folder(out)
     dataset = load(data)

@@ -75,6 +75,17 @@ class Work:
             for i, (question, outcome) in enumerate(zip(some, found, strict=True))
         ]
 
+    def failed(
+        self,
+        question: Question,
+        error: LtragError,
+        cost: Cost | None = None,
+        trace: tuple[Mapping[str, Any], ...] | None = None,
+    ) -> Record:
+        """The record of a question that got no answer: the worst scores, and why."""
+        worst = {name: float(name == "ter") for name in self.metrics}
+        return recorded(question, None, cost or Cost(), worst, error, trace)
+
     def _flow(self, question: Question) -> Flow[Outcome]:
         cell, settings = self.cell, self.cell.set
         if cell.gate is None:
@@ -93,8 +104,7 @@ class Work:
         try:
             outcome = run(self._flow(question), self.world, observers=watching)
         except LtragError as error:
-            worst = {name: float(name == "ter") for name in self.metrics}
-            return recorded(question, None, cost.cost, worst, error, tracing.of(0))
+            return self.failed(question, error, cost.cost, tracing.of(0))
         return self._record(question, outcome, cost.cost, tracing.of(0))
 
     def _record(

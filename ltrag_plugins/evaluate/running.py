@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.errors import InvalidInput, LtragError, MissingReferences
 from ltrag_plugins.evaluate.answering import Cell, Engine, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
@@ -90,12 +90,19 @@ class _Running:
         known = {record.id: record for record in self.folder.records(name)}
         left = [question for question in questions if question.id not in known]
         if left:
-            for new in self.engine(self._taught(work), left):
+            for new in self._answered(work, left):
                 self.folder.add(name, new)
                 for record in new:
                     known[record.id] = record
                     self.on_record(name, record)
         return [known[question.id] for question in questions]
+
+    def _answered(self, work: Work, left: Sequence[Question]) -> Iterable[list[Record]]:
+        try:
+            taught = self._taught(work)
+        except LtragError as error:  # nothing to learn from: the other methods go on
+            return [[work.failed(question, error) for question in left]]
+        return self.engine(taught, left)
 
     def _taught(self, work: Work) -> Work:
         method, settings = work.cell.method, work.cell.set

@@ -8,28 +8,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ltrag_plugins.sgic.analysis import Analysis as Analysis
-    from ltrag_plugins.sgic.analysis import analyse as analyse
-    from ltrag_plugins.sgic.analysis_judged import Judged as Judged
-    from ltrag_plugins.sgic.analysis_judged import judged as judged
-    from ltrag_plugins.sgic.analysis_ranking import r_at_k as r_at_k
-    from ltrag_plugins.sgic.analysis_records import read_run as read_run
-    from ltrag_plugins.sgic.analysis_records import write_run as write_run
+    from ltrag_plugins.sgic.analysis.analyse import Analysis as Analysis
+    from ltrag_plugins.sgic.analysis.analyse import analyse as analyse
+    from ltrag_plugins.sgic.analysis.judged import Judged as Judged
+    from ltrag_plugins.sgic.analysis.judged import judged as judged
+    from ltrag_plugins.sgic.analysis.ranking import r_at_k as r_at_k
+    from ltrag_plugins.sgic.analysis.records import read_run as read_run
+    from ltrag_plugins.sgic.analysis.records import write_run as write_run
     from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
     from ltrag_plugins.sgic.answer import Round as Round
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
     from ltrag_plugins.sgic.artifact import Calibration as Calibration
     from ltrag_plugins.sgic.calibrating import calibrate as calibrate
-    from ltrag_plugins.sgic.corpus import Dataset as Dataset
-    from ltrag_plugins.sgic.corpus import Example as Example
-    from ltrag_plugins.sgic.corpus_settings import CorpusSettings as CorpusSettings
-    from ltrag_plugins.sgic.dataset import build as build
-    from ltrag_plugins.sgic.fitting import fit as fit
+    from ltrag_plugins.sgic.dataset.building import build as build
+    from ltrag_plugins.sgic.dataset.corpus import Dataset as Dataset
+    from ltrag_plugins.sgic.dataset.corpus import Example as Example
+    from ltrag_plugins.sgic.dataset.settings import CorpusSettings as CorpusSettings
+    from ltrag_plugins.sgic.fitting.fit import fit as fit
+    from ltrag_plugins.sgic.fitting.report import FitReport as FitReport
+    from ltrag_plugins.sgic.fitting.report import VariantFigures as VariantFigures
     from ltrag_plugins.sgic.judging import Truth as Truth
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
     from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
-    from ltrag_plugins.sgic.report import FitReport as FitReport
-    from ltrag_plugins.sgic.report import VariantFigures as VariantFigures
     from ltrag_plugins.sgic.samples import sampled as sampled
     from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
     from ltrag_plugins.sgic.scale import document_scores as document_scores
@@ -38,32 +38,32 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "STEPS": "prompts",
-    "Analysis": "analysis",
+    "Analysis": "analysis.analyse",
     "CalibratedAnswer": "answer",
     "Calibration": "artifact",
-    "CorpusSettings": "corpus_settings",
-    "Dataset": "corpus",
-    "Example": "corpus",
-    "FitReport": "report",
-    "Judged": "analysis_judged",
+    "CorpusSettings": "dataset.settings",
+    "Dataset": "dataset.corpus",
+    "Example": "dataset.corpus",
+    "FitReport": "fitting.report",
+    "Judged": "analysis.judged",
     "PromptTemplates": "prompts",
     "Round": "answer",
     "SGICSettings": "settings",
     "ScoreScale": "scale",
     "ScoredDocument": "answer",
     "Truth": "judging",
-    "VariantFigures": "report",
+    "VariantFigures": "fitting.report",
     "WrongnessCalibration": "wrongness",
-    "analyse": "analysis",
-    "build": "dataset",
+    "analyse": "analysis.analyse",
+    "build": "dataset.building",
     "calibrate": "calibrating",
     "document_scores": "scale",
-    "fit": "fitting",
-    "judged": "analysis_judged",
-    "r_at_k": "analysis_ranking",
-    "read_run": "analysis_records",
+    "fit": "fitting.fit",
+    "judged": "analysis.judged",
+    "r_at_k": "analysis.ranking",
+    "read_run": "analysis.records",
     "sampled": "samples",
-    "write_run": "analysis_records",
+    "write_run": "analysis.records",
 }
 
 __all__ = [

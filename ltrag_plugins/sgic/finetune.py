@@ -23,7 +23,7 @@ from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.llm.local.adapters import MANIFEST
 from ltrag_plugins.llm.local.loading import fingerprint, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.corpus import Dataset
+from ltrag_plugins.sgic.dataset.corpus import Dataset
 from ltrag_plugins.sgic.finetune_result import FinetuneResult, finish, read_result, told
 from ltrag_plugins.sgic.finetune_run import RunFolder
 from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
@@ -66,7 +66,7 @@ def finetune(
     weights being shared with the model handed in; with "full" four times the float32 weights.
 
     Args:
-        dataset: what to learn; see `ltrag_plugins.sgic.corpus`.
+        dataset: what to learn; see `ltrag_plugins.sgic.dataset.corpus`.
         model: the model, which is not changed, or what `TransformersLLM.load` takes.
         out: a new or empty folder, or the one of the same run.
         settings: see `FinetuneSettings`.

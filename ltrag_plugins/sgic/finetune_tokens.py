@@ -11,7 +11,7 @@ from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.local.prompting import Prompting
 from ltrag_plugins.llm.local.spelling import pieces_of
 from ltrag_plugins.llm.local.writing import end_tokens
-from ltrag_plugins.sgic.corpus import Dataset, Example
+from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
 
 try:
     from transformers import PreTrainedModel

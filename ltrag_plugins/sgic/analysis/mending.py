@@ -7,8 +7,8 @@ References:
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.sgic.analysis_judged import Judged, checked_run
-from ltrag_plugins.sgic.analysis_rounds import mean_or_none
+from ltrag_plugins.sgic.analysis.judged import Judged, checked_run
+from ltrag_plugins.sgic.analysis.rounds import mean_or_none
 
 EARLY = 2
 """Rounds within which the paper finds three in four of what is mended."""

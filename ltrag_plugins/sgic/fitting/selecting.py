@@ -7,7 +7,7 @@ from jaxtyping import Int
 
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
-from ltrag_plugins.sgic.variants import Metric, Variant
+from ltrag_plugins.sgic.fitting.variants import Metric, Variant
 
 Rows = Int[np.ndarray, " rows"]
 FOLDS = 5

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ltrag_plugins.errors import BadRecord, InvalidInput
-from ltrag_plugins.sgic.analysis_judged import Judged
+from ltrag_plugins.sgic.analysis.judged import Judged
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.types import Generation, Passage
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.sgic.analysis_drawing import (
+from ltrag_plugins.sgic.analysis.drawing import (
     BAD,
     GOOD,
     INK,
@@ -26,9 +26,9 @@ from ltrag_plugins.sgic.analysis_drawing import (
     round_axis,
     saved,
 )
-from ltrag_plugins.sgic.analysis_judged import Judged
-from ltrag_plugins.sgic.analysis_rounds import Since, paths, turns
-from ltrag_plugins.sgic.analysis_spread import answer_spread, document_spread, reliability
+from ltrag_plugins.sgic.analysis.judged import Judged
+from ltrag_plugins.sgic.analysis.rounds import Since, paths, turns
+from ltrag_plugins.sgic.analysis.spread import answer_spread, document_spread, reliability
 
 try:
     from matplotlib.patches import Patch

@@ -19,19 +19,24 @@ from ltrag_plugins.calibrator_fitting import Method
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Ask, Observer, Step, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
-from ltrag_plugins.sgic import variants as play
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.artifact import Calibration
 from ltrag_plugins.sgic.choosing import chosen
+from ltrag_plugins.sgic.fitting import variants as play
+from ltrag_plugins.sgic.fitting.recording import Recorded, Source, record, rescored, scale_of
+from ltrag_plugins.sgic.fitting.report import FitReport
+from ltrag_plugins.sgic.fitting.reporting import Compared, report
+from ltrag_plugins.sgic.fitting.selecting import (
+    FEWEST_QUESTIONS,
+    cheapest_that_pays,
+    folds,
+    unseen_gain,
+)
+from ltrag_plugins.sgic.fitting.variants import METRICS, Metric, Variant
 from ltrag_plugins.sgic.judging import Relevance
-from ltrag_plugins.sgic.recording import Recorded, Source, record, rescored, scale_of
-from ltrag_plugins.sgic.report import FitReport
-from ltrag_plugins.sgic.reporting import Compared, report
 from ltrag_plugins.sgic.samples import check_samples, sampled
 from ltrag_plugins.sgic.scale import ScoreScale
-from ltrag_plugins.sgic.selecting import FEWEST_QUESTIONS, cheapest_that_pays, folds, unseen_gain
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.sgic.variants import METRICS, Metric, Variant
 from ltrag_plugins.sgic.wrongness import FEWEST, WrongnessCalibration
 from ltrag_plugins.types import Question
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, brier, expected_calibration_error
-from ltrag_plugins.sgic.analysis_judged import Judged
-from ltrag_plugins.sgic.analysis_rounds import auroc_or_none, mean_or_none
+from ltrag_plugins.sgic.analysis.judged import Judged
+from ltrag_plugins.sgic.analysis.rounds import auroc_or_none, mean_or_none
 
 
 @dataclass(frozen=True, slots=True)

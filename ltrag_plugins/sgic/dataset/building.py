@@ -21,11 +21,7 @@ from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.calibrating import calibrate
-from ltrag_plugins.sgic.corpus import Dataset, Example, load, write
-from ltrag_plugins.sgic.corpus_choosing import composed, learned, plain
-from ltrag_plugins.sgic.corpus_manifest import check_same, counts, origin
-from ltrag_plugins.sgic.corpus_settings import CorpusSettings, named
-from ltrag_plugins.sgic.dataset_checks import (
+from ltrag_plugins.sgic.dataset.checks import (
     UNFINISHED,
     check_arguments,
     check_folder,
@@ -34,8 +30,12 @@ from ltrag_plugins.sgic.dataset_checks import (
     checked_text,
     name_of,
 )
+from ltrag_plugins.sgic.dataset.choosing import composed, learned, plain
+from ltrag_plugins.sgic.dataset.corpus import Dataset, Example, load, write
+from ltrag_plugins.sgic.dataset.manifest import check_same, counts, origin
+from ltrag_plugins.sgic.dataset.settings import CorpusSettings, named
+from ltrag_plugins.sgic.fitting.recording import Source, Trace, record
 from ltrag_plugins.sgic.judging import Relevance
-from ltrag_plugins.sgic.recording import Source, Trace, record
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question

@@ -18,8 +18,8 @@ from random import Random
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.sgic.case import checked_question
-from ltrag_plugins.sgic.corpus import Example, Kind
-from ltrag_plugins.sgic.corpus_settings import CorpusSettings
+from ltrag_plugins.sgic.dataset.corpus import Example, Kind
+from ltrag_plugins.sgic.dataset.settings import CorpusSettings
 from ltrag_plugins.sgic.documents import prepared
 from ltrag_plugins.sgic.prompts import render
 from ltrag_plugins.sgic.settings import SGICSettings

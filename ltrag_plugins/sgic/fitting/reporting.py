@@ -7,10 +7,10 @@ import numpy as np
 
 from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
-from ltrag_plugins.sgic.recording import Recorded
-from ltrag_plugins.sgic.report import FitReport, VariantFigures
-from ltrag_plugins.sgic.selecting import FEWEST_QUESTIONS
-from ltrag_plugins.sgic.variants import Metric, Variant, estimators
+from ltrag_plugins.sgic.fitting.recording import Recorded
+from ltrag_plugins.sgic.fitting.report import FitReport, VariantFigures
+from ltrag_plugins.sgic.fitting.selecting import FEWEST_QUESTIONS
+from ltrag_plugins.sgic.fitting.variants import Metric, Variant, estimators
 from ltrag_plugins.sgic.wrongness import FEWEST, WrongnessCalibration
 from ltrag_plugins.uncertainty import ESTIMATORS
 

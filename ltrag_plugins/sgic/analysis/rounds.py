@@ -11,7 +11,7 @@ from typing import Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.calibration import auroc
-from ltrag_plugins.sgic.analysis_judged import Judged, checked_run
+from ltrag_plugins.sgic.analysis.judged import Judged, checked_run
 from ltrag_plugins.sgic.answer import Round
 
 Since = Literal["before", "first"]

@@ -7,7 +7,7 @@ References:
 from collections.abc import Iterable, Mapping, Sequence
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.sgic.analysis_judged import Judged
+from ltrag_plugins.sgic.analysis.judged import Judged
 
 
 def recall_at(values: Sequence[float], relevant: Sequence[bool], k: int) -> float:

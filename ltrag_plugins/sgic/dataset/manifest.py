@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ltrag_plugins.errors import ArtifactMismatch
-from ltrag_plugins.sgic.corpus import LINES, MANIFEST, Example, read_manifest
-from ltrag_plugins.sgic.corpus_choosing import Learned
-from ltrag_plugins.sgic.corpus_settings import CorpusSettings
+from ltrag_plugins.sgic.dataset.choosing import Learned
+from ltrag_plugins.sgic.dataset.corpus import LINES, MANIFEST, Example, read_manifest
+from ltrag_plugins.sgic.dataset.settings import CorpusSettings
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ltrag_plugins.sgic.analysis_judged import Judged, checked_run, judged
-from ltrag_plugins.sgic.analysis_mending import EARLY, Mending, mending
-from ltrag_plugins.sgic.analysis_ranking import document_recall
-from ltrag_plugins.sgic.analysis_rounds import (
+from ltrag_plugins.sgic.analysis.judged import Judged, checked_run, judged
+from ltrag_plugins.sgic.analysis.mending import EARLY, Mending, mending
+from ltrag_plugins.sgic.analysis.ranking import document_recall
+from ltrag_plugins.sgic.analysis.rounds import (
     AnswerFigures,
     Turn,
     Turns,
@@ -19,7 +19,7 @@ from ltrag_plugins.sgic.analysis_rounds import (
     round_figures,
     turns,
 )
-from ltrag_plugins.sgic.analysis_spread import (
+from ltrag_plugins.sgic.analysis.spread import (
     Reliability,
     Spread,
     answer_spread,

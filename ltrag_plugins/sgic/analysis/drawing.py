@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.sgic.analysis_rounds import AnswerPath, Turns
-from ltrag_plugins.sgic.analysis_spread import Spread
+from ltrag_plugins.sgic.analysis.rounds import AnswerPath, Turns
+from ltrag_plugins.sgic.analysis.spread import Spread
 
 try:
     from matplotlib.axes import Axes
