@@ -160,7 +160,7 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
 
 
 def test_an_analysis_brings_neither_torch_nor_matplotlib():
-    code = "import sys, ltrag_plugins.sgic.analysis.analyse;"
-        "print({'torch', 'matplotlib'} & {*sys.modules})"
+    found = "print({'torch', 'matplotlib'} & {*sys.modules})"
+    code = f"import sys, ltrag_plugins.sgic.analysis.analyse; {found}"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.stdout.strip() == "set()", told.stderr
