@@ -62,7 +62,7 @@ def _item(row: dict) -> Item:
 def model(source: str, *, adapter: str | None = None, remember_tokens: int = 0) -> TransformersLLM:
     """ "embedded", a folder, or a GGUF file; with an adapter over it, if one is named."""
     if source == "embedded":
-        return embedded(remember_tokens=remember_tokens)
+        return embedded(adapter=adapter, remember_tokens=remember_tokens)
     return TransformersLLM.load(source, adapter=adapter, remember_tokens=remember_tokens)
 
 
