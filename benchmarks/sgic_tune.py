@@ -69,8 +69,9 @@ def main() -> None:
         observers=[Progress("training data")],
         batch=8,
     )
-    print(f"\n{len(dataset.examples)} examples: {dict(dataset.manifest['counts'])}"
-          if "counts" in dataset.manifest else f"\n{len(dataset.examples)} examples")  # fmt: skip
+    told_of = ("kept", "pruned", "mended", "preserved", "wrong", "direct")
+    counts = {name: dataset.manifest[name] for name in told_of if name in dataset.manifest}
+    print(f"\n{len(dataset.examples)} examples: {counts}")
     result = finetune(
         dataset,
         local,

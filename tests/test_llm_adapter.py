@@ -141,7 +141,7 @@ def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [("llm.local.adapters", "peft"), ("sgic.finetune", "trl")],
+    [("llm.local.adapters", "peft"), ("sgic.finetune.tuning", "trl")],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(module, package):
     told = python(

@@ -23,8 +23,8 @@ from ltrag_plugins.llm.local.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
 from ltrag_plugins.sgic.finetune import FinetuneSettings, finetune
-from ltrag_plugins.sgic.finetune_loss import answer_loss, collate, labelled
-from ltrag_plugins.sgic.finetune_tokens import end_token, rows_of, split
+from ltrag_plugins.sgic.finetune.loss import answer_loss, collate, labelled
+from ltrag_plugins.sgic.finetune.tokens import end_token, rows_of, split
 from tests.finetune_parts import EXAMPLES, TAUGHT, tiny, tiny_llm
 
 ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)

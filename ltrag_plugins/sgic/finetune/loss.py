@@ -7,7 +7,7 @@ Of a prompt of 700 tokens and an answer of five, projecting every position onto 
 from collections.abc import Sequence
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.sgic.finetune_tokens import Row
+from ltrag_plugins.sgic.finetune.tokens import Row
 
 try:
     import torch

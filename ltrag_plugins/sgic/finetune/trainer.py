@@ -12,11 +12,11 @@ from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import ModelError, UnwritableArtifact, missing_extra
-from ltrag_plugins.sgic.finetune_config import arguments, lora, micro_batch
-from ltrag_plugins.sgic.finetune_loss import IGNORED, answer_loss, collate, labelled
-from ltrag_plugins.sgic.finetune_run import mark_whole
-from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
-from ltrag_plugins.sgic.finetune_tokens import Row
+from ltrag_plugins.sgic.finetune.config import arguments, lora, micro_batch
+from ltrag_plugins.sgic.finetune.loss import IGNORED, answer_loss, collate, labelled
+from ltrag_plugins.sgic.finetune.run import mark_whole
+from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
+from ltrag_plugins.sgic.finetune.tokens import Row
 
 try:
     import torch

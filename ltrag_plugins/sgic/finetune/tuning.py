@@ -24,10 +24,10 @@ from ltrag_plugins.llm.local.adapters import MANIFEST
 from ltrag_plugins.llm.local.loading import fingerprint, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.dataset.corpus import Dataset
-from ltrag_plugins.sgic.finetune_result import FinetuneResult, finish, read_result, told
-from ltrag_plugins.sgic.finetune_run import RunFolder
-from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
-from ltrag_plugins.sgic.finetune_tokens import (
+from ltrag_plugins.sgic.finetune.result import FinetuneResult, finish, read_result, told
+from ltrag_plugins.sgic.finetune.run import RunFolder
+from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
+from ltrag_plugins.sgic.finetune.tokens import (
     Row,
     TooLong,
     dataset_hash,
@@ -35,7 +35,7 @@ from ltrag_plugins.sgic.finetune_tokens import (
     rows_of,
     split,
 )
-from ltrag_plugins.sgic.finetune_trainer import AnswerTrainer, FinetuneStep, trainer_for
+from ltrag_plugins.sgic.finetune.trainer import AnswerTrainer, FinetuneStep, trainer_for
 
 try:
     import torch

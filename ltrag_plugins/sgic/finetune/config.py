@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
-from ltrag_plugins.sgic.finetune_tokens import Row
+from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
+from ltrag_plugins.sgic.finetune.tokens import Row
 
 try:
     import torch

@@ -20,10 +20,10 @@ from ltrag_plugins.llm.local.adapters import (
 )
 from ltrag_plugins.llm.local.loading import fingerprints, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.finetune_run import RunFolder
-from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
-from ltrag_plugins.sgic.finetune_tokens import TooLong
-from ltrag_plugins.sgic.finetune_trainer import AnswerTrainer, FinetuneStep
+from ltrag_plugins.sgic.finetune.run import RunFolder
+from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
+from ltrag_plugins.sgic.finetune.tokens import TooLong
+from ltrag_plugins.sgic.finetune.trainer import AnswerTrainer, FinetuneStep
 
 try:
     from peft import get_peft_model_state_dict
