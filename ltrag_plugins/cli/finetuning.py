@@ -101,7 +101,7 @@ def finetune(
     [dim]ltrag sgic finetune data/ --model hf:ORG/NAME --out adapter/[/]
     [dim]ltrag sgic answer questions.jsonl --model hf:ORG/NAME --adapter adapter/[/]
     """
-    from ltrag_plugins.sgic.finetune_settings import FinetuneSettings
+    from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
 
     result = _finetuned(
         data,
