@@ -23,8 +23,9 @@ help:
 demo: .venv/ready
 	$(BIN)/python examples/demo.py
 
+# a worker for each core, one thread each: the models of the tests are too small for more
 test: .venv/ready
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

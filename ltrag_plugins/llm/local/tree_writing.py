@@ -1,7 +1,7 @@
 """Rows that are written on, each with keys and values of its own."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 
@@ -14,8 +14,22 @@ try:
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
-if TYPE_CHECKING:
-    from ltrag_plugins.llm.local.trees import TreeEngine
+
+@runtime_checkable
+class Steps(Protocol):
+    """What reads one token more in each row; `TreeEngine` does."""
+
+    device: torch.device
+
+    def step(
+        self,
+        ids: Int[Tensor, " rows"],
+        positions: Int[Tensor, " rows"],
+        key_positions: Int[Tensor, "rows keys"],
+        cache: DynamicCache,
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Logits after it; `cache` grows by it."""
+        ...
 
 
 class TreeWriting:
@@ -23,7 +37,7 @@ class TreeWriting:
 
     def __init__(
         self,
-        engine: "TreeEngine",
+        engine: Steps,
         members: list[int],
         cache: DynamicCache,
         lengths: Sequence[int],
