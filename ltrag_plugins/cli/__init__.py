@@ -12,6 +12,7 @@ import typer
 from ltrag_plugins.cli import dur, gate, sgic
 from ltrag_plugins.cli.evaluate import evaluate, methods
 from ltrag_plugins.cli.guard import GuardedGroup, remember_debug
+from ltrag_plugins.cli.report import report
 
 app = typer.Typer(
     name="ltrag",
@@ -26,6 +27,7 @@ app.add_typer(dur.app, name="dur")
 app.add_typer(sgic.app, name="sgic")
 app.command()(evaluate)
 app.command()(methods)
+app.command()(report)
 
 
 def _show_version(asked: bool) -> None:

@@ -1,0 +1,143 @@
+"""The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
+
+References:
+    Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
+"""
+
+from collections.abc import Sequence
+
+from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.evaluate.summary import Row
+from ltrag_plugins.report.gates import GatedCell, GateScores
+from ltrag_plugins.report.labels import label_points
+from ltrag_plugins.report.reliability import Reliability
+from ltrag_plugins.report.style import BLUE, INK, ORANGE, QUIET, canvas
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+except ImportError as error:
+    raise missing_extra("matplotlib", "report") from error
+
+UNITS = {
+    "calls": "model calls a question",
+    "retrievals": "searches a question",
+    "ms": "milliseconds a question",
+}
+_LOG_FROM = 20  # times the smallest cost; less fits a linear axis
+
+
+def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
+    """Mean of a measure, with its interval, against a mean cost."""
+    figure, [axes] = canvas()
+    points = []
+    for row in rows:
+        score, x = row.scores[metric], float(row.costs[cost] or 0)
+        colour, mark = (ORANGE, "D") if "+" in row.name else (BLUE, "o")
+        _whiskers(axes, x, score.value, score.low, score.high)
+        axes.plot(x, score.value, mark, color=colour, markeredgecolor="#ffffff", zorder=3)
+        points.append((x, score.value))
+    axes.plot([], [], "o", color=BLUE, label="without a gate")
+    axes.plot([], [], "D", color=ORANGE, label="behind a gate")
+    costs = [x for x, _ in points]
+    if min(costs) > 0 and max(costs) / min(costs) > _LOG_FROM:
+        axes.set_xscale("log")
+        axes.margins(x=0.15)
+    else:
+        axes.set_xlim(-0.06 * (max(costs) or 1), 1.2 * (max(costs) or 1))
+    axes.set_xlabel(UNITS[cost])
+    axes.set_ylabel(f"{metric}, mean")
+    _from_zero(axes, max(row.scores[metric].high for row in rows))
+    if any("+" in row.name for row in rows):
+        figure.legend(loc="outside upper left", ncols=2)
+    label_points(axes, points, [row.name for row in rows])
+    return figure
+
+
+def rate_figure(cell: GatedCell, metric: str) -> Figure:
+    """Accuracy against the share of questions that retrieve (GECE, figure 4)."""
+    figure, [axes] = canvas()
+    points, names = [(cell.rate, cell.accuracy.value)], ["gate"]
+    if cell.curve:
+        rates, accuracies = zip(*cell.curve, strict=True)
+        axes.plot(rates, accuracies, color=ORANGE, label="every threshold", zorder=2)
+    if cell.never is not None and cell.always is not None:
+        axes.plot([0, 1], [cell.never, cell.always], "--", color=QUIET, label="by chance")
+    ends = ((0.0, cell.never, "never"), (1.0, cell.always, "always"))
+    for x, y, name in ends:
+        if y is not None:
+            axes.plot(x, y, "o", color=BLUE, zorder=3, clip_on=False)
+            points.append((x, y))
+            names.append(name)
+    value = cell.accuracy
+    _whiskers(axes, cell.rate, value.value, value.low, value.high)
+    axes.plot(cell.rate, value.value, "D", color=ORANGE, markeredgecolor="#ffffff", zorder=4)
+    axes.set_xlim(-0.04, 1.04)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("questions that retrieve")
+    axes.set_ylabel(f"{metric}, mean")
+    _from_zero(axes, max([value.high, *(y for _, y in points), *(y for _, y in cell.curve)]))
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside upper left", ncols=2)
+    label_points(axes, points, names)
+    return figure
+
+
+def scores_figure(found: GateScores) -> Figure:
+    """Gate scores of questions that the direct answer got right, and wrong."""
+    figure, [axes] = canvas()
+    values = [*found.right, *found.wrong]
+    low, high = min(values), max(values)
+    width = (high - low) / 20 or 1.0
+    edges = [low + width * i for i in range(21)]
+    kinds = (("right", found.right, BLUE, ""), ("wrong", found.wrong, ORANGE, "////"))
+    for name, scores, colour, hatch in kinds:
+        if scores:
+            told = f"direct answer {name}: {len(scores)}"
+            shares = _shares(scores, low, width)
+            axes.stairs(
+                shares, edges, fill=True, facecolor=(colour, 0.28), edgecolor=colour,
+                hatch=hatch, linewidth=1.6, label=told,
+            )  # fmt: skip
+    if found.threshold is not None:
+        axes.axvline(found.threshold, color=INK, linewidth=1.3, linestyle="--", label="threshold")
+    axes.set_xlabel("gate score (larger: rather retrieve)")
+    axes.set_ylabel("share of each kind")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+def reliability_figure(found: Reliability) -> Figure:
+    """Said and true shares of wrong answers, and how many answers stand behind each."""
+    figure, [above, below] = canvas(2, (2.6, 1))
+    above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
+    said, wrong = [one.said for one in found.bins], [one.wrong for one in found.bins]
+    above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
+    above.set(xlim=(0, 1), ylim=(-0.02, 1.04), ylabel="wrong answers")
+    above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    below.bar(said, [one.count for one in found.bins], 0.05, color=BLUE)
+    below.set_ylabel("answers")
+    below.set_xlabel(f"said: {found.what}")
+    below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    figure.align_ylabels()
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
+
+
+def _whiskers(axes: Axes, x: float, value: float, low: float, high: float) -> None:
+    spread = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    axes.errorbar([x], [value], yerr=spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
+
+
+def _from_zero(axes: Axes, highest: float) -> None:
+    axes.set_ylim(0, 1.12 * highest if highest > 0 else 1)
+
+
+def _shares(scores: Sequence[float], low: float, width: float) -> list[float]:
+    counts = [0] * 20
+    for score in scores:
+        counts[min(19, int((score - low) / width))] += 1
+    return [count / len(scores) for count in counts]

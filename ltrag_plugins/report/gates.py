@@ -1,0 +1,136 @@
+"""What the gates of a run decided, and what other thresholds would have come to.
+
+A gate retrieves where its score is at least a threshold. With the scores on record, and the
+question answered both ways by the same method, every other threshold can be tried without asking
+the model again: above it the answer of the method alone counts, below it the direct one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.errors import CalibrationError
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.metrics.calibration import auroc, mean_interval
+from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.report.reading import right
+
+Records = Mapping[str, Sequence[Record]]
+DIRECT = "direct"
+
+
+@dataclass(frozen=True, slots=True)
+class GatedCell:
+    """Accuracy of a method behind a gate, beside always and never."""
+
+    name: str
+    rate: float
+    """Share of the questions for which the gate retrieved, 0 to 1."""
+    accuracy: Interval
+    never: float | None
+    """Of the direct answers; None where the run has none."""
+    always: float | None
+    """Of the same method without a gate; None where the run has it not."""
+    curve: tuple[tuple[float, float], ...]
+    """(rate, accuracy) of every threshold, from never to always; empty where a part is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateScores:
+    """The scores of one gate, split by whether the direct answer was right."""
+
+    gate: str
+    right: tuple[float, ...]
+    wrong: tuple[float, ...]
+    threshold: float | None
+    """Between the scores that retrieved and those that did not; None where they overlap."""
+    auroc: float | None
+    """How well the score finds the wrong ones; None where all are of one kind."""
+
+
+def parts(name: str) -> tuple[str, str, str]:
+    """Method, gate ("" without one) and seed ("" without one) of a cell's name."""
+    rest, _, seed = name.partition("@")
+    method, _, gate = rest.partition("+")
+    return method, gate, seed
+
+
+def alone(name: str) -> str:
+    """The name of the same method without a gate."""
+    method, _, seed = parts(name)
+    return f"{method}@{seed}" if seed else method
+
+
+def gated_cells(records: Records, metric: str) -> list[GatedCell]:
+    """Each cell whose records hold decisions."""
+    return [_gated(name, records, metric) for name in records if _decided(records[name])]
+
+
+def gate_scores(records: Records, metric: str) -> list[GateScores]:
+    """The scores of each gate, once; [] without direct answers to split them by."""
+    if DIRECT not in records:
+        return []
+    first = {parts(name)[1]: name for name in reversed(records) if _decided(records[name])}
+    return [_scores(gate, records[name], records, metric) for gate, name in first.items()][::-1]
+
+
+def _decided(records: Sequence[Record]) -> bool:
+    return any(record.decision is not None for record in records)
+
+
+def _gated(name: str, records: Records, metric: str) -> GatedCell:
+    retrieved = [r.decision["retrieve"] for r in records[name] if r.decision is not None]
+    always = records.get(alone(name))
+    never = records.get(DIRECT)
+    return GatedCell(
+        name,
+        float(np.mean(retrieved)),
+        mean_interval(_values(records[name], metric)),
+        None if never is None else float(_values(never, metric).mean()),
+        None if always is None else float(_values(always, metric).mean()),
+        () if always is None or never is None else sweep(records[name], always, never, metric),
+    )
+
+
+def sweep(
+    gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
+) -> tuple[tuple[float, float], ...]:
+    """(rate, accuracy) of every threshold between the scores, from never to always.
+
+    Questions with equal scores are retrieved for together; those without a decision (the gate
+    failed) are left out.
+    """
+    known = [i for i, record in enumerate(gated) if record.decision is not None]
+    scores = np.array([(gated[i].decision or {})["score"] for i in known])
+    order = np.argsort(-scores, kind="stable")
+    without, with_ = _values(never, metric)[known][order], _values(always, metric)[known][order]
+    changes = np.concatenate([[0.0], np.cumsum(with_ - without)])
+    ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(known)]
+    count = len(known)
+    return tuple((k / count, float((without.sum() + changes[k]) / count)) for k in ends)
+
+
+def _scores(gate: str, found: Sequence[Record], records: Records, metric: str) -> GateScores:
+    known = [(r.decision, right(d, metric)) for r, d in zip(found, records[DIRECT], strict=True)]
+    pairs = [(d["score"], d["retrieve"], good) for d, good in known if d is not None]
+    scores = [score for score, _, _ in pairs]
+    try:
+        area = auroc(scores, [float(not good) for _, _, good in pairs])
+    except CalibrationError:
+        area = None
+    yes = [score for score, retrieve, _ in pairs if retrieve]
+    no = [score for score, retrieve, _ in pairs if not retrieve]
+    split = yes and no and max(no) < min(yes)
+    return GateScores(
+        gate,
+        tuple(score for score, _, good in pairs if good),
+        tuple(score for score, _, good in pairs if not good),
+        (max(no) + min(yes)) / 2 if split else None,
+        area,
+    )
+
+
+def _values(records: Sequence[Record], metric: str) -> Float[np.ndarray, " n"]:
+    return np.array([record.scores[metric] for record in records])

@@ -1,0 +1,167 @@
+"""One HTML file of a run, with everything in it: no network, no other files.
+
+The page's own script and style sheet are named by their hash in its Content-Security-Policy, so
+that no other script runs and nothing is loaded, whatever stands in questions, passages or answers.
+"""
+
+import hashlib
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.artifacts import writing
+from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.evaluate.summary import Summary, summarize
+from ltrag_plugins.report.listing import Listing, listing
+from ltrag_plugins.report.picture import Picture
+from ltrag_plugins.report.pictures import pictures, save_all
+from ltrag_plugins.report.reading import LOWER_IS_BETTER, Run, read
+from ltrag_plugins.report.table import main_table, measures_table
+from ltrag_plugins.report.words import script_json, size_of, visible
+
+try:
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+except ImportError as error:
+    raise missing_extra("jinja2", "report") from error
+
+SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
+SECTIONS = {
+    "cost": ("Accuracy against cost", "What each way to answer buys, and for how much."),
+    "gates": ("Gates", "Who needs retrieval, and what it buys to ask a gate."),
+    "calibration": ("Calibration", "Do the probabilities keep what they promise?"),
+    "training": ("Training", "What else lies in the run's folder."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a report came to."""
+
+    page: Path
+    size: int
+    """Bytes."""
+    pictures: tuple[Path, ...]
+    run: Run
+
+
+def write_report(
+    run: str | Path,
+    out: str | Path | None = None,
+    *,
+    pictures_to: str | Path | None = None,
+    compared: str | None = None,
+) -> Written:
+    """Write the page of a run, and its pictures where a folder for them is named.
+
+    Args:
+        run: folder that an evaluation wrote; it may be unfinished.
+        out: the page; None: report.html in that folder.
+        pictures_to: folder for PNG and SVG files.
+        compared: the row that gains are over; None: the first one.
+
+    Raises:
+        UnreadableArtifact: the folder holds no run, or its run.json is damaged.
+        BadRecord: a record is damaged; names file and line.
+        InvalidInput: there are no records, or `compared` is not among the rows.
+        UnwritableArtifact: page or pictures cannot be written.
+    """
+    found = read(run)
+    page = found.path / "report.html" if out is None else Path(out)
+    summary = summarize(found.complete, compared=compared)
+    drawn = pictures(found, summary)
+    content = html(found, summary, drawn).encode("utf-8", "backslashreplace")
+    with writing(page.parent):
+        new = page.with_name(page.name + ".new")
+        new.write_bytes(content)
+        new.replace(page)
+    saved: list[Path] = []
+    if pictures_to is not None:
+        with writing(Path(pictures_to)):
+            saved = save_all((one for part in drawn.values() for one in part), Path(pictures_to))
+    return Written(page, len(content), tuple(saved), found)
+
+
+def html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
+    """The page as text."""
+    listed = listing(run)
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, SCRIPTS)) + "\n})();\n"
+    style = _file("page.css")
+    blocks = {
+        "index": _index(run, listed),
+        "passages": script_json(listed.passages),
+        **{f"traces-{i}": script_json(block) for i, block in enumerate(listed.blocks)},
+    }
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["visible"] = lambda text: visible(str(text))
+    return environment.from_string(_file("page.html")).render(
+        run=run,
+        name=run.path.resolve().name or str(run.path),
+        summary=summary,
+        metric=run.metric,
+        table=main_table(summary, run.metric),
+        measures=measures_table(summary),
+        tiles=_tiles(run, summary),
+        sections=_sections(drawn),
+        settings=_settings(run),
+        listed=listed,
+        blocks={key: Markup(value) for key, value in blocks.items()},
+        size=size_of(sum(map(len, blocks.values()))),
+        script=Markup(script),
+        style=Markup(style),
+        script_hash=_hash(script),
+        style_hash=_hash(style),
+    )
+
+
+def _sections(drawn: Mapping[str, Sequence[Picture]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": key,
+            "title": SECTIONS[key][0],
+            "lead": SECTIONS[key][1],
+            "pictures": [(one, Markup(one.inline())) for one in some],
+        }
+        for key, some in drawn.items()
+        if some
+    ]
+
+
+def _index(run: Run, listed: Listing) -> str:
+    body = {"metrics": run.metrics, "cells": list(run.records), "questions": listed.questions}
+    return script_json(body)
+
+
+def _tiles(run: Run, summary: Summary) -> list[tuple[str, str, str]]:
+    """(label, figure, more) of what matters first."""
+    pick = min if run.metric in LOWER_IS_BETTER else max
+    best = pick(summary.rows, key=lambda row: row.scores[run.metric].value)
+    score, failed = best.scores[run.metric], sum(row.failed for row in summary.rows)
+    tiles = [
+        ("Questions", f"{best.questions:,}", f"{len(summary.rows)} ways to answer"),
+        (f"Best {run.metric}", f"{score.value:.3f}", visible(best.name)),
+    ]
+    if best.name != summary.compared:
+        gain = best.gains[run.metric]
+        more = f"{gain.low:+.2f} to {gain.high:+.2f} over {visible(summary.compared)}"
+        tiles.append(("Its gain", f"{gain.value:+.3f}", more))
+    answers = sum(row.questions for row in summary.rows)
+    return [*tiles, ("Failures", f"{failed:,}", f"of {answers:,} answers")]
+
+
+def _settings(run: Run) -> list[tuple[str, str]]:
+    settings = run.identity.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    return [(name, json.dumps(settings.get(name), indent=1)) for name in run.identity["cells"]]
+
+
+def _file(name: str) -> str:
+    return (files("ltrag_plugins.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(content: str) -> str:
+    return f"sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

@@ -1,0 +1,96 @@
+"""Which pictures a run has, by section of the page."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ltrag_plugins.evaluate.summary import Summary
+from ltrag_plugins.report import drawing
+from ltrag_plugins.report.gates import GatedCell, GateScores, gate_scores, gated_cells
+from ltrag_plugins.report.picture import Picture
+from ltrag_plugins.report.reading import Run
+from ltrag_plugins.report.reliability import Reliability, reliabilities
+from ltrag_plugins.report.training import training_pictures
+from ltrag_plugins.report.words import visible
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COSTS = {"calls": "model calls", "retrievals": "searches", "ms": "time"}
+
+
+def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
+    """All that can be drawn, by section: cost, gates, calibration, training."""
+    records, metric = run.complete, run.metric
+    gates = [_rate(cell, metric) for cell in gated_cells(records, metric)]
+    gates += [_scores(found) for found in gate_scores(records, metric)]
+    return {
+        "cost": [_cost(summary, metric, name) for name in COSTS],
+        "gates": gates,
+        "calibration": [_reliability(found) for found in reliabilities(records, metric)],
+        "training": training_pictures(run.path),
+    }
+
+
+def save_all(found: Iterable[Picture], folder: Path) -> list[Path]:
+    """Each as PNG and SVG.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    return [path for picture in found for path in picture.save(folder)]
+
+
+def _cost(summary: Summary, metric: str, cost: str) -> Picture:
+    return Picture(
+        f"cost-{cost}",
+        f"Accuracy against {COSTS[cost]}",
+        f"Up and to the left is better. Whiskers: {summary.level:.0%} intervals of the mean.",
+        _drawn(drawing.cost_figure, summary.rows, metric, cost),
+    )
+
+
+def _rate(cell: GatedCell, metric: str) -> Picture:
+    told = f"The gate retrieves for {cell.rate:.0%} of the questions."
+    if cell.curve:
+        told += " The line tries every other threshold on the scores and answers on record."
+    return Picture(
+        f"rate-{_slug(cell.name)}",
+        f"{visible(cell.name)}: never, gated, always",
+        told,
+        _drawn(drawing.rate_figure, cell, metric),
+    )
+
+
+def _scores(found: GateScores) -> Picture:
+    area = "" if found.auroc is None else f" AUROC {found.auroc:.2f} (0.5: chance, 1: perfect)."
+    return Picture(
+        f"scores-{_slug(found.gate or 'gate')}",
+        f"Scores of the gate {visible(found.gate)}".rstrip(),
+        f"Does a larger score find the questions that the model gets wrong alone?{area}",
+        _drawn(drawing.scores_figure, found),
+    )
+
+
+def _reliability(found: Reliability) -> Picture:
+    return Picture(
+        f"reliability-{_slug(found.name)}",
+        f"{visible(found.name)}: said and true",
+        f"{found.what[0].upper()}{found.what[1:]}. ECE {found.ece:.3f}, Brier {found.brier:.3f} "
+        f"(0 is best), {found.answers} answers.",
+        _drawn(drawing.reliability_figure, found),
+    )
+
+
+def _drawn(figure: "Callable[..., Figure]", *parts: Any) -> Callable[[Path], Any]:
+    def draw(path: Path) -> None:
+        dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+        figure(*parts).savefig(path, **dated)
+
+    return draw
+
+
+def _slug(name: str) -> str:
+    """The name as letters, digits and hyphens; others as their number, so that none coincide."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"-{ord(found[0]):x}-", name).strip("-")

@@ -1,0 +1,32 @@
+"""Text from strangers, shown as text."""
+
+import json
+import re
+from typing import Any
+
+_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_IN_SCRIPT = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
+
+
+def visible(text: str) -> str:
+    """The text with what cannot be seen, or turns the reading order, by its number: ``U+202E``."""
+    return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
+
+
+def script_json(value: Any) -> str:
+    """A value as JSON that can stand inside a script element: nothing in it ends the element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character, escape in _IN_SCRIPT.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def size_of(content: int) -> str:
+    """A number of bytes for a person."""
+    return f"{content / 1e6:.1f} MB" if content >= 1e5 else f"{max(1, round(content / 1e3))} kB"
