@@ -5,8 +5,9 @@ often reached for; both forms of each live in `ltrag_plugins.langchain` and
 `ltrag_plugins.llama_index`. Importing this package imports no framework.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
     from ltrag_plugins.langchain import GECERouter as GECERouter
@@ -16,17 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["DURReranker", "GECERouter", "SGICCalibrator"]
 
 _HOMES = {
-    "DURReranker": "ltrag_plugins.llama_index",
-    "GECERouter": "ltrag_plugins.langchain",
-    "SGICCalibrator": "ltrag_plugins.langchain",
+    "DURReranker": "llama_index",
+    "GECERouter": "langchain",
+    "SGICCalibrator": "langchain",
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -6,22 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.baselines.table import BASELINES, method
 from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
 from ltrag_plugins.cli.output import working
+from ltrag_plugins.cli.progress import bars
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import Cell, Record, Summary, summarize
@@ -108,17 +99,7 @@ class _Bar:
     """A bar of records on stderr; silent where that is no terminal."""
 
     def __init__(self, total: int) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description:>20}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            speed_estimate_period=900,
-            disable=not console.is_terminal,
-        )
+        self._progress = bars("{task.description:>20}")
         self._task = self._progress.add_task("answering", total=total)
 
     def __call__(self, cell: str, record: Record) -> None:

@@ -2,15 +2,7 @@
 
 from typing import TYPE_CHECKING, Self, final
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from ltrag_plugins.cli.progress import bars
 
 if TYPE_CHECKING:
     from ltrag_plugins.sgic.finetune import FinetuneStep
@@ -21,18 +13,7 @@ class FinetuneBar:
     """Steps, loss and speed; silent where stderr is no terminal. A context manager."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("fine-tuning"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[told]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            speed_estimate_period=3600,  # a step may take minutes
-            disable=not console.is_terminal,
-        )
+        self._progress = bars("fine-tuning", "{task.fields[told]}")
         self._task = self._progress.add_task("", total=None, told="first step")
 
     def __call__(self, step: "FinetuneStep") -> None:

@@ -16,6 +16,27 @@ from rich.progress import (
 from ltrag_plugins.flow import Request, Step
 
 
+def bars(label: str, told: str | None = None) -> Progress:
+    """Bars on stderr with counts and times; silent where that is no terminal.
+
+    Args:
+        label: what stands before a bar, in rich's terms.
+        told: what stands behind its count.
+    """
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn(label),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *([] if told is None else [TextColumn(told)]),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        speed_estimate_period=3600,  # one step may take minutes
+        disable=not console.is_terminal,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A part of the work, done by requests of one kind."""
@@ -34,17 +55,7 @@ class StageBars:
     """
 
     def __init__(self, *stages: Stage) -> None:
-        console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description:>14}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            speed_estimate_period=900,  # a reply may take a minute
-            disable=not console.is_terminal,
-        )
+        self._progress = bars("{task.description:>14}")
         self._tasks = [
             (stage.kind, self._progress.add_task(stage.label, total=stage.total, start=False))
             for stage in stages

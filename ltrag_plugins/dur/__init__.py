@@ -5,8 +5,9 @@ References:
     Learning for Long-Tail Knowledge in LLMs".
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
     from ltrag_plugins.dur.prompts import FORMATS as FORMATS
@@ -44,8 +45,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # a ranker at work needs no more than its head; the metrics' packages only the training
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# a ranker at work needs no more than its head; the metrics' packages only the training
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -5,8 +5,9 @@ References:
     Language Models".
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
     from ltrag_plugins.gece.decision import Decision as Decision
@@ -71,12 +72,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # the adapters need no more than the decision and the route; scikit-learn only the fit
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+# the adapters need no more than the decision and the route; scikit-learn only the fit
+__getattr__, __dir__ = lazily(__name__, _HOMES)

@@ -4,8 +4,9 @@ References:
     Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
     from ltrag_plugins.sgic.analysis.analyse import Analysis as Analysis
@@ -97,8 +98,5 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # settings and answers need no scikit-learn, which the calibration brings
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# settings and answers need no scikit-learn, which the calibration brings
+__getattr__, __dir__ = lazily(__name__, _HOMES)

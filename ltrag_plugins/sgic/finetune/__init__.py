@@ -10,8 +10,9 @@
     tuning           all of it
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
     from ltrag_plugins.sgic.finetune.result import FinetuneResult as FinetuneResult
@@ -31,8 +32,5 @@ _HOMES = {
 __all__ = ["FinetuneResult", "FinetuneSettings", "FinetuneStep", "TooLong", "finetune"]
 
 
-def __getattr__(name: str) -> object:
-    # settings need neither torch nor TRL
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# settings need neither torch nor TRL
+__getattr__, __dir__ = lazily(__name__, _HOMES)
