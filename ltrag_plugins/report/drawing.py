@@ -11,7 +11,7 @@ from ltrag_plugins.evaluate.summary import Row
 from ltrag_plugins.report.gates import GatedCell, GateScores
 from ltrag_plugins.report.labels import label_points
 from ltrag_plugins.report.reliability import Reliability
-from ltrag_plugins.report.style import BLUE, INK, ORANGE, QUIET, canvas
+from ltrag_plugins.report.style import BLUE, INK, LARGE, ORANGE, QUIET, canvas
 
 try:
     from matplotlib.axes import Axes
@@ -23,6 +23,7 @@ except ImportError as error:
 UNITS = {
     "calls": "model calls a question",
     "retrievals": "searches a question",
+    "tokens": "tokens a question",
     "ms": "milliseconds a question",
 }
 _LOG_FROM = 20  # times the smallest cost; less fits a linear axis
@@ -30,7 +31,7 @@ _LOG_FROM = 20  # times the smallest cost; less fits a linear axis
 
 def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
     """Mean of a measure, with its interval, against a mean cost."""
-    figure, [axes] = canvas()
+    figure, [axes] = canvas(LARGE)
     points = []
     for row in rows:
         score, x = row.scores[metric], float(row.costs[cost] or 0)
@@ -45,10 +46,10 @@ def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
         axes.set_xscale("log")
         axes.margins(x=0.15)
     else:
-        axes.set_xlim(-0.06 * (max(costs) or 1), 1.2 * (max(costs) or 1))
+        axes.set_xlim(-0.06 * (max(costs) or 1), 1.15 * (max(costs) or 1))
     axes.set_xlabel(UNITS[cost])
     axes.set_ylabel(f"{metric}, mean")
-    _from_zero(axes, max(row.scores[metric].high for row in rows))
+    axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
         figure.legend(loc="outside upper left", ncols=2)
     label_points(axes, points, [row.name for row in rows])
@@ -77,11 +78,18 @@ def rate_figure(cell: GatedCell, metric: str) -> Figure:
     axes.xaxis.set_major_formatter(PercentFormatter(1.0))
     axes.set_xlabel("questions that retrieve")
     axes.set_ylabel(f"{metric}, mean")
-    _from_zero(axes, max([value.high, *(y for _, y in points), *(y for _, y in cell.curve)]))
+    axes.margins(y=0.2)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside upper left", ncols=2)
-    label_points(axes, points, names)
+    label_points(axes, points, names, [*cell.curve, *_between(cell)])
     return figure
+
+
+def _between(cell: GatedCell) -> list[tuple[float, float]]:
+    """Points on the line from never to always."""
+    if cell.never is None or cell.always is None:
+        return []
+    return [(i / 50, cell.never + (cell.always - cell.never) * i / 50) for i in range(51)]
 
 
 def scores_figure(found: GateScores) -> Figure:
@@ -111,7 +119,7 @@ def scores_figure(found: GateScores) -> Figure:
 
 def reliability_figure(found: Reliability) -> Figure:
     """Said and true shares of wrong answers, and how many answers stand behind each."""
-    figure, [above, below] = canvas(2, (2.6, 1))
+    figure, [above, below] = canvas(heights=(2.4, 1))
     above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
     said, wrong = [one.said for one in found.bins], [one.wrong for one in found.bins]
     above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
@@ -119,7 +127,7 @@ def reliability_figure(found: Reliability) -> Figure:
     above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     below.bar(said, [one.count for one in found.bins], 0.05, color=BLUE)
     below.set_ylabel("answers")
-    below.set_xlabel(f"said: {found.what}")
+    below.set_xlabel(found.what)
     below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
     figure.align_ylabels()
@@ -130,10 +138,6 @@ def reliability_figure(found: Reliability) -> Figure:
 def _whiskers(axes: Axes, x: float, value: float, low: float, high: float) -> None:
     spread = [[max(0.0, value - low)], [max(0.0, high - value)]]
     axes.errorbar([x], [value], yerr=spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
-
-
-def _from_zero(axes: Axes, highest: float) -> None:
-    axes.set_ylim(0, 1.12 * highest if highest > 0 else 1)
 
 
 def _shares(scores: Sequence[float], low: float, width: float) -> list[float]:

@@ -72,7 +72,7 @@ def gate_scores(records: Records, metric: str) -> list[GateScores]:
     """The scores of each gate, once; [] without direct answers to split them by."""
     if DIRECT not in records:
         return []
-    first = {parts(name)[1]: name for name in reversed(records) if _decided(records[name])}
+    first = {parts(name)[1]: name for name in reversed([*records]) if _decided(records[name])}
     return [_scores(gate, records[name], records, metric) for gate, name in first.items()][::-1]
 
 

@@ -8,7 +8,7 @@ from ltrag_plugins.report.style import INK, QUIET
 try:
     from matplotlib.axes import Axes
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Annotation
+    from matplotlib.text import Annotation, Text
     from matplotlib.transforms import Bbox
 except ImportError as error:
     raise missing_extra("matplotlib", "report") from error
@@ -23,26 +23,34 @@ _SIDES = (
     (0, 1, "center", "bottom"),
     (0, -1, "center", "top"),
 )
-_DISTANCES = (8, 20, 34, 50, 70)
-_LINE_FROM = 20  # points; a label further off has a line to its point
+_DISTANCES = (8, 18, 30, 44, 60, 80, 105)
+_LINE_FROM = 18  # points; a label further off has a line to its point
 _MARK = 5  # half of a mark's width, points
 _LONGEST = 24
 
 Point = tuple[float, float]
 
 
-def label_points(axes: Axes, points: Sequence[Point], names: Sequence[str]) -> None:
-    """Write each name where there is room, near its point; the axes must be drawn already."""
+def label_points(
+    axes: Axes, points: Sequence[Point], names: Sequence[str], avoid: Sequence[Point] = ()
+) -> None:
+    """Write each name where there is room, near its point.
+
+    Args:
+        axes: with everything else drawn and its limits set.
+        avoid: other points that should stay uncovered.
+    """
     figure = axes.figure.get_figure(root=True)
     if figure is None or not isinstance(figure.canvas, FigureCanvasAgg):
         raise TypeError("labels are placed on a figure of `canvas`")
     figure.draw_without_rendering()
     scale = figure.dpi / 72
-    taken = [_around(axes.transData.transform(point), _MARK * scale) for point in points]
+    taken = [_around(axes, point, _MARK * scale) for point in points]
+    taken += [_around(axes, point, scale) for point in avoid]
     room = axes.get_window_extent()
     for point, name in sorted(zip(points, names, strict=True), key=lambda pair: -pair[0][1]):
         best = _best(axes, point, shortened(name), taken, room)
-        taken.append(best.get_window_extent())
+        taken.append(_box(best))
 
 
 def shortened(name: str) -> str:
@@ -59,7 +67,7 @@ def _best(axes: Axes, point: Point, name: str, taken: Sequence[Bbox], room: Bbox
     for distance in _DISTANCES:
         for side in _SIDES:
             label = _annotation(axes, point, name, distance, side)
-            box = label.get_window_extent()
+            box = _box(label)
             label.remove()
             cost = sum(_shared(box, other) for other in taken) + _area(box) - _shared(box, room)
             found.append((cost, distance, side))
@@ -80,7 +88,7 @@ def _annotation(axes: Axes, point: Point, name: str, distance: float, side: tupl
         ha=ha,
         va=va,
         color=INK,
-        fontsize=9.5,
+        fontsize=9,
         arrowprops=line if distance >= _LINE_FROM else None,
         annotation_clip=False,
     )
@@ -88,8 +96,14 @@ def _annotation(axes: Axes, point: Point, name: str, distance: float, side: tupl
     return label
 
 
-def _around(centre: Sequence[float], half: float) -> Bbox:
-    x, y = centre
+def _box(label: Annotation) -> Bbox:
+    """Where its text is; an annotation's own extent has its line in it."""
+    label.get_window_extent()  # else the text is where it was made, without its offset
+    return Text.get_window_extent(label)
+
+
+def _around(axes: Axes, point: Point, half: float) -> Bbox:
+    x, y = (float(place) for place in axes.transData.transform(point))
     return Bbox.from_extents(x - half, y - half, x + half, y + half)
 
 

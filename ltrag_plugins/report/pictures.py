@@ -17,7 +17,7 @@ from ltrag_plugins.report.words import visible
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COSTS = {"calls": "model calls", "retrievals": "searches", "ms": "time"}
+COSTS = {"calls": "model calls", "retrievals": "searches", "tokens": "tokens", "ms": "time"}
 
 
 def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
@@ -26,7 +26,7 @@ def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
     gates = [_rate(cell, metric) for cell in gated_cells(records, metric)]
     gates += [_scores(found) for found in gate_scores(records, metric)]
     return {
-        "cost": [_cost(summary, metric, name) for name in COSTS],
+        "cost": [_cost(summary, metric, name) for name in COSTS if _known(summary, name)],
         "gates": gates,
         "calibration": [_reliability(found) for found in reliabilities(records, metric)],
         "training": training_pictures(run.path),
@@ -42,6 +42,10 @@ def save_all(found: Iterable[Picture], folder: Path) -> list[Path]:
     return [path for picture in found for path in picture.save(folder)]
 
 
+def _known(summary: Summary, cost: str) -> bool:
+    return all(row.costs[cost] is not None for row in summary.rows)
+
+
 def _cost(summary: Summary, metric: str, cost: str) -> Picture:
     return Picture(
         f"cost-{cost}",
@@ -54,10 +58,10 @@ def _cost(summary: Summary, metric: str, cost: str) -> Picture:
 def _rate(cell: GatedCell, metric: str) -> Picture:
     told = f"The gate retrieves for {cell.rate:.0%} of the questions."
     if cell.curve:
-        told += " The line tries every other threshold on the scores and answers on record."
+        told += " The line: every other threshold, tried on the records."
     return Picture(
         f"rate-{_slug(cell.name)}",
-        f"{visible(cell.name)}: never, gated, always",
+        visible(cell.name),
         told,
         _drawn(drawing.rate_figure, cell, metric),
     )
@@ -76,17 +80,17 @@ def _scores(found: GateScores) -> Picture:
 def _reliability(found: Reliability) -> Picture:
     return Picture(
         f"reliability-{_slug(found.name)}",
-        f"{visible(found.name)}: said and true",
-        f"{found.what[0].upper()}{found.what[1:]}. ECE {found.ece:.3f}, Brier {found.brier:.3f} "
-        f"(0 is best), {found.answers} answers.",
+        f"{visible(found.name)}: said, and true",
+        f"How often were answers wrong, by {found.what}? ECE {found.ece:.3f}, "
+        f"Brier {found.brier:.3f} (0 is best), {found.answers} answers.",
         _drawn(drawing.reliability_figure, found),
     )
 
 
 def _drawn(figure: "Callable[..., Figure]", *parts: Any) -> Callable[[Path], Any]:
     def draw(path: Path) -> None:
-        dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
-        figure(*parts).savefig(path, **dated)
+        undated = {"Date": None} if path.suffix == ".svg" else None
+        figure(*parts).savefig(path, metadata=undated)
 
     return draw
 

@@ -50,11 +50,11 @@ def reliabilities(records: Mapping[str, Sequence[Record]], metric: str) -> list[
     for name in dict.fromkeys(_gates(records).values()) if DIRECT in records else ():
         pairs = zip(records[name], records[DIRECT], strict=True)
         said = [(r.decision["probability"], not right(d, metric)) for r, d in pairs if r.decision]
-        found.append(_of(parts(name)[1] or "gate", "gate: the direct answer fails", said))
+        found.append(_of(parts(name)[1] or "gate", "P(direct answer fails), says the gate", said))
     for name, some in records.items():
         own = [(r.uncertainty, not right(r, metric)) for r in some if r.uncertainty is not None]
         if own and not any(record.decision for record in some):
-            found.append(_of(name, "uncertainty of the answer", own))
+            found.append(_of(name, "uncertainty of the answer, 0 to 100 %", own))
     return found
 
 

@@ -8,6 +8,7 @@ the page into the dark.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from xml.etree import ElementTree
 
 from ltrag_plugins.errors import missing_extra
@@ -34,15 +35,16 @@ _VARIABLES = {
     PAPER: "--paper",
     "#000000": "--ink",
 }
-_SIZE = (5.3, 3.7)  # inches; at 72 points each as wide as a phone, so that text keeps its size
-_STYLE = {
+SMALL, LARGE = (4.4, 3.3), (5.4, 4.7)
+"""Inches; at 72 points each not much wider than a phone, so that text keeps its size there."""
+_STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
-    "font.size": 10.5,
+    "font.size": 10,
     "text.color": INK,
     "text.parse_math": False,  # a name with two dollar signs is no formula
     "axes.edgecolor": QUIET,
     "axes.labelcolor": SOFT,
-    "axes.labelsize": 10.5,
+    "axes.labelsize": 10,
     "axes.titlesize": 11,
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -63,7 +65,7 @@ _STYLE = {
     "savefig.facecolor": PAPER,
     "svg.hashsalt": "ltrag",
 }
-_IN_PAGE = {"svg.fonttype": "none", "savefig.transparent": True}
+_IN_PAGE: dict[Any, Any] = {"svg.fonttype": "none", "savefig.transparent": True}
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _DROPPED = (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style")
 _FONT = re.compile(r"font: ([^;]*?[\d.]+px)[^;]*")
@@ -76,15 +78,17 @@ def styled(*, in_page: bool = False) -> Iterator[None]:
     Args:
         in_page: text as text, and no background.
     """
-    with mpl.rc_context(_STYLE | (_IN_PAGE if in_page else {})):
+    with mpl.rc_context(_STYLE), mpl.rc_context(_IN_PAGE if in_page else None):
         yield
 
 
-def canvas(rows: int = 1, heights: tuple[float, ...] = (1,)) -> tuple[Figure, list[Axes]]:
-    """A figure, and its axes from top to bottom."""
-    figure = Figure(figsize=_SIZE, layout="constrained")
+def canvas(
+    size: tuple[float, float] = SMALL, heights: tuple[float, ...] = (1,)
+) -> tuple[Figure, list[Axes]]:
+    """A figure, and its axes from top to bottom, as many as there are heights."""
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(rows, 1, sharex=True, squeeze=False, height_ratios=heights)
+    grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     return figure, grid.ravel().tolist()
 
 

@@ -67,7 +67,7 @@ byId('search').addEventListener('input', () => {
   waiting = setTimeout(refresh, 120);
 });
 byId('filters').addEventListener('submit', (event) => event.preventDefault());
-byId('filters').addEventListener('change', refresh);
+for (const id of ['method', 'outcome']) byId(id).addEventListener('change', refresh);
 byId('previous').addEventListener('click', () => turn(-1));
 byId('next').addEventListener('click', () => turn(1));
 byId('method').append(new Option('any', ''), ...index.cells.map((cell, i) => new Option(cell, i)));
