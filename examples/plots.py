@@ -1,5 +1,6 @@
-"""The demo's two pictures: where the scores lie, and what retrieval buys."""
+"""The demo's pictures: where the gate's scores lie, what retrieval buys, what certainty buys."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -51,28 +52,68 @@ def score_picture(gate: GECEGate, path: Path) -> None:
 
 def curve_picture(gate: GECEGate, measured: dict[str, dict[str, float]], path: Path) -> None:
     """Accuracy against retrieval rate: the fit's curve, chance, and what was measured."""
-    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     rates, accuracies = zip(*gate.report.curve, strict=True)
     axes.plot(rates, accuracies, color=LOUD, label="gate, calibration questions (cross-validated)")
     axes.plot(
         [0, 1], [accuracies[0], accuracies[-1]], color=QUIET, linestyle="--", label="random choice"
     )
-    for name, row in measured.items():
-        axes.plot(row["retrieval rate"], row["contains"], "o", color=INK)
+    points = {name: (row["retrieval rate"], row["contains"]) for name, row in measured.items()}
+    axes.plot(*zip(*points.values(), strict=True), "o", color=INK)
+    axes.plot([], [], "o", color=INK, label="other questions, measured")
+    top = 1.3 * max(*accuracies, *(y for _, y in points.values()), 0.1)
+    axes.set(xlim=(-0.03, 1.35), ylim=(0, top))
+    for name, y in apart(points, gap=0.06 * top).items():
         axes.annotate(
-            f"{name} {row['contains']:.2f}",
-            (row["retrieval rate"], row["contains"]),
-            xytext={"never": (6, 7), "always": (-6, -14)}.get(name, (6, -12)),
-            ha="left" if name != "always" else "right",
-            textcoords="offset points",
+            f"{name} {points[name][1]:.2f}",
+            points[name],
+            xytext=(points[name][0] + 0.03, y),
+            va="center",
             color=INK,
         )
-    axes.plot([], [], "o", color=INK, label="other questions, measured")
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel("share of questions that retrieve")
     axes.set_ylabel("answers that contain a gold answer")
-    axes.set_ylim(bottom=0)
-    axes.set_title("What retrieval buys", loc="left")
+    axes.set_title("What retrieval and reranking buy", loc="left")
     axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def apart(points: dict[str, tuple[float, float]], gap: float) -> dict[str, float]:
+    """Heights of the labels, none nearer to the one below it than the gap."""
+    heights: dict[str, float] = {}
+    last = -gap
+    for name, (_, y) in sorted(points.items(), key=lambda item: item[1][1]):
+        last = heights[name] = max(y, last + gap)
+    return heights
+
+
+def certainty_picture(
+    known: Sequence[tuple[float, bool]], always: float, path: Path, least: int = 4
+) -> None:
+    """How many answers are right if only the surest are given.
+
+    Args:
+        known: P(wrong) of each answer, and whether it is right.
+        always: share of right answers with retrieval for every question and nothing more.
+        least: answers below which a share says nothing.
+    """
+    right = np.array([ok for _, ok in sorted(known, key=lambda one: one[0])], dtype=float)
+    given = np.arange(1, len(right) + 1)
+    shares = np.cumsum(right) / given
+    figure, axes = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
+    shown = given >= min(least, len(right))
+    axes.plot(given[shown] / len(right), shares[shown], color=LOUD, label="the surest, by P(wrong)")
+    axes.axhline(shares[-1], color=QUIET, linestyle="--", label=f"all answers {shares[-1]:.2f}")
+    axes.axhline(always, color=INK, linestyle=":", label=f"always retrieving {always:.2f}")
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_xlabel(f"share of the {len(right)} answers that is given, the surest first")
+    axes.set_ylabel("right among them")
+    axes.set_title("What it buys to refuse", loc="left")
+    axes.legend(frameon=False, loc="upper right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
