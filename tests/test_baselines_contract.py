@@ -3,8 +3,9 @@
 import pytest
 from contracts.methods import MethodContract
 
-from ltrag_plugins.baselines import BASELINES, method
+from ltrag_plugins.baselines import method
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate import METHODS
 
 
 class TestDirect(MethodContract):
@@ -83,9 +84,17 @@ class TestGateFrequency(MethodContract):
     name = "gate-frequency"
 
 
+class TestDUR(MethodContract):
+    name = "dur"
+
+
+class TestSGIC(MethodContract):
+    name = "sgic"
+
+
 def test_every_method_is_held_to_the_contract():
     held = {cls.name for cls in MethodContract.__subclasses__()}
-    assert held == set(BASELINES)
+    assert held == set(METHODS)
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_names():

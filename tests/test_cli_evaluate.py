@@ -7,7 +7,7 @@ from openai_server import openai_server
 from test_cli_gate import KNOWN, ltrag, write
 from typer.testing import Result
 
-from ltrag_plugins.baselines import BASELINES
+from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
 
 
@@ -117,5 +117,5 @@ def test_a_question_file_is_checked_before_anything_is_asked(files, server, tmp_
 
 def test_methods_lists_every_row():
     result = ltrag("methods", "--json")
-    assert [row["method"] for row in json.loads(result.stdout)] == list(BASELINES)
-    assert all(name in ltrag("methods").stdout for name in BASELINES)
+    assert [row["method"] for row in json.loads(result.stdout)] == list(METHODS)
+    assert all(name in ltrag("methods").stdout for name in METHODS)

@@ -42,14 +42,14 @@ BASELINES: Mapping[str, Method] = {
 """To add a method: one file, one row here, one worked example as a test, one row of the docs."""
 
 
-def method(name: str) -> Method:
+def method(name: str, methods: Mapping[str, Method] = BASELINES) -> Method:
     """The method of that name.
 
     Raises:
         InvalidInput: there is none; names the nearest.
     """
-    if name in BASELINES:
-        return BASELINES[name]
-    near = get_close_matches(name, BASELINES, n=3, cutoff=0.4)
+    if name in methods:
+        return methods[name]
+    near = get_close_matches(name, methods, n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise InvalidInput(f"there is no method {name!r}; {hint}There are {', '.join(BASELINES)}.")
+    raise InvalidInput(f"there is no method {name!r}; {hint}There are {', '.join(methods)}.")

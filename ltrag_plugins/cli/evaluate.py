@@ -36,6 +36,14 @@ def evaluate(
     rate: Annotated[
         float, typer.Option(min=0, max=1, help="For --gate gece: share that may retrieve.")
     ] = 0.2,
+    head: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="HEAD/",
+            help="For the method dur: a head that 'ltrag dur train' wrote. Without it, the "
+            "encoder's own similarity.",
+        ),
+    ] = None,
     model: opt.Model = "embedded",
     adapter: opt.Adapter = None,
     encoder: opt.Encoder = "none",
@@ -82,6 +90,7 @@ def evaluate(
         methods=_names(methods),
         gate=gate,
         rate=rate,
+        head=head,
         model=model,
         encoder=encoder,
         search=search,

@@ -1,23 +1,25 @@
 """What `ltrag evaluate` does. Heavy imports are here, so that `--help` does without them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
-from ltrag_plugins.baselines.table import BASELINES, method
+from ltrag_plugins.baselines.table import method
+from ltrag_plugins.cli.bars import bars
 from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
 from ltrag_plugins.cli.output import working
-from ltrag_plugins.cli.progress import bars
 from ltrag_plugins.data import read_questions
+from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import Cell, Record, Summary, summarize
 from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.methods import DUR, METHODS, DURMethodSettings
 from ltrag_plugins.evaluate.metrics import chosen
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
@@ -46,6 +48,7 @@ def evaluate(
     methods: Sequence[str],
     gate: str,
     rate: float,
+    head: Path | None,
     model: str,
     encoder: str,
     search: str,
@@ -56,7 +59,7 @@ def evaluate(
     trace: bool,
 ) -> Summary:
     """Run the methods; what cannot end well is refused before a model is loaded."""
-    rows = [method(name) for name in methods]
+    rows = [method(name, METHODS) for name in methods]
     chosen(metrics)
     questions = read_questions(asked.questions, require_answers=True)[: asked.limit]
     labelled = _labelled(asked.labelled, rows, gate)
@@ -66,7 +69,12 @@ def evaluate(
     retriever = _retriever(asked.passages, [*questions, *labelled], search, vectors)
     world = World(llm=llm, retriever=retriever, encoder=vectors)
     found_gate = _gate(gate, rate, world, labelled, out)
-    cells = [cell for row in rows for cell in _cells(row, found_gate, gate, seeds)]
+    ranker = _ranker(head, vectors)
+    cells = [
+        replace(cell, settings=DURMethodSettings(ranker)) if cell.method is DUR else cell
+        for row in rows
+        for cell in _cells(row, found_gate, gate, seeds)
+    ]
     with _Bar(len(cells) * len(questions)) as bar:
         records = run_cells(
             questions,
@@ -91,7 +99,7 @@ def listed() -> list[dict[str, str]]:
             "source": row.source,
             "needs": ", ".join(sorted(row.needs)),
         }
-        for row in BASELINES.values()
+        for row in METHODS.values()
     ]
 
 
@@ -162,6 +170,14 @@ def _gate(
     )
     gate.save(folder)
     return gate
+
+
+def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
+    if head is None:
+        return None
+    if encoder is None:
+        raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
+    return DURRanker.load(head, encoder=encoder)
 
 
 def _cells(row: Method, gate: GECEGate | None, spec: str, seeds: int) -> list[Cell]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Self, final
 
-from ltrag_plugins.cli.progress import bars
+from ltrag_plugins.cli.bars import bars
 
 if TYPE_CHECKING:
     from ltrag_plugins.sgic.finetune import FinetuneStep

@@ -3,38 +3,8 @@
 from dataclasses import dataclass
 from typing import Self
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
+from ltrag_plugins.cli.bars import bars
 from ltrag_plugins.flow import Request, Step
-
-
-def bars(label: str, told: str | None = None) -> Progress:
-    """Bars on stderr with counts and times; silent where that is no terminal.
-
-    Args:
-        label: what stands before a bar, in rich's terms.
-        told: what stands behind its count.
-    """
-    console = Console(stderr=True)
-    return Progress(
-        TextColumn(label),
-        BarColumn(),
-        MofNCompleteColumn(),
-        *([] if told is None else [TextColumn(told)]),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        speed_estimate_period=3600,  # one step may take minutes
-        disable=not console.is_terminal,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 ::
 
     metrics    the measures that can be named
+    methods    the methods that can be named: the baselines and this package's own
     answering  questions through one cell, side by side, into records
     running    a whole run; goes on after an interruption
     costs      what each of the flows that run side by side cost
@@ -13,12 +14,14 @@
 """
 
 from ltrag_plugins.evaluate.answering import Cell, Engine, Work, in_process
+from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.metrics import METRICS
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.running import evaluate
 from ltrag_plugins.evaluate.summary import Summary, summarize
 
 __all__ = [
+    "METHODS",
     "METRICS",
     "Cell",
     "Engine",

@@ -6,8 +6,9 @@ import re
 import numpy as np
 import pytest
 
-from ltrag_plugins.baselines import BASELINES, Method
+from ltrag_plugins.baselines import Method
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.cost import CostCounter
@@ -96,7 +97,7 @@ class MethodContract:
 
     @property
     def method(self) -> Method:
-        return BASELINES[self.name]
+        return METHODS[self.name]
 
     def flows(self):
         settings = self.method.settings() if self.settings is None else self.settings
