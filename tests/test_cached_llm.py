@@ -515,3 +515,18 @@ def test_a_file_that_may_only_be_read_says_so():
             os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         os.chmod(folder, 0o755)
+
+
+def test_what_an_answer_took_comes_with_it_out_of_the_file(path):
+    fresh = CachedLLM(ScriptedLLM(str.upper), path).generate(["a", "b"])
+    kept = CachedLLM(ScriptedLLM(str.upper), path).generate(["b"])
+    assert all(generation.seconds > 0 for generation in fresh)
+    assert fresh[0].seconds == fresh[1].seconds  # each its share of the call
+    assert kept[0].seconds == fresh[1].seconds
+    assert kept[0] == ScriptedLLM(str.upper).generate(["b"])[0]  # and does not tell it apart
+
+
+def test_an_answer_that_was_kept_without_its_seconds_is_read_as_it_is():
+    assert decoded(encoded(Generation("a", None, 1, 2))) == Generation("a", None, 1, 2)
+    assert decoded(encoded(Generation("a", None, 1, 2))).seconds is None
+    assert decoded(encoded(Generation("a", None, 1, 2, seconds=0.5))).seconds == 0.5

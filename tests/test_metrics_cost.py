@@ -103,3 +103,13 @@ def test_one_counter_watches_many_threads_and_misses_nothing():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(counter, [step] * 4000))
     assert counter.cost.calls == 8000
+
+
+def test_answers_that_a_cache_kept_cost_what_they_took_when_they_were_computed():
+    request = Ask(("a", "b"))
+    replies = [Generation("x", seconds=2.0), Generation("y", seconds=3.0)]
+    counter = CostCounter()
+    counter(Step("reply", request, replies, seconds=0.001))
+    assert counter.cost.model_seconds == 5.0
+    counter(Step("reply", request, [replies[0], Generation("y")], seconds=0.25))
+    assert counter.cost.model_seconds == 5.25  # one is not known: the time that was waited
