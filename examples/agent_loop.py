@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict
 
 from langchain_core.documents import Document
 from langgraph.graph import END, START, StateGraph
+from prompts import CALIBRATING
 from rich.console import Console
 from rich.status import Status
 
@@ -25,18 +26,13 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.sgic import PromptTemplates, SGICSettings
+from ltrag_plugins.sgic import SGICSettings
 
 DATA = Path(__file__).parent / "data"
+PICKED = (1, 8, 24, 2)
+"""Sure at once, twice; sure after a second look, and wrong; never sure."""
 GAVE_UP = "I looked, and I am not sure."
-# A worked example shows a small model that a few words are wanted; a larger one needs none.
-TEMPLATES = PromptTemplates(
-    layout="{instruction}\n\n"
-    "Document [1]: Emma (novel): Emma is a novel by the English author Jane Austen.\n\n"
-    "Question: who wrote the novel emma\nAnswer: Jane Austen\n\n"
-    "{documents}\n\nQuestion: {question}\n{earlier}Answer:"
-)
-SETTINGS = SGICSettings(rounds=0, document_words=60, answer_tokens=12, templates=TEMPLATES)
+SETTINGS = SGICSettings(rounds=0, document_words=100, answer_tokens=12, templates=CALIBRATING)
 
 
 class State(TypedDict, total=False):
@@ -96,18 +92,21 @@ def told(step: str, state: State) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", type=int, default=4, help="at most 120")
+    parser.add_argument(
+        "--questions", type=int, help="the first so many of 120, in place of four that differ"
+    )
     parser.add_argument("--turns", type=int, default=3, help="most turns for a question")
     parser.add_argument(
-        "--sure-below", type=float, default=0.7, help="uncertainty, 0-1, below which to stop"
+        "--sure-below", type=float, default=0.8, help="uncertainty, 0-1, below which to stop"
     )
     options, console = parser.parse_args(), Console()
 
     console.print("Loading SmolLM2-135M-Instruct (converted once, half a minute) ...")
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
-    questions = read_questions(DATA / "nq_questions.jsonl")[: options.questions]
+    every = read_questions(DATA / "nq_questions.jsonl")
+    questions = every[: options.questions] if options.questions else [every[i] for i in PICKED]
     graph = agent(
-        embedded(chat=False, remember_tokens=8192),
+        embedded(dtype="fast", chat=False, remember_tokens=8192),
         PassageRetriever(retriever=BM25Retriever(pool)),
         sure_below=options.sure_below,
         most_turns=options.turns,

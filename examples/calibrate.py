@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llama_index.core.query_engine import RetrieverQueryEngine
+from prompts import CALIBRATING
 from rich.console import Console
 from rich.progress import Progress, track
 from rich.table import Table
@@ -28,20 +29,13 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.sgic import Calibration, PromptTemplates, SGICSettings, fit
+from ltrag_plugins.sgic import Calibration, SGICSettings, fit
 from ltrag_plugins.types import Question
 
 DATA = Path(__file__).parent / "data"
 K = 2
 """Documents to answer from."""
-# A worked example shows a small model that a few words are wanted; a larger one needs none.
-TEMPLATES = PromptTemplates(
-    layout="{instruction}\n\n"
-    "Document [1]: Emma (novel): Emma is a novel by the English author Jane Austen.\n\n"
-    "Question: who wrote the novel emma\nAnswer: Jane Austen\n\n"
-    "{documents}\n\nQuestion: {question}\n{earlier}Answer:"
-)
-SETTINGS = SGICSettings(rounds=1, document_words=60, answer_tokens=12, templates=TEMPLATES)
+SETTINGS = SGICSettings(rounds=1, document_words=100, answer_tokens=12, templates=CALIBRATING)
 
 
 def main() -> None:
@@ -50,7 +44,7 @@ def main() -> None:
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
     labelled = read_questions(DATA / "nq_calibration.jsonl")[: options.fit]
     asked = read_questions(DATA / "nq_questions.jsonl")[: options.questions]
-    llm, bm25 = embedded(chat=False, remember_tokens=8192), BM25Retriever(pool)
+    llm, bm25 = embedded(dtype="fast", chat=False, remember_tokens=8192), BM25Retriever(pool)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.out or Path(scratch)

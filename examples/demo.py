@@ -15,8 +15,6 @@ from pathlib import Path
 
 from demo_report import Measured, measured, pictures, summary, table
 from demo_systems import (
-    CALIBRATING,
-    DIRECT,
     FOUND,
     MAX_TOKENS,
     Meter,
@@ -25,6 +23,7 @@ from demo_systems import (
     langchain_systems,
     llama_index_systems,
 )
+from prompts import CALIBRATING, DIRECT
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -76,7 +75,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     console.print("Loading SmolLM2-135M-Instruct and MiniLM (converted once, half a minute) ...")
     data = read(options)
-    models = loaded(data, options.out)
+    models = loaded(data, options)
 
     gate = fitted_gate(data, models, options.rate, options.out, console)
     ranker = trained_ranker(data, models, console)
@@ -101,9 +100,9 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", type=int, default=80, help="questions for the gate, 20 or more")
+    parser.add_argument("--fit", type=int, default=120, help="questions for the gate, 20 or more")
     parser.add_argument("--train", type=int, default=30, help="questions for the reranker")
-    parser.add_argument("--calibrate", type=int, default=40, help="questions for the calibrator")
+    parser.add_argument("--calibrate", type=int, default=50, help="questions for the calibrator")
     parser.add_argument("--questions", type=int, default=50, help="others to answer, at most 120")
     parser.add_argument("--rate", type=float, default=0.7, help="share that may retrieve")
     parser.add_argument("--documents", type=int, default=1, help="passages the calibrator reads")
@@ -112,6 +111,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--refuse-above", type=float, default=0.8, help="P(wrong) above which to refuse"
     )
+    parser.add_argument("--dtype", default="fast", help="of the weights: fast, float32, ...")
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     options = parser.parse_args()
     if options.fit + options.train + options.calibrate > 200:
@@ -129,11 +129,10 @@ def read(options: argparse.Namespace) -> Data:
     return Data(pool, gate, head, calibrator, others[: options.questions])
 
 
-def loaded(data: Data, out: Path) -> Models:
-    llm = CachedLLM(
-        embedded(dtype="fast", remember_tokens=8192, chat=False), out / "answers.sqlite"
-    )
-    encoder = CachedEncoder(embedded_encoder(), out / "vectors.sqlite")
+def loaded(data: Data, options: argparse.Namespace) -> Models:
+    model = embedded(dtype=options.dtype, remember_tokens=8192, chat=False)
+    llm = CachedLLM(model, options.out / "answers.sqlite")
+    encoder = CachedEncoder(embedded_encoder(), options.out / "vectors.sqlite")
     return Models(llm, encoder, Meter(llm, BM25Retriever(data.pool)))
 
 
@@ -159,8 +158,8 @@ def fitted_gate(data: Data, models: Models, rate: float, out: Path, console: Con
         )
     (out / "gate.txt").write_text(f"{gate.report}\n")
     console.print(
-        f"tells questions that the model gets wrong from others with an AUROC of "
-        f"{gate.report.auroc.value:.2f}; retrieves for {gate.report.retrieval_rate.value:.0%}"
+        f"retrieves for {gate.report.retrieval_rate.value:.0%} of them; AUROC for direct answers "
+        f"that fail: {gate.report.auroc.value:.2f}"
     )
     return gate
 

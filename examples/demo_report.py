@@ -9,15 +9,14 @@ from demo_systems import ALWAYS, CALIBRATED, Meter, Reply, System
 from plots import certainty_picture, curve_picture, score_picture
 from rich.table import Table
 
-from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.metrics.answer import contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc
 from ltrag_plugins.types import Question
 
 CAPTION = (
-    "ms: the first framework asks the model; in the second most answers come from the cache, and "
-    "count as what they took when they were computed"
+    "Both frameworks send the same prompts. What was asked before is read from the answer cache, "
+    "and counts with the tokens and the time that it took then."
 )
 
 
@@ -74,36 +73,51 @@ def table(framework: str, run: dict[str, Measured]) -> Table:
     return shown
 
 
+Known = Sequence[tuple[float, bool]]
+"""P(wrong) of each answer, and whether it is right."""
+
+
+def known(replies: Sequence[Reply], questions: Sequence[Question]) -> Known:
+    return [
+        (reply.p_wrong, contains(reply.text, question.answers) > 0)
+        for reply, question in zip(replies, questions, strict=True)
+        if reply.p_wrong is not None
+    ]
+
+
 def summary(run: dict[str, Measured], questions: Sequence[Question], limit: float) -> str:
     """What knowing how sure an answer is is good for."""
     replies = run[CALIBRATED].replies
-    right = [contains(r.text, q.answers) > 0 for r, q in zip(replies, questions, strict=True)]
-    known = [(r.p_wrong, ok) for r, ok in zip(replies, right, strict=True) if r.p_wrong is not None]
-    if len(known) < 2:
+    answers = known(replies, questions)
+    if len(answers) < 2:
         return (
-            f"P(wrong) is known of {len(known)} answers only: the calibrator was fitted on too few "
-            "right or wrong ones."
+            f"P(wrong) is known of {len(answers)} answers only: the calibrator was fitted on too "
+            "few right or wrong ones."
         )
-    ordered = sorted(known, key=lambda one: one[0])
+    pairs = [(r, q) for r, q in zip(replies, questions, strict=True) if r.score is not None]
+    read = known([reply for reply, _ in pairs], [question for _, question in pairs])
+    ordered = sorted(answers, key=lambda one: one[0])
     half = len(ordered) // 2
     kept = [ok for p, ok in ordered if p <= limit]
     return "\n".join(
         [
-            f"How sure it is, of {len(known)} answers with P(wrong):",
-            f"  AUROC of P(wrong) for answers that are wrong: {ranking(known)}",
+            f"How sure it is, of {len(answers)} answers with P(wrong), from the gate or the "
+            "calibrator:",
+            f"  AUROC of P(wrong) for answers that are wrong: {ranking(answers)}",
+            f"  the same for the {len(read)} that the calibrator gave: {ranking(read)}",
             f"  right in the surer half: {share([ok for _, ok in ordered[:half]])}; "
             f"in the other: {share([ok for _, ok in ordered[half:]])}",
-            f"  refusing above {limit:g}: {len(known) - len(kept)} refused; "
+            f"  refusing above {limit:g}: {len(answers) - len(kept)} refused; "
             f"right among the others: {share(kept)}",
         ]
     )
 
 
-def ranking(known: Sequence[tuple[float, bool]]) -> str:
-    try:
-        return f"{auroc([p for p, _ in known], [not ok for _, ok in known]):.2f} (0.5 is chance)"
-    except CalibrationError:
-        return "none, as the answers are all right or all wrong"
+def ranking(answers: Known) -> str:
+    kinds = {ok for _, ok in answers}
+    if len(kinds) < 2:
+        return "none, as they are all right or all wrong"
+    return f"{auroc([p for p, _ in answers], [not ok for _, ok in answers]):.2f} (0.5 is chance)"
 
 
 def share(right: Sequence[bool]) -> str:
@@ -117,9 +131,6 @@ def pictures(
     paths = [out / name for name in ("gate_scores.png", "accuracy_by_rate.png", "certainty.png")]
     score_picture(gate, paths[0])
     curve_picture(gate, {name: one.figures for name, one in run.items()}, paths[1])
-    replies = run[CALIBRATED].replies
-    right = [contains(r.text, q.answers) > 0 for r, q in zip(replies, questions, strict=True)]
-    known = [(r.p_wrong, ok) for r, ok in zip(replies, right, strict=True) if r.p_wrong is not None]
-    if known:
-        certainty_picture(known, run[ALWAYS].figures["contains"], paths[2])
+    if answers := known(run[CALIBRATED].replies, questions):
+        certainty_picture(answers, run[ALWAYS].figures["contains"], paths[2])
     return [path for path in paths if path.exists()]

@@ -16,6 +16,7 @@ from llama_index.core import PromptTemplate as LlamaIndexPrompt
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
+from prompts import DIRECT, READING
 
 from ltrag_plugins import langchain as lc
 from ltrag_plugins import llama_index as li
@@ -24,7 +25,7 @@ from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.metrics.cost import Cost
 from ltrag_plugins.retrieval.base import Retriever
-from ltrag_plugins.sgic import Calibration, PromptTemplates
+from ltrag_plugins.sgic import Calibration
 from ltrag_plugins.types import Generation, Passage
 
 NEVER, ALWAYS, GATED = "never", "always", "+ gate"
@@ -32,43 +33,6 @@ RERANKED, CALIBRATED = "+ gate + rerank", "+ gate + rerank + calibrate"
 FOUND = 10
 """Passages that BM25 finds for the reranker."""
 MAX_TOKENS = 12
-# A small model answers best as a completion of worked examples; a larger one needs none of this.
-EXAMPLES = (
-    (
-        "Emma (novel)",
-        "Emma is a novel by the English author Jane Austen. It was published in December 1815.",
-        "who wrote the novel emma",
-        "Jane Austen",
-    ),
-    (
-        "Eiffel Tower",
-        "The Eiffel Tower is a tower on the Champ de Mars in Paris. "
-        "It was built from 1887 to 1889.",
-        "when was the eiffel tower finished",
-        "1889",
-    ),
-)
-DIRECT = (
-    "Answer the question in a few words, without explanation.\n"
-    + "".join(f"Question: {asked}\nAnswer: {answer}\n" for _, _, asked, answer in EXAMPLES)
-    + "Question: {question}\nAnswer:"
-)
-READING = (
-    "".join(
-        f"title: {title}\n\n{text}\n\nQuestion: {asked}\nAnswer: {answer}\n\n"
-        for title, text, asked, answer in EXAMPLES
-    )
-    + "{context}\n\nQuestion: {question}\nAnswer:"
-)
-CALIBRATING = PromptTemplates(
-    layout="{instruction}\n\n"
-    + "".join(
-        f"Document [1]: {title}: {text}\n\nQuestion: {asked}\nAnswer: {answer}\n\n"
-        for title, text, asked, answer in EXAMPLES
-    )
-    + "{documents}\n\nQuestion: {question}\n{earlier}Answer:",
-    bare=DIRECT,
-)
 
 
 @dataclass(frozen=True)
@@ -238,11 +202,7 @@ def llama_index_systems(parts: Parts) -> dict[str, System]:
 
 def synthesizer(llm: li.LtragLLM) -> Any:
     template = READING.replace("{context}", "{context_str}").replace("{question}", "{query_str}")
-    return get_response_synthesizer(
-        llm=llm,
-        text_qa_template=LlamaIndexPrompt(template),
-        response_mode="simple_summarize",
-    )
+    return get_response_synthesizer(llm=llm, text_qa_template=LlamaIndexPrompt(template))
 
 
 def queried(engine: BaseQueryEngine) -> System:

@@ -61,32 +61,33 @@ def curve_picture(gate: GECEGate, measured: dict[str, dict[str, float]], path: P
     points = {name: (row["retrieval rate"], row["contains"]) for name, row in measured.items()}
     axes.plot(*zip(*points.values(), strict=True), "o", color=INK)
     axes.plot([], [], "o", color=INK, label="other questions, measured")
-    top = 1.3 * max(*accuracies, *(y for _, y in points.values()), 0.1)
-    axes.set(xlim=(-0.03, 1.35), ylim=(0, top))
+    top = 1.25 * max(*accuracies, *(y for _, y in points.values()), 0.1)
+    axes.set(xlim=(-0.03, 1.4), ylim=(0, top))
     for name, y in apart(points, gap=0.06 * top).items():
         axes.annotate(
             f"{name} {points[name][1]:.2f}",
             points[name],
-            xytext=(points[name][0] + 0.03, y),
+            xytext=(points[name][0] + 0.06, y),
             va="center",
             color=INK,
+            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8},
         )
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel("share of questions that retrieve")
     axes.set_ylabel("answers that contain a gold answer")
-    axes.set_title("What retrieval and reranking buy", loc="left")
-    axes.legend(frameon=False, loc="upper left")
+    axes.set_title("What each component buys", loc="left")
+    axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
 def apart(points: dict[str, tuple[float, float]], gap: float) -> dict[str, float]:
-    """Heights of the labels, none nearer to the one below it than the gap."""
+    """Heights of the labels, none nearer than the gap to one beside it."""
     heights: dict[str, float] = {}
-    last = -gap
-    for name, (_, y) in sorted(points.items(), key=lambda item: item[1][1]):
-        last = heights[name] = max(y, last + gap)
+    for name, (x, y) in sorted(points.items(), key=lambda item: item[1][1]):
+        beside = [heights[other] for other in heights if abs(points[other][0] - x) < 0.6]
+        heights[name] = max([y, *(height + gap for height in beside)])
     return heights
 
 
@@ -108,7 +109,7 @@ def certainty_picture(
     axes.plot(given[shown] / len(right), shares[shown], color=LOUD, label="the surest, by P(wrong)")
     axes.axhline(shares[-1], color=QUIET, linestyle="--", label=f"all answers {shares[-1]:.2f}")
     axes.axhline(always, color=INK, linestyle=":", label=f"always retrieving {always:.2f}")
-    axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+    axes.set(xlim=(0, 1.02), ylim=(0, min(1.02, 1.5 * max(*shares[shown], always, 0.1))))
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_xlabel(f"share of the {len(right)} answers that is given, the surest first")
     axes.set_ylabel("right among them")

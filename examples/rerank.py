@@ -62,9 +62,7 @@ def train(
 def llama_index_engine(bm25: BM25Retriever, llm: LLM, reranker: li.DURReranker) -> BaseQueryEngine:
     template = READING.replace("{context}", "{context_str}").replace("{question}", "{query_str}")
     synthesizer = get_response_synthesizer(
-        llm=li.LtragLLM(llm, num_output=MAX_TOKENS),
-        text_qa_template=LlamaIndexPrompt(template),
-        response_mode="simple_summarize",
+        llm=li.LtragLLM(llm, num_output=MAX_TOKENS), text_qa_template=LlamaIndexPrompt(template)
     )
     return RetrieverQueryEngine(
         li.PassageRetriever(bm25, k=FOUND), synthesizer, node_postprocessors=[reranker]

@@ -1,0 +1,61 @@
+"""The examples run to their ends, small, as a reader would start them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def ran(name: str, *arguments: str | Path) -> str:
+    """What an example printed."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_demo_shows_what_each_component_adds_in_both_frameworks(tmp_path):
+    # the model must know at least two of the gate's questions: it knows one in thirty
+    sizes = ["--fit", 46, "--train", 2, "--calibrate", 2, "--questions", 1, "--rounds", 1]
+    printed = ran("demo.py", *map(str, sizes), "--dtype", "float32", "--out", tmp_path)
+    assert "LangChain, means of a question" in printed
+    assert "LlamaIndex, means of a question" in printed
+    found = json.loads((tmp_path / "figures.json").read_text())
+    names = ["never", "always", "+ gate", "+ gate + rerank", "+ gate + rerank + calibrate"]
+    assert list(found["LangChain"]) == list(found["LlamaIndex"]) == names
+    for name in names:
+        one, other = (dict(found[framework][name]) for framework in ("LangChain", "LlamaIndex"))
+        assert one.pop("ms") > 0
+        assert other.pop("ms") > 0
+        assert one == other, f"the frameworks asked other things for {name!r}"
+    assert found["LangChain"]["always"]["model calls"] == 1
+    assert (tmp_path / "accuracy_by_rate.png").exists()
+    assert (tmp_path / "calibration" / "sgic.json").exists()
+
+
+def test_calibrate_fits_keeps_and_answers_in_both_frameworks(tmp_path):
+    printed = ran("calibrate.py", "--fit", "2", "--questions", "1", "--out", tmp_path)
+    assert "how many dominoes" in printed
+    assert "below 55 passes" in " ".join(printed.replace("│", " ").split())
+    assert "round 1:" in printed
+    assert (tmp_path / "sgic.json").exists()
+
+
+def test_the_agent_gives_up_after_a_bounded_number_of_turns():
+    printed = ran("agent_loop.py", "--questions", "1", "--turns", "2", "--sure-below", "0")
+    assert "turn 2: reads 2 passages" in printed
+    assert "turn 3" not in printed
+    assert "gives up: I looked, and I am not sure." in printed
+
+
+def test_the_agent_stops_as_soon_as_it_is_sure():
+    printed = ran("agent_loop.py", "--questions", "1", "--sure-below", "1.01")
+    assert "turn 2" not in printed
+    assert "gives up" not in printed
