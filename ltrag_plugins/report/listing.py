@@ -13,8 +13,7 @@ A prompt repeats the passages it shows; in a trace it is a list of texts and num
 """
 
 import json
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -169,11 +168,22 @@ class _Traces:
 
     def _cut(self, prompt: str) -> str | list[str | int]:
         """The prompt with the passages of this question as numbers."""
-        texts = sorted((text for text in self._near if text in prompt), key=len, reverse=True)
-        if not texts:
-            return prompt
-        pieces = re.split(f"({'|'.join(map(re.escape, texts))})", prompt)
-        return [self._near.get(piece, piece) for piece in pieces if piece]
+        pieces: list[str | int] = [prompt]
+        for text in sorted(self._near, key=len, reverse=True):
+            pieces = [part for piece in pieces for part in _parted(piece, text, self._near[text])]
+        return prompt if pieces == [prompt] else pieces
+
+
+def _parted(piece: str | int, text: str, number: int) -> Iterator[str | int]:
+    """The piece with the number wherever the text stood."""
+    if isinstance(piece, int):
+        yield piece
+        return
+    for place, between in enumerate(piece.split(text)):
+        if place:
+            yield number
+        if between:
+            yield between
 
 
 def _is_fetch(one: Any) -> bool:

@@ -76,14 +76,23 @@ def write_report(
     drawn = pictures(found, summary)
     content = html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
-        new = page.with_name(page.name + ".new")
-        new.write_bytes(content)
-        new.replace(page)
+        _write(page, content)
     saved: list[Path] = []
     if pictures_to is not None:
         with writing(Path(pictures_to)):
             saved = save_all((one for part in drawn.values() for one in part), Path(pictures_to))
     return Written(page, len(content), tuple(saved), found)
+
+
+def _write(page: Path, content: bytes) -> None:
+    """The whole page or none of it."""
+    new = page.with_name(page.name + ".new")
+    try:
+        new.write_bytes(content)
+        new.replace(page)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:

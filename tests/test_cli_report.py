@@ -1,0 +1,112 @@
+"""`ltrag report`, on a run that `ltrag evaluate` wrote with a real HTTP server."""
+
+import json
+
+import pytest
+from openai_server import openai_server
+from report_parts import Parsed, cells, run_folder
+from test_cli_gate import KNOWN, ltrag, write
+from test_imports import python
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    lines = [
+        {"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]}
+        for i in range(40)
+    ]
+    pool = [{"text": f"book {i} was written by Author {i}"} for i in range(40)]
+    for name, rows in (("first", lines[:10]), ("others", lines[10:]), ("pool", pool)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    out = folder / "run"
+    with openai_server(write) as (url, _):
+        result = ltrag(
+            "evaluate", folder / "first.jsonl", "--out", out, "--model", f"openai:scripted@{url}",
+            "--passages", folder / "pool.jsonl", "--labelled", folder / "others.jsonl",
+            "--gate", "gece", "--rate", 0.5, "--metrics", "em,f1", "--trace",
+            env={"OPENAI_API_KEY": "not-a-secret"},
+        )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_it_prints_where_the_page_is_and_nothing_else(run):
+    result = ltrag("report", run)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == f"{run / 'report.html'}\n"
+    rows = Parsed(run / "report.html").rows("results")
+    assert list(rows) == ["direct", "single", "single+gece"]
+    assert float(rows["direct"][0]) == sum(f"who wrote book {i}?" in KNOWN for i in range(10)) / 10
+
+
+def test_the_gates_decisions_and_steps_are_in_the_page(run, tmp_path):
+    ltrag("report", run, "--out", tmp_path / "page.html")
+    page = Parsed(tmp_path / "page.html")
+    for place, question in enumerate(page.data("index")["questions"]):
+        gated = question["r"]["2"]
+        known = question["q"] in KNOWN
+        assert gated["d"]["on"] == (not known)
+        steps = page.data(f"traces-{question['t']}")[str(place)]["2"]
+        assert [next(iter(step)) for step in steps] == ["asked"] + ["fetched", "asked"] * (
+            not known
+        )
+
+
+def test_pictures_are_written_where_they_are_wanted(run, tmp_path):
+    result = ltrag("report", run, "--out", tmp_path / "a.html", "--pictures", tmp_path / "p")
+    assert result.exit_code == 0, result.output
+    found = {path.name for path in (tmp_path / "p").iterdir()}
+    assert {"cost-calls.png", "rate-single-2b-gece.svg", "scores-gece.png"} <= found
+    assert f"{len(found)} pictures are in" in result.stderr
+
+
+def test_the_row_that_gains_are_over_can_be_chosen(run, tmp_path):
+    ltrag("report", run, "--out", tmp_path / "a.html", "--compare", "single")
+    assert "em over single" in Parsed(tmp_path / "a.html").words()
+
+
+def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path):
+    result = ltrag("report", run_folder(tmp_path / "run", cells() | {"ircot": []}))
+    assert result.exit_code == 0
+    assert "the run is not finished: ircot" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--compare", "nobody"], "no row 'nobody'"),
+        (["--out", "{}/nowhere/page.html"], "there is no folder"),
+        (["--out", "{}"], "it is a folder"),
+        (["--pictures", "{}/file/p"], "is a file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(run, tmp_path, more, said):
+    (tmp_path / "file").write_text("")
+    result = ltrag("report", run, *(part.format(tmp_path) for part in more))
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_folder_without_a_run_is_one_line(tmp_path):
+    result = ltrag("report", tmp_path)
+    assert result.exit_code == 1
+    assert "there is no run.json" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_without_a_package_it_names_the_command_that_installs_it(package):
+    told = python(
+        """
+        from ltrag_plugins.errors import MissingExtra
+        try:
+            from ltrag_plugins.report import write_report
+        except MissingExtra as error:
+            print(error)
+        """,
+        without=(package,),
+    )
+    assert f"{package!r}" in told
+    assert "pip install 'ltrag-plugins[report]'" in told

@@ -1,0 +1,306 @@
+"""The page of a run: its figures, what strangers' text does to it, and what is missing."""
+
+import hashlib
+import json
+import re
+from base64 import b64encode
+from itertools import combinations
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from matplotlib.text import Text
+from report_parts import (
+    HOSTILE,
+    KNOWN,
+    PASSAGE,
+    SCORES,
+    Parsed,
+    cells,
+    decision,
+    record,
+    run_folder,
+)
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import roc_auc_score
+from test_dur_pictures import HISTORY
+
+from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
+from ltrag_plugins.evaluate import summarize
+from ltrag_plugins.report import write_report
+from ltrag_plugins.report.gates import gate_scores, gated_cells, sweep
+from ltrag_plugins.report.labels import label_points
+from ltrag_plugins.report.listing import listing
+from ltrag_plugins.report.reading import read
+from ltrag_plugins.report.reliability import reliabilities
+from ltrag_plugins.report.style import canvas, styled
+from ltrag_plugins.report.words import script_json, visible
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Parsed:
+    return Parsed(write_report(run_folder(tmp_path_factory.mktemp("run"))).page)
+
+
+class TestGates:
+    def test_the_curve_is_that_of_every_threshold_tried_alone(self):
+        found = cells()
+        single, direct = ([r.scores["em"] for r in found[name]] for name in ("single", "direct"))
+        both = list(zip(single, direct, strict=True))
+        tried = set()
+        for threshold in (*SCORES, 2.0):
+            retrieve = [score >= threshold for score in SCORES]
+            answers = [b[0] if r else b[1] for b, r in zip(both, retrieve, strict=True)]
+            tried.add((sum(retrieve) / 10, round(sum(answers) / 10, 9)))
+        curve = sweep(found["single+gece"], found["single"], found["direct"], "em")
+        assert {(rate, round(accuracy, 9)) for rate, accuracy in curve} == tried
+        assert len(curve) == len(tried)
+        assert [rate for rate, _ in curve] == sorted(rate for rate, _ in curve)
+
+    def test_a_question_without_a_decision_is_no_point_of_the_curve(self):
+        found = cells()
+        found["single+gece"][3] = record(3, False, error="ModelFailed: late")
+        curve = sweep(found["single+gece"], found["single"], found["direct"], "em")
+        without = [i for i in range(10) if i != 3]
+        assert curve[0] == (0.0, pytest.approx(np.mean([KNOWN[i] for i in without])))
+        assert curve[-1][0] == 1.0
+
+    def test_without_direct_answers_there_is_a_point_and_no_curve(self):
+        found = cells()
+        [cell] = gated_cells({name: found[name] for name in ("single", "single+gece")}, "em")
+        assert (cell.rate, cell.never, cell.curve) == (0.6, None, ())
+        assert cell.always == pytest.approx(np.mean([r.scores["em"] for r in found["single"]]))
+
+    def test_a_gate_with_a_seed_is_held_against_its_method_of_that_seed(self):
+        found = cells()
+        seeded = {"direct": found["direct"], "x@1": found["single"], "x+g@1": found["single+gece"]}
+        [cell] = gated_cells(seeded, "em")
+        assert cell.curve[-1][1] == pytest.approx(cell.always)
+
+    def test_the_scores_are_split_by_the_direct_answer(self):
+        [found] = gate_scores(cells(), "em")
+        assert found.right == tuple(s for s, known in zip(SCORES, KNOWN, strict=True) if known)
+        assert found.auroc == pytest.approx(roc_auc_score([not k for k in KNOWN], SCORES))
+        assert 0.4 < found.threshold < 0.55
+
+    def test_a_reliability_has_the_bins_of_scikit_learn(self):
+        rng = np.random.default_rng(0)
+        said = rng.random(300)
+        wrong = rng.random(300) < said**2
+        rows = [record(i, not wrong[i], uncertainty=said[i]) for i in range(300)]
+        [found] = reliabilities({"k-samples": rows}, "em")
+        true, mean = calibration_curve(wrong, said, n_bins=10)
+        assert [one.wrong for one in found.bins] == pytest.approx(true)
+        assert [one.said for one in found.bins] == pytest.approx(mean)
+
+
+class TestThePage:
+    def test_its_table_is_the_summary(self, page):
+        rows, summary = page.rows("results"), summarize(cells())
+        assert list(rows) == ["direct", "single", "single+gece"]
+        for name, values in rows.items():
+            row = summary[name]
+            assert float(values[0]) == row.scores["em"].value
+            assert values[2] == ("" if name == "direct" else str(row.gains["em"].value))
+            assert [float(v) for v in values[3:5]] == [row.easy["em"], row.hard["em"]]
+            assert int(values[-1]) == row.failed
+
+    def test_every_column_can_be_sorted_by_a_button_that_says_so(self, page):
+        headings = [e for e in page.named("th") if e.get("scope") == "col"]
+        assert {heading.get("aria-sort") for heading in headings} == {"none"}
+        assert all(re.fullmatch(".*button", child.tag) for heading in headings for child in heading)
+
+    def test_it_runs_one_script_by_its_hash_and_loads_nothing(self, page):
+        scripts = page.named("script")
+        [program] = [e for e in scripts if e.get("type") != "application/json"]
+        [style] = page.named("style")
+        [policy] = [e.get("content") for e in page.named("meta") if e.get("http-equiv")]
+        for element, rule in ((program, "script-src"), (style, "style-src-elem")):
+            digest = b64encode(hashlib.sha256(element.text.encode()).digest()).decode()
+            assert f"{rule} 'sha256-{digest}'" in policy
+        assert policy.startswith("default-src 'none'")
+        for element in page.elements:
+            for name, value in element.attrib.items():
+                assert not name.lower().startswith("on")
+                if name in ("src", "href") or name.endswith("}href"):
+                    assert value.startswith("#") or value == "data:,"
+        assert "@import" not in style.text
+        assert "url(" not in style.text
+
+    def test_no_id_comes_twice_and_what_the_pictures_name_is_there(self, page):
+        ids = [e.get("id") for e in page.elements if e.get("id")]
+        assert len(ids) == len(set(ids))
+        values = [value for e in page.elements for value in e.attrib.values()]
+        named = {name for value in values for name in re.findall(r"url\(#([^)]+)\)", value)}
+        items = [item for e in page.elements for item in e.attrib.items()]
+        links = {v[1:] for k, v in items if k.endswith("href") and v.startswith("#")}
+        assert named
+        assert named | links <= set(ids)
+
+    def test_it_has_every_answer_and_every_step_as_it_was(self, page):
+        index, passages = page.data("index"), page.data("passages")
+        assert index["cells"] == ["direct", "single", "single+gece"]
+        for place, question in enumerate(index["questions"]):
+            for cell, (name, records) in enumerate(cells().items()):
+                assert question["r"][str(cell)]["p"] == records[place].prediction, name
+        traced = page.data(f"traces-{index['questions'][2]['t']}")["2"]["1"]
+        [searched, asked] = cells()["single"][2].trace
+        assert passages[traced[0]["fetched"][0]["passages"][0]][2] == PASSAGE
+        parts = traced[1]["asked"][0]["prompt"]
+        prompt = "".join(passages[part][2] if isinstance(part, int) else part for part in parts)
+        assert prompt == asked["asked"][0]["prompt"]
+        assert sum(PASSAGE in json.dumps(step) for step in traced) == 0
+        assert searched["fetched"][0]["query"] == traced[0]["fetched"][0]["query"]
+
+    def test_a_strangers_text_makes_no_element_and_turns_no_reading_order(self, page):
+        assert "pwned" in page.text
+        assert not [e for e in page.named("img") if e.get("src") == "x"]
+        assert all("pwned" not in (e.text or "") for e in page.named("script") if not e.get("type"))
+        assert "\u202e" not in page.words()
+        assert "[U+202E]" in page.words()  # in the model's name
+
+    def test_the_failure_is_told(self, page):
+        failed = page.data("index")["questions"][9]["r"]["1"]
+        assert failed["e"] == f"ModelFailed: {HOSTILE}"
+
+
+@given(st.dictionaries(st.text(), st.lists(st.text() | st.none() | st.integers())))
+def test_json_in_a_script_is_the_same_value_and_cannot_end_the_script(value):
+    text = script_json(value)
+    assert json.loads(text) == value
+    assert not set("<>&\u2028\u2029") & set(text)
+
+
+def test_what_cannot_be_seen_is_shown_by_its_number():
+    assert visible("a\u202eb\x00c\u2066 é 漢") == "a[U+202E]b[U+0000]c[U+2066] é 漢"
+
+
+class TestPictures:
+    def test_each_is_a_png_and_an_svg(self, tmp_path):
+        written = write_report(run_folder(tmp_path / "run"), pictures_to=tmp_path / "p")
+        names = {path.stem for path in written.pictures}
+        assert {"cost-calls", "cost-ms", "scores-gece", "rate-single-2b-gece"} <= names
+        for path in written.pictures:
+            if path.suffix == ".png":
+                assert imread(path).std() > 0.01
+            else:
+                assert ElementTree.parse(path).getroot().tag.endswith("svg")
+        assert len(written.pictures) == 2 * len(names)
+
+    def test_a_name_is_drawn_as_it_is_written(self, tmp_path):
+        name = "single+$x_1$<b>&"
+        found = cells()
+        found[name] = found.pop("single+gece")
+        page = Parsed(write_report(run_folder(tmp_path, found)).page)
+        assert sum(name in (e.text or "") for e in page.elements if e.tag.endswith("}text")) >= 2
+
+    def test_names_beside_points_do_not_cover_each_other(self):
+        with styled():
+            figure, [axes] = canvas()
+            points = [(x / 10, 0.5 + x / 400) for x in range(8)]
+            axes.plot(*zip(*points, strict=True), "o")
+            axes.set(xlim=(-1, 2), ylim=(0, 1))
+            label_points(axes, points, [f"method {i}" for i in range(8)])
+            figure.draw_without_rendering()
+        boxes = [Text.get_window_extent(label) for label in axes.texts]
+        assert len(boxes) == 8
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+    def test_a_training_and_rounds_in_the_folder_are_drawn_too(self, tmp_path):
+        from dataclasses import asdict
+
+        folder = run_folder(tmp_path)
+        history = {"history": [asdict(batch) for batch in HISTORY], "settings": {"shots": 5}}
+        (folder / "dur_history.json").write_text(json.dumps(history))
+        page = Parsed(write_report(folder).page)
+        assert "DUR: loss and reward" in page.words()
+        (folder / "dur_history.json").write_text('{"history": []}')
+        with pytest.raises(UnreadableArtifact, match=r"dur_history.json: .*no batch"):
+            write_report(folder)
+
+
+class TestAnUnfinishedRun:
+    def test_shows_what_is_there_and_says_what_is_not(self, tmp_path):
+        found = cells()
+        found["single+gece"] = found["single+gece"][:4]
+        run_folder(tmp_path, {**found, "ircot": []})
+        page = Parsed(write_report(tmp_path).page)
+        assert "This run is not finished" in page.words()
+        assert re.search(r"single\+gece\s+6 of 10", page.words())
+        assert list(page.rows("results")) == ["direct", "single"]
+        answered = [len(q["r"]) for q in page.data("index")["questions"]]
+        assert answered == [3] * 4 + [2] * 6
+
+    def test_a_finished_one_says_nothing_of_it(self, page):
+        assert "not finished" not in page.words()
+
+    def test_traces_that_find_no_room_are_left_out_and_counted(self, tmp_path):
+        found = listing(read(run_folder(tmp_path)), most=10)
+        assert found.left_out == 8
+        assert [("t" in question) for question in found.questions] == [True] + [False] * 9
+        assert found.questions[5]["r"][1]["n"] == 2
+
+
+class TestBadInput:
+    def refused(self, folder: Path, kind, match, **more):
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(kind, match=match):
+            write_report(folder, **more)
+        assert sorted(folder.rglob("*")) == before
+
+    def test_no_run(self, tmp_path):
+        self.refused(tmp_path, UnreadableArtifact, "there is no run.json")
+        self.refused(tmp_path / "nowhere", UnreadableArtifact, "there is no run.json")
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 9}', '{"format": 1, "identity": {}}'])
+    def test_a_damaged_description(self, tmp_path, text):
+        run_folder(tmp_path)
+        (tmp_path / "run.json").write_text(text)
+        self.refused(tmp_path, UnreadableArtifact, "run.json")
+
+    @pytest.mark.parametrize(
+        ("more", "said"),
+        [
+            ({"prediction": None}, "'prediction'"),
+            ({"scores": {}}, "'scores'"),
+            ({"scores": {"em": "1"}}, "'scores.em'"),
+            ({"scores": {"other": 1.0}}, "'scores'"),
+            ({"ms": True}, "'ms'"),
+            ({"uncertainty": 1.5}, "'uncertainty'"),
+            ({"error": 5}, "'error'"),
+            ({"passages": ["text"]}, "'passages'"),
+            ({"answers": [1]}, "'answers'"),
+            ({"trace": ["step"]}, "'trace'"),
+            ({"decision": {"retrieve": "yes"}}, "'decision'"),
+            ({"decision": decision(0.5, True) | {"score": None}}, "'decision.score'"),
+            ({"decision": decision(1.5, True)}, "'decision.probability'"),
+            ({"unheard": 1}, "unheard"),
+        ],
+    )
+    def test_a_damaged_record_is_named_by_its_line(self, tmp_path, more, said):
+        run_folder(tmp_path)
+        path = tmp_path / "records" / "single.jsonl"
+        lines = path.read_text().splitlines()
+        lines[3] = json.dumps(json.loads(lines[3]) | more)
+        path.write_text("\n".join(lines) + "\n")
+        self.refused(tmp_path, BadRecord, rf"single.jsonl, line 4: .*{re.escape(said)}")
+
+    def test_no_records_yet(self, tmp_path):
+        self.refused(run_folder(tmp_path, {"direct": []}), InvalidInput, "no records yet")
+
+    def test_cells_of_two_runs(self, tmp_path):
+        two = {"direct": [record(0, True)], "single": [record(1, True)]}
+        self.refused(run_folder(tmp_path, two), InvalidInput, "different questions")
+
+    def test_a_row_to_compare_with_that_is_not_there(self, tmp_path):
+        self.refused(run_folder(tmp_path), InvalidInput, "no row 'nobody'", compared="nobody")
+
+    def test_where_nothing_can_be_written(self, tmp_path):
+        run_folder(tmp_path / "run")
+        (tmp_path / "file").write_text("")
+        for more in ({"out": tmp_path / "file" / "x.html"}, {"out": tmp_path / "run" / "records"}):
+            self.refused(tmp_path / "run", UnwritableArtifact, "cannot write to", **more)

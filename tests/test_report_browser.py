@@ -1,0 +1,120 @@
+"""The page in a real browser: it opens, sorts, searches, shows a trace, and runs nobody's script.
+
+Needs `pip install playwright` and a Chromium on the PATH (Debian: `apt-get install chromium`), or
+one that `playwright install chromium` fetched.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from report_parts import HOSTILE, cells, record, run_folder
+
+from ltrag_plugins.report import write_report
+
+MISSING = "no driver for a browser: pip install playwright"
+driver = pytest.importorskip("playwright.sync_api", reason=MISSING)
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+QUIET = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[driver.Browser]:
+    with driver.sync_playwright() as playwright:
+        own = playwright.chromium.executable_path
+        found = own if Path(own).exists() else next(filter(None, map(shutil.which, PROGRAMS)), None)
+        if found is None:
+            pytest.skip("no Chromium on this machine: apt-get install chromium")
+        opened = playwright.chromium.launch(executable_path=found, args=[*QUIET])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    records = cells()
+    for i in range(10, 60):
+        for name in ("direct", "single"):
+            records[name].append(record(i, i % 3 == 0))
+    del records["single+gece"]
+    return write_report(run_folder(tmp_path_factory.mktemp("run"), records)).page
+
+
+@pytest.fixture
+def page(browser, file):
+    """The page, opened; whatever it complains about fails the test."""
+    page, complaints = browser.new_page(), []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda sent: sent.url.startswith("file:") or complaints.append(sent.url))
+    page.goto(file.as_uri())
+    yield page
+    assert page.evaluate("window.pwned") is None
+    page.close()
+    assert complaints == []
+
+
+def search(page, words: str, *, found: int) -> None:
+    page.fill("#search", words)
+    driver.expect(page.locator(".question")).to_have_count(found)
+
+
+def column(page, number: int) -> list[str]:
+    return page.eval_on_selector_all(
+        "#results tbody tr", f"rows => rows.map(row => row.cells[{number}].dataset.value)"
+    )
+
+
+def test_a_heading_sorts_the_table_and_again_turns_it_round(page):
+    before = column(page, 0)
+    page.locator("#results thead button").nth(1).click()
+    values = [float(value) for value in column(page, 1)]
+    assert values == sorted(values, reverse=True)
+    assert page.locator("#results th").nth(1).get_attribute("aria-sort") == "descending"
+    page.locator("#results thead button").nth(1).click()
+    assert [float(value) for value in column(page, 1)] == sorted(values)
+    page.locator("#results thead button").first.click()
+    assert column(page, 0) == sorted(before)
+
+
+def test_a_trace_opens_and_a_script_in_it_is_text(page):
+    search(page, "book 2?", found=6)  # 2, 12, 22, ...
+    page.locator(".question", has_text="book 2?").locator("summary").click()
+    page.get_by_role("button", name="Show 2 steps").click()
+    shown = page.locator(".trace").inner_text()
+    assert "</script><script>window.pwned=1</script>" in shown
+    assert "U+202E" in shown
+    assert "\u202e" not in shown
+    page.locator(".trace details summary").first.click()
+    assert "worth a number" in page.locator(".trace details .text").inner_text()
+    page.get_by_role("button", name="Hide 2 steps").click()
+    assert page.locator(".trace").is_hidden()
+
+
+def test_the_list_is_paged_and_filtered(page):
+    assert page.locator(".question").count() == 25
+    page.get_by_role("button", name="Next").click()
+    page.get_by_role("button", name="Next").click()
+    assert page.locator("#place").inner_text() == "Page 3 of 3"
+    assert page.locator(".question").count() == 10
+    page.select_option("#outcome", "failed")
+    assert page.locator("#count").inner_text() == "1–1 of 1, out of 60 questions"
+    page.locator(".question summary").click()
+    assert HOSTILE.partition("\u202e")[0] in page.locator(".line.error").inner_text()
+    search(page, "nobody asked this", found=0)
+    assert "None of 60 questions" in page.locator("#count").inner_text()
+
+
+def test_a_result_that_is_clicked_right_after_a_search_stays_open(page):
+    search(page, "book 7?", found=6)
+    page.locator(".question summary").first.click()
+    page.wait_for_timeout(200)
+    assert page.locator(".question[open] .answer").count() == 2
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_sticks_out_of_the_window(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    page.locator(".question summary").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
