@@ -30,7 +30,7 @@ from ltrag_plugins.sgic import SGICSettings
 
 DATA = Path(__file__).parent / "data"
 PICKED = (1, 8, 24, 2)
-"""Sure at once, twice; sure after a second look, and wrong; never sure."""
+"""In float32: sure at once, twice; sure after a second look, and wrong; never sure."""
 GAVE_UP = "I looked, and I am not sure."
 SETTINGS = SGICSettings(rounds=0, document_words=100, answer_tokens=12, templates=CALIBRATING)
 

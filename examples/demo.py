@@ -100,10 +100,10 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", type=int, default=120, help="questions for the gate, 20 or more")
-    parser.add_argument("--train", type=int, default=30, help="questions for the reranker")
-    parser.add_argument("--calibrate", type=int, default=50, help="questions for the calibrator")
-    parser.add_argument("--questions", type=int, default=50, help="others to answer, at most 120")
+    parser.add_argument("--fit", type=int, default=100, help="questions for the gate, 20 or more")
+    parser.add_argument("--train", type=int, default=20, help="questions for the reranker")
+    parser.add_argument("--calibrate", type=int, default=30, help="questions for the calibrator")
+    parser.add_argument("--questions", type=int, default=40, help="others to answer, at most 120")
     parser.add_argument("--rate", type=float, default=0.7, help="share that may retrieve")
     parser.add_argument("--documents", type=int, default=1, help="passages the calibrator reads")
     parser.add_argument("--words", type=int, default=100, help="words of each of them")
@@ -169,7 +169,7 @@ def trained_ranker(data: Data, models: Models, console: Console) -> DURRanker:
     console.print(f"\n[bold]2. A reranker[/], trained on {len(data.head)} questions")
     held_out = min(10, len(data.head) // 2) / max(1, len(data.head))
     settings = DURSettings(
-        format="passages", shots=1, batch_size=10, epochs=2, held_out=held_out, learning_rate=1e-3
+        format="passages", shots=1, batch_size=5, epochs=2, held_out=held_out, learning_rate=1e-3
     )
     trainer = DURTrainer(models.encoder, models.llm, settings=settings)
     total = settings.epochs * trainer.batches(len(data.head))
