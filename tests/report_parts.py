@@ -21,7 +21,7 @@ def record(number: int, right: bool, **more: Any) -> Record:
         "question": f"who wrote book {number}?",
         "answers": (f"Author {number}",),
         "prediction": f"Author {number}" if right else "somebody else",
-        "scores": {"em": float(right), "f1": float(right)},
+        "scores": {"em": float(right), "f1": 1.0 if right else 0.25},
         "calls": 1,
         "prompt_tokens": 9,
         "completion_tokens": 2,

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -28,6 +29,7 @@ from report_parts import (
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
 from test_dur_pictures import HISTORY
+from test_sgic_pictures import RUN
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
 from ltrag_plugins.evaluate import summarize
@@ -39,6 +41,7 @@ from ltrag_plugins.report.reading import read
 from ltrag_plugins.report.reliability import reliabilities
 from ltrag_plugins.report.style import canvas, styled
 from ltrag_plugins.report.words import script_json, visible
+from ltrag_plugins.sgic import write_run
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +108,7 @@ class TestThePage:
         for name, values in rows.items():
             row = summary[name]
             assert float(values[0]) == row.scores["em"].value
+            assert float(values[1]) == row.scores["f1"].value
             assert values[2] == ("" if name == "direct" else str(row.gains["em"].value))
             assert [float(v) for v in values[3:5]] == [row.easy["em"], row.hard["em"]]
             assert int(values[-1]) == row.failed
@@ -185,6 +189,7 @@ class TestPictures:
         names = {path.stem for path in written.pictures}
         assert {"cost-calls", "cost-ms", "scores-gece", "rate-single-2b-gece"} <= names
         for path in written.pictures:
+            assert path.parent == tmp_path / "p"
             if path.suffix == ".png":
                 assert imread(path).std() > 0.01
             else:
@@ -198,10 +203,10 @@ class TestPictures:
         page = Parsed(write_report(run_folder(tmp_path, found)).page)
         assert sum(name in (e.text or "") for e in page.elements if e.tag.endswith("}text")) >= 2
 
-    def test_names_beside_points_do_not_cover_each_other(self):
+    def test_names_beside_points_stay_in_the_picture_and_do_not_cover_each_other(self):
         with styled():
             figure, [axes] = canvas()
-            points = [(x / 10, 0.5 + x / 400) for x in range(8)]
+            points = [(0.1 * (x % 3), 0.5 + 0.02 * (x // 3)) for x in range(8)]
             axes.plot(*zip(*points, strict=True), "o")
             axes.set(xlim=(-1, 2), ylim=(0, 1))
             label_points(axes, points, [f"method {i}" for i in range(8)])
@@ -209,17 +214,23 @@ class TestPictures:
         boxes = [Text.get_window_extent(label) for label in axes.texts]
         assert len(boxes) == 8
         assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        room = axes.get_window_extent()
+        assert all(room.contains(*corner) for box in boxes for corner in (box.min, box.max))
 
     def test_a_training_and_rounds_in_the_folder_are_drawn_too(self, tmp_path):
-        from dataclasses import asdict
-
         folder = run_folder(tmp_path)
+        write_run(RUN, folder / "sgic_run.jsonl")
         history = {"history": [asdict(batch) for batch in HISTORY], "settings": {"shots": 5}}
         (folder / "dur_history.json").write_text(json.dumps(history))
         page = Parsed(write_report(folder).page)
         assert "DUR: loss and reward" in page.words()
+        assert all(f"SGIC: {n}" in page.words() for n in ("paths", "turns", "wrongness"))
         (folder / "dur_history.json").write_text('{"history": []}')
         with pytest.raises(UnreadableArtifact, match=r"dur_history.json: .*no batch"):
+            write_report(folder)
+        (folder / "dur_history.json").unlink()
+        (folder / "sgic_run.jsonl").write_text("{}\n")
+        with pytest.raises(BadRecord, match=r"sgic_run.jsonl, line 1"):
             write_report(folder)
 
 

@@ -108,9 +108,11 @@ def scores_figure(found: GateScores) -> Figure:
         if scores:
             told = f"direct answer {name}: {len(scores)}"
             shares = _shares(scores, low, width)
+            axes.stairs(shares, edges, fill=True, facecolor=(colour, 0.28))
+            # in SVG a fill that is half transparent would make its own hatching vanish
             axes.stairs(
-                shares, edges, fill=True, facecolor=(colour, 0.28), edgecolor=colour,
-                hatch=hatch, linewidth=1.6, label=told,
+                shares, edges, fill=True, facecolor="none", edgecolor=colour, hatch=hatch,
+                linewidth=1.6, label=told,
             )  # fmt: skip
     if found.threshold is not None:
         axes.axvline(found.threshold, color=INK, linewidth=1.3, linestyle="--", label="threshold")

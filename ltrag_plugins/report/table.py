@@ -59,7 +59,7 @@ def main_table(summary: Summary, metric: str) -> Table:
     columns = (
         *(Column(name, "mean", name in LOWER_IS_BETTER) for name in metrics),
         Column("gain", f"{metric} over {visible(summary.compared)}", metric in LOWER_IS_BETTER),
-        *(Column(name, f"{metric}, {told}") for name, told in _SPLIT),
+        *(Column(f"{metric}, {part}", told, metric in LOWER_IS_BETTER) for part, told in _SPLIT),
         Column("calls", "a\u00a0question", lower=True),
         Column("searches", "a\u00a0question", lower=True),
         Column("tokens", "a\u00a0question", lower=True),
@@ -80,7 +80,7 @@ def measures_table(summary: Summary) -> Table:
         for name in metrics
         for column in (
             Column(name, "gain", name in LOWER_IS_BETTER),
-            *(Column(f"{name}, {part}", "mean", name in LOWER_IS_BETTER) for part, _ in _SPLIT),
+            *(Column(f"{name}, {part}", told, name in LOWER_IS_BETTER) for part, told in _SPLIT),
         )
     ]
     lines = (
@@ -90,7 +90,7 @@ def measures_table(summary: Summary) -> Table:
     return Table(tuple(columns), tuple(lines))
 
 
-_SPLIT = (("easy", "direct was right"), ("hard", "direct was wrong"))
+_SPLIT = (("easy", "direct\u00a0right"), ("hard", "direct\u00a0wrong"))
 
 
 def _line(row: Row, cells: list[Cell], summary: Summary) -> Line:

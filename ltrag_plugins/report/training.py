@@ -15,6 +15,7 @@ from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.report.picture import Picture
 
 DUR_FILE, SGIC_FILE = "dur_history.json", "sgic_run.jsonl"
+_WIDE = ("uncertainty", "paths")  # panels side by side
 
 
 def training_pictures(run: Path) -> list[Picture]:
@@ -88,7 +89,7 @@ def _sgic(path: Path) -> list[Picture]:
         ("wrongness", "P(wrong): said, and true.", sgic.reliability_picture, promised),
     )
     return [
-        Picture(f"sgic-{name}", f"SGIC: {name}", told, partial(draw, run), wide=name != "wrongness")
+        Picture(f"sgic-{name}", f"SGIC: {name}", told, partial(draw, run), wide=name in _WIDE)
         for name, told, draw, possible in kinds
         if possible
     ]
