@@ -169,7 +169,7 @@ def trained_ranker(data: Data, models: Models, console: Console) -> DURRanker:
     console.print(f"\n[bold]2. A reranker[/], trained on {len(data.head)} questions")
     held_out = min(10, len(data.head) // 2) / max(1, len(data.head))
     settings = DURSettings(
-        format="passages", shots=1, batch_size=5, epochs=2, held_out=held_out, learning_rate=1e-3
+        format="passages", shots=1, batch_size=10, epochs=2, held_out=held_out, learning_rate=1e-3
     )
     trainer = DURTrainer(models.encoder, models.llm, settings=settings)
     total = settings.epochs * trainer.batches(len(data.head))
