@@ -70,6 +70,7 @@ def curve_picture(gate: GECEGate, measured: dict[str, dict[str, float]], path: P
             xytext=(points[name][0] + 0.06, y),
             va="center",
             color=INK,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
             arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.8},
         )
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
