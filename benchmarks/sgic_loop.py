@@ -39,7 +39,7 @@ class Progress:
         self.label, self.prompts = label, 0
 
     def __call__(self, step: Step) -> None:
-        self.prompts += len(step.replies or ())
+        self.prompts += len(step.reply or ())
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 

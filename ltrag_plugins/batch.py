@@ -1,25 +1,27 @@
-"""The same flows over Ray Data: shards of questions go to workers, records come back in order.
+"""The same flows over Ray Data: parts of the work go to workers, records come back in order.
 
 ::
 
     evaluate(questions, cells, world, out="run/", engine=on_ray(make_world, workers=8))
 
-A worker builds its own world (model, retriever, encoder) from a function, once. Ray starts a
-worker that died again and gives its questions to another; what was answered is in the run's
-records and its answer cache.
+A worker builds its own world (model, retriever, encoder) from a function, once for all cells. Ray
+starts a worker that died again and gives its questions to another; what was answered is in the
+records of the run and its answer cache.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
-from ltrag_plugins.evaluate import Engine, Record, Work
-from ltrag_plugins.flow import World
+from ltrag_plugins.evaluate import Cell, Engine, Job, Record, Work
+from ltrag_plugins.flow import Flow, World
+from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.gece.route import Gate
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import Question
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
@@ -31,6 +33,9 @@ try:
 except ImportError as error:
     raise missing_extra("ray", "ray") from error
 
+BLOCKS = 100
+"""Of Ray's, at most, for each worker: what is done again when one dies is one block."""
+
 
 def on_ray(
     make_world: Callable[[], World],
@@ -38,10 +43,12 @@ def on_ray(
     workers: int = 2,
     gpus: float = 0,
     answers: str | Path | None = None,
+    gates: Mapping[str, Callable[[World], Gate]] | None = None,
 ) -> Engine:
-    """An engine for `evaluate` that does the work in Ray's workers.
+    """An engine for `evaluate` that does the work in Ray's workers, which load their model once.
 
-    Uses the Ray that is running (`ray.init(address=...)`), else starts one on this machine.
+    Uses the Ray that is running (`ray.init(address=...)`), else starts one on this machine. What
+    methods learn, they learn before, in this process.
 
     Args:
         make_world: called once in each worker; must travel there, so a function of a module, or
@@ -50,55 +57,112 @@ def on_ray(
         gpus: of each worker.
         answers: a SQLite file that all workers reach, where their models' answers are kept; None:
             they are not.
+        gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
+            ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
 
     Raises:
-        InvalidInput: workers is below 1.
+        InvalidInput: workers is below 1; (when it runs) a cell has a gate that is not in `gates`.
         ModelError: (when it runs) a worker failed for good; the cause is Ray's own error.
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
-    kept = None if answers is None else str(answers)
+    makers = _Makers(make_world, dict(gates or {}), None if answers is None else str(answers))
 
-    def engine(work: Work, questions: Sequence[Question]) -> Iterator[list[Record]]:
-        if work.cell.gate is not None:
-            raise InvalidInput(
-                "a gate holds a model, which does not travel to workers; put the gate's draft "
-                "before the run, or evaluate gated cells in one process"
-            )
+    def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
+        works, parts = [], []
+        for work, questions in jobs:
+            makers.check(work.cell)
+            parts += [
+                _Part(len(works), questions[start : start + work.batch])
+                for start in range(0, len(questions), work.batch)
+            ]
+            works.append(_travelling(work))
+        if not parts:
+            return
         _start()
-        travels = replace(work, world=World(), observers=())
-        rows = [{"question": asdict(question)} for question in questions]
-        data = ray.data.from_items(rows, override_num_blocks=_blocks(len(rows), work.batch))
+        data = ray.data.from_items(
+            [{"part": i} for i in range(len(parts))],
+            override_num_blocks=min(len(parts), BLOCKS * workers),
+        )
         done = data.map_batches(
             _Worker,
-            fn_constructor_args=(make_world, travels, kept),
-            batch_size=work.batch,
+            fn_constructor_args=(makers, works, [ray.put(part) for part in parts]),
+            batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(size=workers),
             num_cpus=0 if gpus else 1,
             num_gpus=gpus,
         )
         try:
-            for batch in done.iter_batches(batch_size=work.batch, batch_format="numpy"):
-                yield [Record.from_line(str(line)) for line in batch["record"]]
+            for row in done.iter_rows():
+                lines = str(row["records"]).splitlines()
+                yield works[row["work"]].cell.name, [Record.from_line(line) for line in lines]
         except RayError as error:
             raise ModelError(f"a worker failed: {type(error).__name__}: {error}") from error
 
     return engine
 
 
+@dataclass(frozen=True, slots=True)
+class _Makers:
+    """What a worker makes its parts with."""
+
+    world: Callable[[], World]
+    gates: Mapping[str, Callable[[World], Gate]]
+    answers: str | None
+
+    def check(self, cell: Cell) -> None:
+        if cell.gate is not None and cell.gate_name not in self.gates:
+            raise InvalidInput(
+                f"the gate of {cell.name} holds a model, which does not travel to workers: give "
+                f"on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Questions that one worker answers side by side; handed over when it takes them up."""
+
+    work: int
+    questions: Sequence[Question]
+
+
+@dataclass(frozen=True, slots=True)
+class _GateThere:
+    """Stands for a gate on its way to the workers."""
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        raise AssertionError("a worker makes its own gate")
+
+
 class _Worker:
     """Lives in a Ray actor."""
 
-    def __init__(self, make_world: Callable[[], World], work: Work, answers: str | None) -> None:
-        world = make_world()
-        if answers is not None and world.llm is not None:
-            world = replace(world, llm=CachedLLM(world.llm, answers))
-        self._work = replace(work, world=world)
+    def __init__(
+        self, makers: _Makers, works: Sequence[Work], parts: Sequence["ray.ObjectRef[_Part]"]
+    ) -> None:
+        world = makers.world()
+        if makers.answers is not None and world.llm is not None:
+            world = replace(world, llm=CachedLLM(world.llm, makers.answers))
+        gates = {name: make(world) for name, make in makers.gates.items()}
+        self._works = [replace(work, cell=_gated(work.cell, gates), world=world) for work in works]
+        self._parts = parts
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        questions = [_question(row) for row in batch["question"]]
-        return {"record": [record.as_line() for record in self._work.records(questions)]}
+        [number] = batch["part"]
+        part = cast(_Part, ray.get(self._parts[int(number)]))
+        records = self._works[part.work].records(part.questions)
+        return {"work": [part.work], "records": ["\n".join(r.as_line() for r in records)]}
+
+
+def _travelling(work: Work) -> Work:
+    """Without what stays here."""
+    gate = None if work.cell.gate is None else _GateThere()
+    return replace(work, cell=replace(work.cell, gate=gate), world=World(), observers=())
+
+
+def _gated(cell: Cell, gates: Mapping[str, Gate]) -> Cell:
+    return cell if cell.gate is None else replace(cell, gate=gates[cell.gate_name])
 
 
 def _start() -> None:
@@ -107,13 +171,3 @@ def _start() -> None:
     context = DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-
-
-def _blocks(rows: int, batch: int) -> int:
-    return max(1, -(-rows // batch))
-
-
-def _question(row: dict[str, Any]) -> Question:
-    fields = {name: tuple(row[name]) for name in ("answers", "options")}
-    passages = tuple(Passage(**cast(Any, passage)) for passage in row["passages"])
-    return Question(row["text"], id=row["id"], context=row["context"], passages=passages, **fields)

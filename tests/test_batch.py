@@ -1,17 +1,26 @@
 """A run on Ray beside the same run in one process, a killed worker among the workers."""
 
-import dataclasses
+import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from contracts.methods import LABELLED, PASSAGES, taught
+from contracts.methods import world as methods_world
+from openai_server import openai_server
+from test_cli_gate import ltrag, write
 from test_evaluate import DIRECT, SINGLE, many, without_ms, world
 
 from ltrag_plugins.batch import on_ray
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import Cell, evaluate
-from ltrag_plugins.flow import World
+from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.flow import World, ask
+from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Passage
 
 ray = pytest.importorskip("ray")
 
@@ -23,29 +32,78 @@ def cluster():
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}},
+        runtime_env={
+            "env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENAI_API_KEY": "x"}
+        },
     )
     yield
     ray.shutdown()
 
 
 def by_length(prompt: str) -> str:
-    return "no idea" if len(prompt) % 3 else "Jane Austen"
+    """Depends on the whole prompt; overloaded by one question."""
+    if "part 7?" in prompt:
+        raise RuntimeError("overloaded")
+    return ["no idea", "yes", "[2] > [1]", "Jane Austen"][len(prompt) % 4]
 
 
 def lengths() -> World:
-    return world(by_length)
+    return replace(methods_world(by_length), retriever=BM25Retriever(PASSAGES))
 
 
-def test_two_workers_give_the_records_of_one_process(tmp_path):
-    cells = [DIRECT, SINGLE]
-    here = evaluate(many(), cells, lengths(), out=tmp_path / "here", batch=8)
+class Odd:
+    """A gate that lets retrieve what has an odd number of letters."""
+
+    def __init__(self, world: World) -> None:
+        assert world.llm is not None
+
+    def deciding(self, question):
+        [draft] = yield from ask(question)
+        retrieve = len(question) % 2 == 1
+        return Decision(question, retrieve, 0.5, 0.5, "text", "odd", draft)
+
+
+def cells() -> list[Cell]:
+    single = METHODS["single"]
+    gated = Cell(single, gate=Odd(lengths()), gate_name="odd")
+    return [*map(Cell, METHODS.values()), gated]
+
+
+def teaching() -> World:
+    """The driver's, which methods learn with."""
+    return replace(lengths(), llm=methods_world(taught).llm)
+
+
+def test_every_method_and_a_gate_give_the_records_of_one_process(tmp_path):
+    questions = [replace(q, passages=(Passage("a", metadata={"k": (1, 2)}),)) for q in many()[:12]]
     there = evaluate(
-        many(), cells, lengths(), out=tmp_path / "ray", batch=8, engine=on_ray(lengths, workers=2)
+        questions,
+        cells(),
+        teaching(),
+        out=tmp_path / "ray",
+        labelled=LABELLED,
+        batch=5,
+        engine=on_ray(lengths, workers=2, gates={"odd": Odd}),
     )
-    assert without_ms(there) == without_ms(here)
+    here = here_as(lengths, questions, tmp_path / "here")
+    assert without_ms(there) == here
+    assert [r.id for r in there["direct"] if r.error] == ["q7"]
+    assert {r.retrievals for r in there["single+odd"]} == {0, 1}
     lines = (tmp_path / "ray" / "records" / "direct.jsonl").read_text().splitlines()
-    assert len(lines) == len(many())
+    assert len(lines) == len(questions)
+
+
+def here_as(make_world, questions, out):
+    """The same cells in this process, taught by `teaching` and asked of the other world."""
+
+    def engine(jobs):
+        for work, left in jobs:
+            yield work.cell.name, replace(work, world=make_world()).records(left)
+
+    found = evaluate(
+        questions, cells(), teaching(), out=out, labelled=LABELLED, batch=5, engine=engine
+    )
+    return without_ms(found)
 
 
 def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
@@ -60,33 +118,37 @@ def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
 
         return world(reply)
 
-    here = evaluate(many(), [DIRECT], lengths(), out=tmp_path / "here", batch=8)
+    both = [DIRECT, SINGLE]
+    here = evaluate(many(), both, world(by_length), out=tmp_path / "here", batch=8)
     there = evaluate(
-        many(), [DIRECT], lengths(), out=tmp_path / "ray", batch=8, engine=on_ray(dying, workers=2)
+        many(), both, world(by_length), out=tmp_path / "ray", batch=8, engine=on_ray(dying)
     )
     assert flag.exists()
     assert without_ms(there) == without_ms(here)
 
 
-def test_a_model_that_fails_is_a_row_there_too(tmp_path):
-    def failing() -> World:
-        def reply(prompt: str) -> str:
-            if "part 7?" in prompt:
-                raise RuntimeError("overloaded")
-            return by_length(prompt)
-
-        return world(reply)
-
-    found = evaluate(
-        many()[:12], [DIRECT], lengths(), out=tmp_path, batch=4, engine=on_ray(failing, workers=2)
-    )
-    assert [record.id for record in found["direct"] if record.error] == ["q7"]
-
-
 def test_what_cannot_run_there_is_refused(tmp_path):
     with pytest.raises(InvalidInput, match="workers"):
         on_ray(lengths, workers=0)
-    gated = Cell(DIRECT.method, gate=object())
-    gated = dataclasses.replace(gated, gate_name="none")
-    with pytest.raises(InvalidInput, match="gate"):
-        evaluate(many()[:2], [gated], lengths(), out=tmp_path, engine=on_ray(lengths))
+    with pytest.raises(InvalidInput, match="give on_ray gates="):
+        evaluate(many()[:2], cells()[-1:], lengths(), out=tmp_path, engine=on_ray(lengths))
+
+
+def test_the_command_line_does_it_with_its_gate(tmp_path):
+    others = [{"question": f"who wrote book {i}?", "answers": [f"Author {i}"]} for i in range(40)]
+    pool = [{"text": f"book {i} was written by Author {i}"} for i in range(40)]
+    for name, rows in (("asked", others[:8]), ("others", others[8:]), ("pool", pool)):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with openai_server(write) as (url, _):
+        given = ("--model", f"openai:scripted@{url}", "--passages", tmp_path / "pool.jsonl")
+        gate = ("--gate", "gece", "--labelled", tmp_path / "others.jsonl", "--rate", 0.5)
+        for out, more in (("here", ()), ("there", ("--engine", "ray"))):
+            asked = ("evaluate", tmp_path / "asked.jsonl", "--out", tmp_path / out)
+            result = ltrag(*asked, *given, *gate, *more, env={"OPENAI_API_KEY": "not-a-secret"})
+            assert result.exit_code == 0, result.output
+    names = ["direct", "single", "single+gece"]
+    here, there = (
+        without_ms({name: RunFolder(tmp_path / out).records(name) for name in names})
+        for out in ("here", "there")
+    )
+    assert there == here

@@ -116,16 +116,16 @@ import sys, time
 sys.path[:0] = [{tests!r}]
 from test_evaluate import DIRECT, SINGLE, many, world, writes, evaluate
 def slow(prompt):
-    time.sleep(0.003)
+    time.sleep(0.001)
     print(prompt.splitlines()[-2], flush=True)
     return "no idea" if len(prompt) % 3 else "Jane Austen"
-evaluate(many(), [DIRECT, SINGLE], world(slow), out={out!r}, batch=4)
+evaluate(many(500), [DIRECT, SINGLE], world(slow), out={out!r}, batch=8)
 print("done", flush=True)
 """
 
 
-def many() -> list[Question]:
-    return [Question(f"Who wrote Emma, part {i}?", ("Jane Austen",), f"q{i}") for i in range(60)]
+def many(count: int = 60) -> list[Question]:
+    return [Question(f"Who wrote Emma, part {i}?", ("Jane Austen",), f"q{i}") for i in range(count)]
 
 
 def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(tmp_path):
@@ -138,7 +138,7 @@ def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(
         process = subprocess.Popen(
             [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
         )
-        for _ in range(int(rng.integers(3, 20))):
+        for _ in range(int(rng.integers(10, 200))):
             asked.append(process.stdout.readline().strip())
         os.kill(process.pid, signal.SIGKILL)
         asked += process.stdout.read().split("\n")
@@ -148,8 +148,8 @@ def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(
     def same(prompt: str) -> str:
         return "no idea" if len(prompt) % 3 else "Jane Austen"
 
-    whole = evaluate(many(), [DIRECT, SINGLE], world(same), out=tmp_path / "whole", batch=4)
-    killed = evaluate(many(), [DIRECT, SINGLE], world(same), out=tmp_path / "killed", batch=4)
+    whole = evaluate(many(500), [DIRECT, SINGLE], world(same), out=tmp_path / "whole")
+    killed = evaluate(many(500), [DIRECT, SINGLE], world(same), out=tmp_path / "killed")
     assert without_ms(killed) == without_ms(whole)
 
 

@@ -1,7 +1,7 @@
 """`ltrag evaluate`: who answers best, at what cost, with and without a gate."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -73,6 +73,11 @@ def evaluate(
     seeds: Annotated[int, typer.Option(min=1, help="Run what draws at random so many times.")] = 1,
     limit: opt.Limit = None,
     batch: Annotated[int, typer.Option(min=1, help="Questions that run side by side.")] = 16,
+    engine: Annotated[
+        Literal["here", "ray"],
+        typer.Option(help="Answer in this process, or in workers of Ray (extra 'ray')."),
+    ] = "here",
+    workers: Annotated[int, typer.Option(min=1, help="For --engine ray: processes.")] = 2,
     trace: Annotated[
         bool, typer.Option("--trace", help="Keep every prompt and reply in the records.")
     ] = False,
@@ -99,6 +104,7 @@ def evaluate(
         seeds=seeds,
         batch=batch,
         trace=trace,
+        workers=workers if engine == "ray" else 0,
     )
     say(f"the records are in {out}")
     if as_data:

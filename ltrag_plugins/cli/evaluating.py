@@ -16,7 +16,7 @@ from ltrag_plugins.cli.output import working
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import Cell, Record, Summary, summarize
+from ltrag_plugins.evaluate import Cell, Engine, Record, Summary, in_process, summarize
 from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.methods import DUR, METHODS, DURMethodSettings
@@ -28,7 +28,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import Passage, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ def evaluate(
     seeds: int,
     batch: int,
     trace: bool,
+    workers: int = 0,
 ) -> Summary:
     """Run the methods; what cannot end well is refused before a model is loaded."""
     rows = [method(name, METHODS) for name in methods]
@@ -65,11 +66,10 @@ def evaluate(
     labelled = _labelled(asked.labelled, rows, gate)
     if search == "encoder" and encoder == "none":
         raise InvalidInput("--search encoder needs an encoder: add --encoder embedded")
-    llm, vectors = load_llm(model), load_encoder(encoder)
-    retriever = _retriever(asked.passages, [*questions, *labelled], search, vectors)
-    world = World(llm=llm, retriever=retriever, encoder=vectors)
+    parts = _Parts(model, encoder, search, pool_of(asked.passages, [*questions, *labelled]))
+    world = parts.world()
     found_gate = _gate(gate, rate, world, labelled, out)
-    ranker = _ranker(head, vectors)
+    ranker = _ranker(head, world.encoder)
     cells = [
         replace(cell, settings=DURMethodSettings(ranker)) if cell.method is DUR else cell
         for row in rows
@@ -85,6 +85,7 @@ def evaluate(
             labelled=labelled,
             batch=batch,
             trace=trace,
+            engine=_engine(parts, workers, gate, out),
             on_record=bar,
         )
     return summarize(records, compared=compared)
@@ -101,6 +102,29 @@ def listed() -> list[dict[str, str]]:
         }
         for row in METHODS.values()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a world is made of, by name: this travels to workers, where models do not."""
+
+    model: str
+    encoder: str
+    search: str
+    pool: Sequence[Passage]
+
+    def world(self) -> World:
+        """Load everything."""
+        llm, encoder = load_llm(self.model), load_encoder(self.encoder)
+        return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
+
+    def _retriever(self, encoder: Encoder | None) -> Retriever | None:
+        if not self.pool:
+            return None
+        if self.search == "bm25" or encoder is None:
+            return BM25Retriever(self.pool, engine="auto")
+        with working(f"encoding {len(self.pool)} passages"):
+            return DenseRetriever(self.pool, encoder)
 
 
 class _Bar:
@@ -135,16 +159,29 @@ def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Ques
     return []
 
 
-def _retriever(
-    path: Path | None, questions: Sequence[Question], search: str, encoder: Encoder | None
-) -> Retriever | None:
-    pool = pool_of(path, questions)
-    if not pool:
-        return None
-    if search == "bm25" or encoder is None:
-        return BM25Retriever(pool, engine="auto")
-    with working(f"encoding {len(pool)} passages"):
-        return DenseRetriever(pool, encoder)
+def _engine(parts: _Parts, workers: int, gate: str, out: Path) -> Engine:
+    """This process for 0 workers, else Ray; the workers' answers are kept with the run's."""
+    if not workers:
+        return in_process
+    from ltrag_plugins.batch import on_ray
+
+    folder = _gate_folder(gate, out).resolve()
+    return on_ray(
+        parts.world,
+        workers=workers,
+        answers=RunFolder(out).answers.resolve(),
+        gates={} if gate == "none" else {_gate_name(gate): partial(_loaded_gate, folder)},
+    )
+
+
+def _loaded_gate(folder: Path, world: World) -> GECEGate:
+    if world.llm is None:
+        raise InvalidInput("a gate drafts with a model, and there is none")
+    return GECEGate.load(folder, llm=world.llm, encoder=world.encoder)
+
+
+def _gate_folder(spec: str, out: Path) -> Path:
+    return out / "gate" if spec == "gece" else Path(spec)
 
 
 def _gate(
@@ -154,11 +191,9 @@ def _gate(
     if spec == "none" or world.llm is None:
         return None
     llm = CachedLLM(world.llm, RunFolder(out).answers)
-    if spec != "gece":
-        return GECEGate.load(Path(spec), llm=llm, encoder=world.encoder)
-    folder = out / "gate"
-    if folder.is_dir():
-        return GECEGate.load(folder, llm=llm, encoder=world.encoder)
+    folder = _gate_folder(spec, out)
+    if spec != "gece" or folder.is_dir():
+        return _loaded_gate(folder, replace(world, llm=llm))
     gate = GECEGate.fit(
         labelled,
         llm=llm,
@@ -186,5 +221,9 @@ def _cells(row: Method, gate: GECEGate | None, spec: str, seeds: int) -> list[Ce
     alone = [Cell(row, seed=seed) for seed in numbers]
     if gate is None or "retriever" not in row.needs:
         return alone
-    name = "gece" if spec == "gece" else Path(spec).name
+    name = _gate_name(spec)
     return alone + [Cell(row, gate=gate, gate_name=name, seed=seed) for seed in numbers]
+
+
+def _gate_name(spec: str) -> str:
+    return "gece" if spec == "gece" else Path(spec).name

@@ -13,7 +13,7 @@
     summary    from records to a table with intervals
 """
 
-from ltrag_plugins.evaluate.answering import Cell, Engine, Work, in_process
+from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.metrics import METRICS
 from ltrag_plugins.evaluate.records import Record
@@ -25,6 +25,7 @@ __all__ = [
     "METRICS",
     "Cell",
     "Engine",
+    "Job",
     "Record",
     "Summary",
     "Work",

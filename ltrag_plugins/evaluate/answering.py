@@ -119,14 +119,18 @@ class Work:
         return recorded(question, outcome, cost, scores, trace=trace)
 
 
-Engine = Callable[[Work, Sequence[Question]], Iterable[list[Record]]]
-"""Does the work on the questions, and hands back their records in order, some at a time."""
+Job = tuple[Work, Sequence[Question]]
+"""What is to be done for one cell."""
+Engine = Callable[[Iterable[Job]], Iterable[tuple[str, list[Record]]]]
+"""Does the jobs, and hands back the cell's name with its records, some at a time and in the order
+of its questions."""
 
 
-def in_process(work: Work, questions: Sequence[Question]) -> Iterator[list[Record]]:
-    """The work here and now, `work.batch` questions at a time."""
-    for start in range(0, len(questions), work.batch):
-        yield work.records(questions[start : start + work.batch])
+def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
+    """The jobs here and now, one after another, `work.batch` questions at a time."""
+    for work, questions in jobs:
+        for start in range(0, len(questions), work.batch):
+            yield work.cell.name, work.records(questions[start : start + work.batch])
 
 
 def _ungated(flow: Flow[Any]) -> Flow[Outcome]:

@@ -2,14 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, is_dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ltrag_plugins.errors import InvalidInput, LtragError, MissingReferences
-from ltrag_plugins.evaluate.answering import Cell, Engine, Work, in_process
+from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
 from ltrag_plugins.evaluate.records import Record
@@ -67,42 +67,50 @@ def evaluate(
         identity = _identity(questions, cells, world, measures, labelled, trace)
         folder.begin(identity, {"versions": {name: version(name) for name in VERSIONED}})
         llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
-        running = _Running(folder, engine, labelled, on_record or (lambda _, __: None))
         asking = replace(world, llm=llm)
-        return {
-            cell.name: running.cell(
-                Work(cell, None, asking, measures, batch, trace, (*observers,)), questions
-            )
-            for cell in cells
-        }
+        works = [Work(cell, None, asking, measures, batch, trace, (*observers,)) for cell in cells]
+        running = _Running(folder, questions, labelled, on_record or (lambda _, __: None))
+        return running.records(works, engine)
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     folder: RunFolder
-    engine: Engine
+    questions: Sequence[Question]
     labelled: Sequence[Question]
     on_record: Callable[[str, Record], None]
+    known: dict[str, dict[str, Record]] = field(default_factory=dict)
 
-    def cell(self, work: Work, questions: Sequence[Question]) -> list[Record]:
-        """All records of a cell, asking for those that are not there."""
-        name = work.cell.name
-        known = {record.id: record for record in self.folder.records(name)}
-        left = [question for question in questions if question.id not in known]
-        if left:
-            for new in self._answered(work, left):
-                self.folder.add(name, new)
-                for record in new:
-                    known[record.id] = record
-                    self.on_record(name, record)
-        return [known[question.id] for question in questions]
+    def records(self, works: Sequence[Work], engine: Engine) -> dict[str, list[Record]]:
+        """All records of every cell, asking for those that are not there."""
+        for work in works:
+            name = work.cell.name
+            self.known[name] = {record.id: record for record in self.folder.records(name)}
+        for name, new in engine(self._jobs(works)):
+            self._keep(name, new)
+        return {
+            name: [found[question.id] for question in self.questions]
+            for name, found in self.known.items()
+        }
 
-    def _answered(self, work: Work, left: Sequence[Question]) -> Iterable[list[Record]]:
-        try:
-            taught = self._taught(work)
-        except LtragError as error:  # nothing to learn from: the other methods go on
-            return [[work.failed(question, error) for question in left]]
-        return self.engine(taught, left)
+    def _jobs(self, works: Sequence[Work]) -> Iterator[Job]:
+        for work in works:
+            known = self.known[work.cell.name]
+            left = [question for question in self.questions if question.id not in known]
+            if not left:
+                continue
+            try:
+                taught = self._taught(work)
+            except LtragError as error:  # nothing to learn from: the other methods go on
+                self._keep(work.cell.name, [work.failed(question, error) for question in left])
+                continue
+            yield taught, left
+
+    def _keep(self, name: str, new: Sequence[Record]) -> None:
+        self.folder.add(name, new)
+        for record in new:
+            self.known[name][record.id] = record
+            self.on_record(name, record)
 
     def _taught(self, work: Work) -> Work:
         method, settings = work.cell.method, work.cell.set
