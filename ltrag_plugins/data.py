@@ -67,6 +67,15 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     return passages
 
 
+def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
+    """The named fields of each line, as texts; null is an empty text.
+
+    Raises:
+        BadRecord, InvalidInput: as `read_questions`; also for a line without one of the fields.
+    """
+    return [tuple(_text(record, field) for field in fields) for record in _records(path)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Record:
     path: str
@@ -85,6 +94,15 @@ class _Record:
         if not value.isascii() and any("\ud800" <= c <= "\udfff" for c in value):
             raise self.wrong(field, "half of a surrogate pair in it, which is no character")
         return value
+
+
+def _text(record: _Record, field: str) -> str:
+    if field not in record.fields:
+        raise record.wrong(field, f"missing; this line has {_names(record.fields)}")
+    value = record.fields[field]
+    if not isinstance(value, str | None):
+        raise record.wrong(field, f"expected a string or null, got {_kind(value)}")
+    return value or ""
 
 
 def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage]) -> Question:

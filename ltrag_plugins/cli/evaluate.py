@@ -71,6 +71,17 @@ def evaluate(
         str | None, typer.Option(help="The row that gains are over; by default the first.")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Run what draws at random so many times.")] = 1,
+    recorded: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="ANSWERS.jsonl",
+            help="Answers that a model gave elsewhere, without retrieval and with it, in the place "
+            "of --model; may be given several times. For direct, single and --gate.",
+        ),
+    ] = None,
+    recorded_fields: Annotated[
+        str, typer.Option(help="Their fields in a line, with a comma between them.")
+    ] = "direct,retrieved",
     limit: opt.Limit = None,
     batch: Annotated[int, typer.Option(min=1, help="Questions that run side by side.")] = 16,
     engine: Annotated[
@@ -96,9 +107,9 @@ def evaluate(
         gate=gate,
         rate=rate,
         head=head,
-        model=model,
-        encoder=encoder,
-        search=search,
+        parts=evaluating.Parts(
+            model, encoder, search, tuple(recorded or ()), _names(recorded_fields)
+        ),
         metrics=_names(metrics),
         compared=compare,
         seeds=seeds,

@@ -21,6 +21,8 @@ from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.methods import DUR, METHODS, DURMethodSettings
 from ltrag_plugins.evaluate.metrics import chosen
+from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
+from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import Encoder
@@ -41,6 +43,48 @@ class Asked:
     limit: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a world is made of, by name: this travels to workers, where models do not."""
+
+    model: str
+    encoder: str
+    search: str
+    recorded: tuple[Path, ...] = ()
+    recorded_fields: tuple[str, ...] = ()
+    pool: Sequence[Passage] = ()
+
+    def check(self, rows: Sequence[Method]) -> None:
+        """Whether these methods can be run with it.
+
+        Raises:
+            InvalidInput: a part is missing, or answers were recorded and a method asks for more.
+        """
+        if self.search == "encoder" and self.encoder == "none":
+            raise InvalidInput("--search encoder needs an encoder: add --encoder embedded")
+        asking = sorted({row.name for row in rows} - RECORDED)
+        if self.recorded and asking:
+            raise InvalidInput(
+                f"recorded answers are of {' and '.join(sorted(RECORDED))}; {', '.join(asking)} "
+                "would ask the model for more"
+            )
+
+    def world(self) -> World:
+        """Load everything."""
+        encoder = load_encoder(self.encoder)
+        if self.recorded:
+            return Recording.read(self.recorded, self.recorded_fields).world(encoder)
+        return World(llm=load_llm(self.model), retriever=self._retriever(encoder), encoder=encoder)
+
+    def _retriever(self, encoder: Encoder | None) -> Retriever | None:
+        if not self.pool:
+            return None
+        if self.search == "bm25" or encoder is None:
+            return BM25Retriever(self.pool, engine="auto")
+        with working(f"encoding {len(self.pool)} passages"):
+            return DenseRetriever(self.pool, encoder)
+
+
 def evaluate(
     asked: Asked,
     out: Path,
@@ -49,9 +93,7 @@ def evaluate(
     gate: str,
     rate: float,
     head: Path | None,
-    model: str,
-    encoder: str,
-    search: str,
+    parts: Parts,
     metrics: Sequence[str],
     compared: str | None,
     seeds: int,
@@ -64,9 +106,8 @@ def evaluate(
     chosen(metrics)
     questions = read_questions(asked.questions, require_answers=True)[: asked.limit]
     labelled = _labelled(asked.labelled, rows, gate)
-    if search == "encoder" and encoder == "none":
-        raise InvalidInput("--search encoder needs an encoder: add --encoder embedded")
-    parts = _Parts(model, encoder, search, pool_of(asked.passages, [*questions, *labelled]))
+    parts.check(rows)
+    parts = replace(parts, pool=pool_of(asked.passages, [*questions, *labelled]))
     world = parts.world()
     found_gate = _gate(gate, rate, world, labelled, out)
     ranker = _ranker(head, world.encoder)
@@ -104,29 +145,6 @@ def listed() -> list[dict[str, str]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What a world is made of, by name: this travels to workers, where models do not."""
-
-    model: str
-    encoder: str
-    search: str
-    pool: Sequence[Passage]
-
-    def world(self) -> World:
-        """Load everything."""
-        llm, encoder = load_llm(self.model), load_encoder(self.encoder)
-        return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
-
-    def _retriever(self, encoder: Encoder | None) -> Retriever | None:
-        if not self.pool:
-            return None
-        if self.search == "bm25" or encoder is None:
-            return BM25Retriever(self.pool, engine="auto")
-        with working(f"encoding {len(self.pool)} passages"):
-            return DenseRetriever(self.pool, encoder)
-
-
 class _Bar:
     """A bar of records on stderr; silent where that is no terminal."""
 
@@ -159,7 +177,7 @@ def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Ques
     return []
 
 
-def _engine(parts: _Parts, workers: int, gate: str, out: Path) -> Engine:
+def _engine(parts: Parts, workers: int, gate: str, out: Path) -> Engine:
     """This process for 0 workers, else Ray; the workers' answers are kept with the run's."""
     if not workers:
         return in_process

@@ -9,6 +9,7 @@
     costs      what each of the flows that run side by side cost
     tracing    every request and reply of each
     records    a record as a line of JSON
+    recorded   answers that a model gave elsewhere, in the model's place
     folder     a run on disk
     summary    from records to a table with intervals
 """
@@ -16,6 +17,7 @@
 from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.metrics import METRICS
+from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.running import evaluate
 from ltrag_plugins.evaluate.summary import Summary, summarize
@@ -27,6 +29,7 @@ __all__ = [
     "Engine",
     "Job",
     "Record",
+    "Recording",
     "Summary",
     "Work",
     "evaluate",

@@ -1,0 +1,87 @@
+"""Answers that a model gave elsewhere, in the place of the model: gates are judged without it.
+
+::
+
+    recording = Recording.read(["train.jsonl", "test.jsonl"], fields=("direct", "retrieved"))
+    evaluate(questions, [Cell(BASELINES["direct"]), Cell(BASELINES["single"])], recording.world())
+
+Every search finds one passage, which says that the answer with retrieval is wanted; the model
+answers with that one where it stands in the prompt, else with the answer without retrieval. So
+flows, gates and costs run as with the model itself; what was retrieved then is not known now.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Self
+
+from ltrag_plugins.data import read_texts
+from ltrag_plugins.errors import InvalidInput, ModelError
+from ltrag_plugins.flow import World
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Passage
+
+FOUND = "[what was retrieved then]"
+"""The text of the passage that every search finds."""
+FIELDS = ("direct", "retrieved")
+"""Of a line of JSON beside its `question`: the answer without retrieval, and with it."""
+METHODS = frozenset({"direct", "single"})
+"""What such answers are of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """By question, the answer without retrieval and the one with it."""
+
+    answers: Mapping[str, tuple[str, str]]
+
+    @classmethod
+    def read(cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = FIELDS) -> Self:
+        """The lines of these files.
+
+        Args:
+            fields: names of the two answers in a line.
+
+        Raises:
+            BadRecord: a line lacks its question or an answer.
+            InvalidInput: a file cannot be read, there are no lines, or not two fields.
+        """
+        if len(fields) != 2:
+            raise InvalidInput(
+                "recorded answers have two fields, without retrieval and with it, got "
+                f"{', '.join(fields) or 'none'}"
+            )
+        rows = [row for path in paths for row in read_texts(path, "question", *fields)]
+        if not rows:
+            raise InvalidInput("there are no recorded answers in the files")
+        return cls({question.strip(): (direct, found) for question, direct, found in rows})
+
+    def world(self, encoder: Encoder | None = None) -> World:
+        """The recording as a model and a retriever."""
+        content = json.dumps(sorted(self.answers.items())).encode()
+        name = f"recorded@{hashlib.sha256(content).hexdigest()[:12]}"
+        return World(llm=ScriptedLLM(self.answer, name=name), retriever=_Then(), encoder=encoder)
+
+    def answer(self, prompt: str) -> Generation:
+        """What the model answered to the last question in the prompt.
+
+        Raises:
+            ModelError: no recorded question is in it.
+        """
+        asked = max(
+            (question for question in self.answers if question in prompt),
+            key=lambda question: (prompt.rfind(question) + len(question), len(question)),
+            default=None,
+        )
+        if asked is None:
+            raise ModelError(f"no answer was recorded for the question of {prompt[-80:]!r}")
+        direct, retrieved = self.answers[asked]
+        return Generation(retrieved if FOUND in prompt else direct)
+
+
+class _Then:
+    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
+        return [[Passage(FOUND, id="then")] for _ in queries]
