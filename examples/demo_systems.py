@@ -149,7 +149,7 @@ def reading(found: Runnable[str, list[Document]], meter: Meter) -> Runnable[str,
 
 
 def reranking(
-    retriever: lc.PassageRetriever, reranker: lc.DURReranker
+    retriever: Runnable[str, list[Document]], reranker: lc.DURReranker
 ) -> Runnable[str, list[Document]]:
     """Search, then rank; what a ContextualCompressionRetriever does."""
     found = {"documents": retriever, "query": RunnablePassthrough()}
