@@ -67,8 +67,8 @@ class MathML(Extension):
     """For Markdown."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Before fences and code are read."""
-        md.preprocessors.register(_Directives(md), "mathml", 40)
+        """Before fences (25) and code are read; after white space is put right (30)."""
+        md.preprocessors.register(_Directives(md), "mathml", 28)
         md.inlinePatterns.register(_Inline(r":math:`([^`]+)`", md), "mathml", 200)
 
 
