@@ -88,6 +88,14 @@ class TestDUR(MethodContract):
     name = "dur"
 
 
+class TestDURShots(MethodContract):
+    name = "dur-shots"
+
+
+class TestPromptPG(MethodContract):
+    name = "promptpg"
+
+
 class TestSGIC(MethodContract):
     name = "sgic"
 

@@ -23,7 +23,7 @@ def alone(name: str) -> list:
     world = World(llm=Scoring(plausible), retriever=BM25, encoder=Letters())
     method = BASELINES[name]
     settings = method.settings()
-    learned = method.learn and run(method.learn(LABELLED, settings), world)
+    learned = method.taught(LABELLED, settings, world)
     return [run(method.flow(q, settings, learned), world) for q in QUESTIONS]
 
 

@@ -1,12 +1,12 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, World, run
+from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.types import Answer, Question
 
 Need = Literal["retriever", "encoder", "scores", "probabilities", "labelled questions"]
@@ -34,6 +34,27 @@ class Method:
     needs: frozenset[Need] = frozenset()
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
+    train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
+    """In the place of `learn`, for a training that makes its own calls to the world's model."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it needs labelled questions first."""
+        return self.learn is not None or self.train is not None
+
+    def taught(
+        self,
+        labelled: Sequence[Question],
+        settings: Any,
+        world: World,
+        observers: Iterable[Observer] = (),
+    ) -> Any:
+        """What `flow` needs as `learned`; None for a method that learns nothing."""
+        if self.train is not None:
+            return self.train(labelled, settings, world, observers)
+        if self.learn is None:
+            return None
+        return run(self.learn(labelled, settings), world, observers=observers)
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
         """Answer a question.
@@ -47,10 +68,10 @@ class Method:
             raise InvalidInput(
                 f"{self.name} is set by {self.settings.__name__}, got {type(settings).__name__}"
             )
-        if self.learn is not None and learned is None:
+        if self.learns and learned is None:
             raise InvalidInput(
-                f"{self.name} learns from labelled questions first: run "
-                "method.learn(questions, settings) as a flow, and hand its result in as learned="
+                f"{self.name} learns from labelled questions first: call "
+                "method.taught(questions, settings, world), and hand its result in as learned="
             )
         return self.answer(question, settings, learned)
 
@@ -98,8 +119,7 @@ class Ready:
         """
         method.check(world, labelled)
         settings = method.settings() if settings is None else settings
-        learned = None if method.learn is None else run(method.learn(labelled, settings), world)
-        return cls(method, world, settings, learned)
+        return cls(method, world, settings, method.taught(labelled, settings, world))
 
     def flow(self, question: str) -> Flow[Answer]:
         """Answer a question."""

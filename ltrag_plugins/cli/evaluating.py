@@ -166,7 +166,7 @@ class _Bar:
 def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Question]:
     if path is not None:
         return read_questions(path, require_answers=True)
-    learning = [row.name for row in rows if row.learn is not None]
+    learning = [row.name for row in rows if row.learns]
     if gate == "gece":
         learning.append("--gate gece")
     if learning:

@@ -4,6 +4,7 @@
 
     metrics    the measures that can be named
     methods    the methods that can be named: the baselines and this package's own
+    trained_shots  solved examples ranked by a head that the run trains
     answering  questions through one cell, side by side, into records
     running    a whole run; goes on after an interruption
     costs      what each of the flows that run side by side cost

@@ -1,7 +1,8 @@
 """All methods that a run can name: the baselines, and the components of this package.
 
 A gate stands before any of them (`Cell.gate`); "dur" reads the passages that its head ranks first,
-"sgic" answers from what was found and looks again.
+"dur-shots" and "promptpg" show the solved examples that theirs do, "sgic" answers from what was
+found and looks again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from ltrag_plugins.baselines.single import PROMPT, reading_prompt
 from ltrag_plugins.baselines.table import BASELINES
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate.trained_shots import DUR_SHOTS, PROMPTPG
 from ltrag_plugins.flow import Flow, ask, embed, fetch
 from ltrag_plugins.sgic.calibrating import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
@@ -133,4 +135,7 @@ SGIC = Method(
     most_calls=_most_calls,
     needs=frozenset({"retriever", "probabilities"}),
 )
-METHODS: Mapping[str, Method] = {**BASELINES, DUR.name: DUR, SGIC.name: SGIC}
+METHODS: Mapping[str, Method] = {
+    **BASELINES,
+    **{row.name: row for row in (PROMPTPG, DUR, DUR_SHOTS, SGIC)},
+}

@@ -13,7 +13,7 @@ from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.flow import Observer, World, run
+from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.types import Question
 
@@ -113,11 +113,11 @@ class _Running:
             self.on_record(name, record)
 
     def _taught(self, work: Work) -> Work:
-        method, settings = work.cell.method, work.cell.set
-        if method.learn is None:
+        cell = work.cell
+        if not cell.method.learns:
             return work
-        flow = method.learn(self.labelled, settings)
-        return replace(work, learned=run(flow, work.world, observers=work.observers))
+        learned = cell.method.taught(self.labelled, cell.set, work.world, work.observers)
+        return replace(work, learned=learned)
 
 
 def _check(

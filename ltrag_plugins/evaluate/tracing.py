@@ -22,7 +22,8 @@ class Tracing:
         """Keep a reply with what it answers."""
         if self._on and step.kind == "reply":
             for flow, part in parts(step):
-                told = _told(part.request, part.reply or ())
+                reply = () if part.reply is None else part.reply
+                told = _told(part.request, reply)
                 self._steps.setdefault(flow, []).append(told)
 
     def of(self, flow: int) -> tuple[Mapping[str, Any], ...] | None:

@@ -1,0 +1,148 @@
+"""Solved examples that a trained head ranks: DUR's own use of it, and PromptPG.
+
+Of the labelled questions one part are the examples, the other part train the head with the model
+of the run. References: Yu et al., NAACL 2025 (DUR), section 6.1; Lu et al., ICLR 2023 (PromptPG).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from ltrag_plugins.baselines.labelled import labelled, number
+from ltrag_plugins.baselines.method import Method, whole
+from ltrag_plugins.dur.feedback import chosen, shortened
+from ltrag_plugins.dur.head import Head
+from ltrag_plugins.dur.policy import top
+from ltrag_plugins.dur.preselect import Preselector, text_of
+from ltrag_plugins.dur.prompts import format_for
+from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.dur.trainer import DURTrainer
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.flow import Flow, Observer, World, ask, embed
+from ltrag_plugins.types import Answer, Question
+
+
+@dataclass(frozen=True, slots=True)
+class DURShotsSettings:
+    """How the head is trained, and on what.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    training: DURSettings = field(default_factory=DURSettings)
+    """Prompt format, shots, epochs and all else; its seed gives way to `seed`."""
+    examples: float = 0.5
+    """Share of the labelled questions, inside (0, 1), that are shown; the others train the head."""
+    max_calls: int | None = None
+    """Training begins no batch after so many prompts; None: it runs its epochs."""
+    seed: int = 0
+    """Draws the examples, and is the training's."""
+
+    def __post_init__(self) -> None:
+        number("examples", self.examples, 0.01, 0.99)
+        if self.max_calls is not None:
+            whole("max_calls", self.max_calls)
+        if not isinstance(self.training, DURSettings):
+            raise InvalidInput(f"training must be DURSettings, got {self.training!r:.60}")
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPGSettings(DURShotsSettings):
+    """As `DURShotsSettings`, with PromptPG's training."""
+
+    training: DURSettings = field(default_factory=DURSettings.promptpg)
+    """One reward for all K shots, drawn from all examples; no threshold."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedShots:
+    """A head and the examples that it ranks; holds no model."""
+
+    head: Head
+    shots: int
+    settings: DURSettings
+    examples: tuple[Question, ...]
+    vectors: Float[np.ndarray, "examples dim"]
+    chooser: Preselector
+
+    def best(self, question: Question, vector: Float[np.ndarray, " dim"]) -> list[Question]:
+        """Its examples, best first; never the question itself."""
+        candidates = self.chooser.choose(question, vector)
+        scores = self.head.scores(vector, self.vectors[candidates])
+        return [self.examples[candidates[i]] for i in top(scores, self.shots)]
+
+
+def trained_shots(
+    questions: Sequence[Question],
+    settings: DURShotsSettings,
+    world: World,
+    observers: Iterable[Observer] = (),
+) -> TrainedShots:
+    """Train a head on the labelled questions, with the world's model and encoder.
+
+    Raises:
+        CalibrationError: fewer than two labelled questions.
+        MissingReferences: one has no accepted answer.
+        InvalidInput: the world has no model or no encoder.
+    """
+    if world.llm is None or world.encoder is None:
+        raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
+    known = labelled(questions, "a head")
+    if len(known) < 2:
+        raise CalibrationError(
+            "a head needs at least two labelled questions: one to show, one to learn from"
+        )
+    order = np.random.default_rng([settings.seed, 5]).permutation(len(known))
+    count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
+    examples = tuple(known[i] for i in sorted(order[:count]))
+    asked = [known[i] for i in sorted(order[count:])]
+    training = replace(settings.training, seed=settings.seed)
+    trainer = DURTrainer(world.encoder, world.llm, settings=training)
+    ranker = trainer.fit(
+        examples, asked, max_calls=settings.max_calls, observers=(*observers,)
+    ).ranker
+    vectors = world.encoder.encode([text_of(e) for e in examples]).astype(float)
+    chooser = Preselector(examples, vectors, how=training.preselect, size=training.preselected)
+    return TrainedShots(ranker.head, ranker.shots, training, examples, vectors, chooser)
+
+
+def answer_after_best(question: Question, learned: TrainedShots) -> Flow[Answer]:
+    """One encoding, one model call."""
+    [vector] = yield from embed(question.text)
+    form = format_for(learned.settings.format)
+    best = learned.best(question, np.asarray(vector, float))
+    prompt = form.prompt(best, question)
+    [reply] = yield from ask(prompt, max_tokens=form.max_tokens, stop=("\n",))
+    text = shortened(reply.text, form)
+    said = chosen(text, question.options) if question.options else text
+    return Answer(said, trace=(reply,))
+
+
+def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings]) -> Method:
+    return Method(
+        name=name,
+        summary=summary,
+        source=source,
+        settings=settings,
+        answer=lambda question, _, learned: answer_after_best(question, learned),
+        most_calls=lambda _: 1,
+        needs=frozenset({"encoder", "labelled questions"}),
+        train=trained_shots,
+    )
+
+
+DUR_SHOTS = _row(
+    "dur-shots",
+    "solved examples that help this model first, ranked by a head trained in the run; no retrieval",
+    "Yu et al., NAACL 2025",
+    DURShotsSettings,
+)
+PROMPTPG = _row(
+    "promptpg",
+    "solved examples ranked by a head that one reward for all of them trains; no retrieval",
+    "Lu et al., ICLR 2023",
+    PromptPGSettings,
+)

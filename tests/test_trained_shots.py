@@ -1,0 +1,132 @@
+"""Heads that a run trains: what they show, by hand and beside a trainer and ranker of one's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from contracts.methods import Letters
+
+from ltrag_plugins.dur import DURSettings, DURTrainer
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.trained_shots import DURShotsSettings, PromptPGSettings, trained_shots
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Question
+
+TRAINING = DURSettings(shots=2, epochs=4, batch_size=4, reward="match")
+NUMBERS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+]
+SUMS = [Question(f"What is {n} plus one?", (str(i + 1),), n) for i, n in enumerate(NUMBERS)]
+KNOWN, ASKED = SUMS[:12], SUMS[12:]
+
+
+def reply(prompt: str) -> str:
+    """Counts right where the first example it is shown is about an even number."""
+    asked = [NUMBERS.index(part.split()[2]) for part in prompt.split("Question:")[1:]]
+    return f"The answer is {asked[-1] + (1 if asked[0] % 2 == 0 else 2)}"
+
+
+def world() -> World:
+    return World(llm=ScriptedLLM(reply), encoder=Letters())
+
+
+def test_the_prompt_shows_what_a_ranker_trained_by_hand_ranks_first():
+    settings = DURShotsSettings(TRAINING, examples=0.5, seed=3)
+    learned = trained_shots(KNOWN, settings, world())
+    examples = list(learned.examples)
+    others = [question for question in KNOWN if question not in examples]
+    assert (len(examples), len(others)) == (6, 6)
+    by_hand = DURTrainer(Letters(), ScriptedLLM(reply), settings=replace(TRAINING, seed=3))
+    ranker = by_hand.fit(examples, others).ranker
+    for question in ASKED:
+        asking = world()
+        answer = run(METHODS["dur-shots"].flow(question, settings, learned), asking)
+        ranked = ranker.rank(question.text, examples, top_n=ranker.shots)
+        shown = [examples[place.index].text for place in ranked]
+        [prompt] = asking.llm.prompts
+        assert prompt.split("\n")[::3][:-1] == [f"Question: {text}" for text in shown]
+        assert answer.text == reply(prompt).removeprefix("The answer is ")
+
+
+def test_promptpg_asks_with_all_its_shots_and_once_a_question():
+    asked = world()
+    settings = PromptPGSettings(replace(DURSettings.promptpg(), shots=3, epochs=2, batch_size=6))
+    trained_shots(KNOWN, settings, asked)
+    assert len(asked.llm.prompts) == 2 * 6
+    assert {prompt.count("Answer: The answer is") for prompt in asked.llm.prompts} == {3}
+
+
+def test_a_question_is_never_its_own_example():
+    settings = DURShotsSettings(replace(TRAINING, shots=5), seed=1)
+    learned = trained_shots(KNOWN, settings, world())
+    for question in learned.examples:
+        shown = learned.best(question, Letters().encode([question.text])[0])
+        assert question not in shown
+
+
+def test_options_are_answered_with_one_of_them():
+    offered = [replace(q, options=("yes", "no"), answers=("yes",)) for q in KNOWN]
+    settings = DURShotsSettings(replace(TRAINING, format="QO-A"))
+    says = World(llm=ScriptedLLM(lambda _: "(A) yes, surely"), encoder=Letters())
+    learned = trained_shots(offered, settings, says)
+    answer = run(METHODS["dur-shots"].flow(offered[0], settings, learned), says)
+    assert answer.text == "yes"
+
+
+def test_seeds_draw_other_examples_in_a_run(tmp_path):
+    settings = DURShotsSettings(replace(TRAINING, epochs=1))
+    cells = [Cell(METHODS["dur-shots"], settings, seed=seed) for seed in (0, 1)]
+    found = evaluate(ASKED, cells, world(), out=tmp_path, labelled=KNOWN, trace=True)
+    prompts = [[r.trace[-1]["asked"][0]["prompt"] for r in rows] for rows in found.values()]
+    assert list(found) == ["dur-shots@0", "dur-shots@1"]
+    assert prompts[0] != prompts[1]
+
+
+def test_training_stops_at_its_bound():
+    asked = world()
+    settings = DURShotsSettings(replace(TRAINING, held_out=0.0, batch_size=1), max_calls=4)
+    trained_shots(KNOWN, settings, asked)
+    assert len(asked.llm.prompts) <= 4 + TRAINING.shots + 1
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(CalibrationError, match="at least two"):
+        trained_shots(KNOWN[:1], DURShotsSettings(), world())
+    with pytest.raises(InvalidInput, match="lacks one"):
+        trained_shots(KNOWN, DURShotsSettings(), World(llm=ScriptedLLM(reply)))
+    with pytest.raises(InvalidInput, match="examples"):
+        DURShotsSettings(examples=1.0)
+    with pytest.raises(InvalidInput, match="max_calls"):
+        DURShotsSettings(max_calls=0)
+    with pytest.raises(InvalidInput, match="training must be"):
+        DURShotsSettings(training="paper")
+    with pytest.raises(InvalidInput, match="call method"):
+        METHODS["promptpg"].flow(ASKED[0])
+
+
+def test_vectors_come_in_any_float(tmp_path):
+    class Short(Letters):
+        def encode(self, texts):
+            return super().encode(texts).astype(np.float16)
+
+    settings = DURShotsSettings(replace(TRAINING, epochs=1))
+    small = World(llm=ScriptedLLM(reply), encoder=Short())
+    learned = trained_shots(KNOWN, settings, small)
+    assert run(METHODS["dur-shots"].flow(ASKED[0], settings, learned), small).text
