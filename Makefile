@@ -36,8 +36,9 @@ check: .venv/ready
 	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
 	$(MAKE) docs
 
+# not --quiet, under which --strict sees no warnings
 docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python docs/_site/check.py site
 
 bench: .venv/ready
