@@ -55,7 +55,7 @@ FOUND, READ = 8, 2
 """Passages that the store finds, and those of them that the calibrator reads."""
 MAX_TOKENS = 12
 LOOKING = SGICSettings(
-    rounds=1, document_words=80, answer_tokens=MAX_TOKENS, templates=CALIBRATING, certain_below=40
+    rounds=1, document_words=60, answer_tokens=MAX_TOKENS, templates=CALIBRATING, certain_below=40
 )
 
 

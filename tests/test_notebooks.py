@@ -1,0 +1,215 @@
+"""The vector store example and the notebooks run to their ends, without a network, and are right.
+
+Each is run in a copy of `examples/`. What it shows is held against another way to it: cosines by
+numpy, searches counted at the store, tables computed again from the answers on disk.
+"""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell
+from qdrant_client import QdrantClient
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+WATCHED = """
+import json
+import socket
+from qdrant_client import QdrantClient
+
+counts, searches = [], []
+connect, query = socket.socket.connect, QdrantClient.query_points
+
+
+def near(self, address):
+    assert self.family == socket.AF_UNIX or address[0] in ("127.0.0.1", "::1"), address
+    return connect(self, address)
+
+
+def counted(self, collection_name, *args, **kwargs):
+    searches.append(collection_name)
+    return query(self, collection_name, *args, **kwargs)
+
+
+socket.socket.connect, QdrantClient.query_points = near, counted
+"""
+"""Before a notebook's own cells: nothing far away is reached, and searches are counted."""
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory):
+    """`examples/` as a reader has it, with nothing computed yet."""
+    folder = tmp_path_factory.mktemp("reader") / "examples"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.syspath_prepend(folder / "notebooks")
+        yield folder
+        for name in ("vector_store", "demo_systems", "prompts", "execute"):
+            sys.modules.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def script(copied):
+    """The example's module, and what it printed."""
+
+    def refuse(_, address):
+        raise AssertionError(f"the example connects to {address}")
+
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.chdir(copied.parent)
+        patch.setattr(sys, "argv", ["vector_store.py"])
+        patch.setattr(socket.socket, "connect", refuse)
+        import vector_store
+
+        vector_store.main()
+    return vector_store, printed.getvalue()
+
+
+@pytest.fixture
+def client(copied, script):
+    """The store as the example left it."""
+    opened = QdrantClient(path=str(copied.parent / "runs/vector_store/qdrant"))
+    yield opened
+    opened.close()
+
+
+def executed(path, shown):
+    """The outputs of a notebook's cells, and its names in `shown`, from a run in its own folder."""
+    from execute import executed
+
+    notebook = nbformat.read(path, as_version=4)
+    cells = [new_code_cell(WATCHED)]
+    for cell in notebook.cells:
+        cells += [cell, new_code_cell("counts.append(len(searches))")]
+    named = ", ".join(f"{name!r}: {value}" for name, value in {**shown, "counts": "counts"}.items())
+    cells.append(new_code_cell(f"open('seen.json', 'w').write(json.dumps({{{named}}}))"))
+    notebook.cells = cells
+    nbformat.write(notebook, path)
+    done = executed(path).cells[1:-1:2]
+    assert not [o for cell in done for o in cell.get("outputs", ()) if o.get("name") == "stderr"]
+    return done, json.loads((path.parent / "seen.json").read_text())
+
+
+def rows(cell):
+    """A table that a cell showed."""
+    [shown] = [o["data"]["text/markdown"] for o in cell.outputs if "data" in o]
+    lines = [[c.strip() for c in line.strip("|").split(" | ")] for line in shown.split("\n")]
+    return lines[:1] + lines[2:]
+
+
+def place(cells, code):
+    [found] = [i for i, cell in enumerate(cells) if code in cell.source]
+    return found
+
+
+def test_the_example_fills_the_store_and_says_the_same_in_both_frameworks(script):
+    module, printed = script
+    size = len(module.read().passages)
+    assert f"LangChain: {size} were new" in printed
+    assert f"LlamaIndex: {size} were new" in printed
+    _, one, other = re.split(r"\n +(?:LangChain|LlamaIndex) *\n", printed)
+    assert "retrieves" in one
+    assert one.strip() == other.strip()
+
+
+def test_the_store_finds_what_numpy_finds_among_all_its_vectors(script, client, minilm):
+    module, _ = script
+    store, index = module.langchain_store(client, minilm), module.llama_index_store(client, minilm)
+    retriever = store.as_retriever(search_kwargs={"k": module.FOUND})
+    searching = index.as_retriever(similarity_top_k=module.FOUND)
+    data = module.read()
+    for collection in (module.LANGCHAIN, module.LLAMA_INDEX):
+        points, _ = client.scroll(collection, limit=1000, with_vectors=True)
+        assert {point.id for point in points} == set(map(module.id_of, data.passages))
+        vectors = np.array([point.vector for point in points])
+        for question in data.asked:
+            cosines = vectors @ minilm.encode([question.text])[0]  # all of length 1
+            order = np.argsort(-cosines)[: module.FOUND]
+            best = [points[i].id for i in order]
+            if collection == module.LANGCHAIN:
+                documents = retriever.invoke(question.text)
+                assert [document.metadata["_id"] for document in documents] == best
+            else:
+                nodes = searching.retrieve(question.text)
+                assert [node.node_id for node in nodes] == best
+                assert [node.score for node in nodes] == pytest.approx(cosines[order], abs=1e-5)
+
+
+def test_a_vector_is_that_of_its_passage_and_has_length_1(script, client, minilm):
+    module, _ = script
+    for passage in module.read().passages[::40]:
+        [expected] = minilm.encode([f"{passage.title}\n{passage.text}"])
+        for collection in (module.LANGCHAIN, module.LLAMA_INDEX):
+            [point] = client.retrieve(collection, [module.id_of(passage)], with_vectors=True)
+            assert point.vector == pytest.approx(expected, abs=1e-5)
+            assert np.linalg.norm(point.vector) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_walk_reopens_the_store_and_direct_answers_search_nothing(copied, script):
+    module, _ = script
+    shown = {
+        "langchain": "[shown.row for shown in in_langchain]",
+        "llama_index": "[shown.row for shown in in_llama_index]",
+        "drafts": "[gate.decide(asked.text).answer for asked in data.asked]",
+        "collections": "searches",
+    }
+    cells, seen = executed(copied / "notebooks" / "gate_rerank_calibrate.ipynb", shown)
+    size = len(module.read().passages)  # no more than the example put in, in another process
+    counted = cells[place(cells, "client.count(")].outputs[0].text.split()
+    assert counted == ["langchain", str(size), "llama_index", str(size)]
+    assert cells[place(cells, "client.close()\nclient =")].outputs[0].text.split()[-1] == "0"
+
+    assert seen["langchain"] == seen["llama_index"]
+    ways = [row[1] for row in seen["langchain"]]
+    assert set(ways) == {"direct", "retrieves"}, "the gate tells no questions apart"
+    for name in ("langchain", "llama_index"):
+        i = place(cells, f"in_{name} = [")
+        made = seen["collections"][seen["counts"][i - 1] : seen["counts"][i]]
+        assert made == [name] * ways.count("retrieves")
+    for row, draft in zip(seen["langchain"], seen["drafts"], strict=True):
+        assert row[1] == "retrieves" or row[2:] == [draft, "", ""]
+
+
+def test_the_comparison_shows_what_the_records_say_and_a_gate_only_chooses(copied):
+    path = copied / "notebooks" / "compare_methods.ipynb"
+    cells, _ = executed(path, {})
+    run = copied.parent / "runs" / "compare_methods"
+    records = {
+        file.stem: [json.loads(line) for line in file.read_text().splitlines()]
+        for file in (run / "records").glob("*.jsonl")
+    }
+    header, *table = rows(cells[place(cells, "summarize(records)")])
+    assert {row[0] for row in table} == set(records)
+    for name, *figures in table:
+        answers = records[name]
+        told = dict(zip(header[1:], figures, strict=True))
+        right = [any(plain(a) in plain(r["prediction"]) for a in r["answers"]) for r in answers]
+        assert told["contains"] == f"{np.mean(right):.2f}"
+        assert told["calls"] == f"{np.mean([r['calls'] for r in answers]):.2f}"
+        assert told["searches"] == f"{np.mean([bool(r['passages']) for r in answers]):.2f}"
+
+    decisions = [record["decision"]["retrieve"] for record in records["single+gate"]]
+    assert len(set(decisions)) == 2, "the gate tells no questions apart"
+    chosen = [
+        records["single" if retrieve else "direct"][i]["prediction"]
+        for i, retrieve in enumerate(decisions)
+    ]
+    assert [record["prediction"] for record in records["single+gate"]] == chosen
+    page = (run / "report.html").read_text()
+    assert all(record["question"] in page for record in records["direct"])
+
+
+def plain(text):
+    """Lower case, without articles and punctuation, a blank on either side."""
+    words = re.sub(r"[^\w\s]", "", text.lower()).split()
+    return f" {' '.join(word for word in words if word not in ('a', 'an', 'the'))} "
