@@ -1,9 +1,8 @@
 """The gradient term in batched forward mode beside backward loops, in one run.
 
-    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5]
+    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5] [threads=2]
 
-Questions and first gold answers of nq_open's training file, the embedded model, 2 threads. The
-loops take one question at a time, call `loss.backward()`, and hold the gradient of the last four
+Questions and first gold answers of nq_open's training file, the embedded model. The loops take one question at a time, call `loss.backward()`, and hold the gradient of the last four
 layers' feed-forward matrices against the same direction:
 
     all weights     every parameter requires its gradient, as transformers loads a model
@@ -39,8 +38,8 @@ BATCH = 32
 MEGABYTE = 2**20
 
 
-def main(questions: int = 64, rounds: int = 5) -> None:
-    torch.set_num_threads(2)
+def main(questions: int = 64, rounds: int = 5, threads: int = 2) -> None:
+    torch.set_num_threads(threads)
     llm = embedded()
     model, rows = llm.model, real_questions(questions)
     for kind in ("chat template", "plain prompt"):

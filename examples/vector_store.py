@@ -12,7 +12,6 @@ on one core::
 """
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +19,14 @@ from uuid import NAMESPACE_OID, uuid5
 
 from demo_systems import reranking
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_qdrant import QdrantVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import TextNode
 from llama_index.vector_stores.qdrant import QdrantVectorStore as LlamaIndexStore
 from prompts import CALIBRATING, DIRECT
-from pydantic import PrivateAttr
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, VectorParams
 from rich.console import Console
@@ -99,44 +95,9 @@ def id_of(passage: Passage) -> str:
     return str(uuid5(NAMESPACE_OID, passage.id))
 
 
-class EncoderEmbeddings(Embeddings):
-    """An encoder of this package as LangChain embeddings."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self.encoder.encode(texts).tolist()
-
-    def embed_query(self, text: str) -> list[float]:
-        return self.embed_documents([text])[0]
-
-
-class EncoderEmbedding(BaseEmbedding):
-    """An encoder of this package as a LlamaIndex embedding model."""
-
-    _encoder: Encoder = PrivateAttr()
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(model_name=encoder.name)
-        self._encoder = encoder
-
-    def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._encoder.encode(texts).tolist()
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        return self._get_text_embeddings([text])[0]
-
-    def _get_query_embedding(self, query: str) -> list[float]:
-        return self._get_text_embedding(query)
-
-    async def _aget_query_embedding(self, query: str) -> list[float]:
-        return await asyncio.to_thread(self._get_query_embedding, query)
-
-
 def langchain_store(client: QdrantClient, encoder: Encoder) -> QdrantVectorStore:
     """The collection as it is on disk; made, and empty, where there is none."""
-    embeddings = EncoderEmbeddings(encoder)
+    embeddings = lc.LtragEmbeddings(encoder)
     if not client.collection_exists(LANGCHAIN):
         size = len(embeddings.embed_query("how long is a vector?"))
         client.create_collection(
@@ -157,7 +118,7 @@ def add_documents(store: QdrantVectorStore, passages: Sequence[Passage]) -> int:
 def llama_index_store(client: QdrantClient, encoder: Encoder) -> VectorStoreIndex:
     """The collection as it is on disk; LlamaIndex makes it with the first nodes."""
     store = LlamaIndexStore(LLAMA_INDEX, client=client, index_doc_id=False)
-    return VectorStoreIndex.from_vector_store(store, embed_model=EncoderEmbedding(encoder))
+    return VectorStoreIndex.from_vector_store(store, embed_model=li.LtragEmbedding(encoder))
 
 
 def add_nodes(index: VectorStoreIndex, client: QdrantClient, passages: Sequence[Passage]) -> int:

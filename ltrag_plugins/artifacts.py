@@ -55,6 +55,15 @@ def write(
         _replace(folder / f"{name}.json", text.encode())
 
 
+def digest(value: Any) -> str:
+    """12 hex digits of what `write` would write of the value."""
+    arrays: dict[str, np.ndarray] = {}
+    found = hashlib.sha256(json.dumps(_plain(value, "value", arrays), sort_keys=True).encode())
+    for name, array in sorted(arrays.items()):
+        found.update(name.encode() + array.tobytes())
+    return found.hexdigest()[:12]
+
+
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
     """Make the folder, and name what keeps it from being written to.

@@ -46,7 +46,7 @@ def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, d
         done.stderr
         == f"ltrag: the adapter is in {out}; use it with --model {base} --adapter {out}\n"
     )
-    assert "learned 3 examples in 2 steps" in done.stdout
+    assert "2 steps over 3 examples" in done.stdout
     assert "left out as too long: q4 (" in done.stdout
     plain, tuned = load_llm(str(base)), load_llm(f"{base}+adapter:{out}")
     assert plain.name != tuned.name

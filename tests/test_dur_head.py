@@ -157,3 +157,15 @@ def test_a_step_leaves_the_head_it_was_given_as_it_was():
     moved, _ = Adam.start(head).step(head, Gradient(np.ones((2, 2)), np.ones(2)), 0.1)
     assert head.weight.tolist() == [[1, 1], [1, 1]]
     assert moved.weight == pytest.approx(0.9)
+
+
+def test_of_few_texts_the_head_still_tells_new_ones_apart():
+    """Six texts span five directions; a question may differ from them in any other."""
+    random = np.random.default_rng(0)
+    head = initial_head(
+        "encoder", random.normal(size=(6, 40)), dim=40, sharpness=1.0, random=random
+    )
+    new = random.normal(size=(8, 40))
+    ranked = np.argsort(head.scores(new[0], new[1:]))
+    mean = -head.weight.T @ head.bias / (head.weight**2).sum(axis=1)[0]
+    assert ranked.tolist() == np.argsort((new[1:] - mean) @ (new[0] - mean)).tolist()

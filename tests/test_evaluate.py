@@ -28,6 +28,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.evaluate import Cell, Record, evaluate, summarize
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
@@ -217,6 +218,21 @@ class TestBadInput:
         self.refused(tmp_path, ArtifactMismatch, "another questions", questions=QUESTIONS[:2])
         self.refused(tmp_path, ArtifactMismatch, "another metrics", metrics=["f1"])
 
+    def test_a_folder_of_a_run_with_another_pool_or_gate(self, tmp_path):
+        def gated(rate: float) -> Cell:
+            known = [Question(f"who wrote book {i}?", (f"A{i % 2}",), f"k{i}") for i in range(40)]
+            llm = ScriptedLLM(lambda _: "A0")
+            return dataclasses.replace(SINGLE, gate=GECEGate.fit(known, llm=llm, target_rate=rate))
+
+        evaluate(QUESTIONS, [SINGLE], world(), out=tmp_path / "a")
+        other = dataclasses.replace(world(), retriever=BM25Retriever(PASSAGES[:3]))
+        self.refused(
+            tmp_path / "a", ArtifactMismatch, "another retriever", cells=[SINGLE], world=other
+        )
+        evaluate(QUESTIONS, [gated(0.5)], world(), out=tmp_path / "b")
+        evaluate(QUESTIONS, [gated(0.5)], world(), out=tmp_path / "b")
+        self.refused(tmp_path / "b", ArtifactMismatch, "another gates", cells=[gated(1.0)])
+
     def test_a_damaged_record(self, tmp_path):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
         path = tmp_path / "records" / "direct.jsonl"
@@ -284,6 +300,20 @@ def test_a_method_that_can_learn_nothing_fails_alone(tmp_path):
     found = evaluate(QUESTIONS, cells, world(), out=tmp_path, labelled=LABELLED)
     assert {r.error for r in found["learner"]} == {"CalibrationError: nothing to tell apart"}
     assert [r.error for r in found["direct"]] == [None] * 3
+
+
+def test_where_less_is_better_easy_questions_are_those_with_less(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT, SINGLE], world(), out=tmp_path, metrics=["ter"])
+    summary = summarize(found)
+    assert [r.scores["ter"] for r in found["direct"]] == [0.0, 1.0, 2.0]
+    assert summary["direct"].easy == {"ter": 0.0}
+    assert summary["direct"].hard == {"ter": 1.5}
+
+
+def test_no_two_heads_of_the_table_touch(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
+    head = str(summarize(found)).splitlines()[0]
+    assert {"calls", "retrievals", "tokens", "ms", "speed-up"} <= {*head.split()}
 
 
 def test_cells_about_different_questions_are_not_compared(tmp_path):

@@ -16,22 +16,8 @@ from ltrag_plugins.types import Question
 
 TRAINING = DURSettings(shots=2, epochs=4, batch_size=4, reward="match")
 NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
+    *("zero", "one", "two", "three", "four", "five", "six", "seven"),
+    *("eight", "nine", "ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen"),
 ]
 SUMS = [Question(f"What is {n} plus one?", (str(i + 1),), n) for i, n in enumerate(NUMBERS)]
 KNOWN, ASKED = SUMS[:12], SUMS[12:]

@@ -171,8 +171,8 @@ def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Ques
         learning.append("--gate gece")
     if learning:
         raise InvalidInput(
-            f"{', '.join(learning)} learn from other questions with answers: add --labelled "
-            "OTHERS.jsonl"
+            "other questions with answers are needed to learn from, for "
+            f"{', '.join(learning)}: add --labelled OTHERS.jsonl"
         )
     return []
 

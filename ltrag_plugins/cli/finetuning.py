@@ -156,7 +156,7 @@ def summary(result: "FinetuneResult") -> str:
     first, last = told["loss"]
     speed = told["tokens"] / max(told["seconds"], 0.1)
     lines = [
-        f"learned {told['examples']} examples in {told['steps']} steps, "
+        f"{told['steps']} steps over {told['examples']} examples, "
         f"{told['tokens']:,} tokens at {speed:,.0f} a second",
         f"loss a token: {first:.3f} in the first step, {last:.3f} in the last",
     ]

@@ -83,9 +83,10 @@ def initial_head(
 
     "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
     encoder's dimension. "encoder" ranks by the dot products of the encoder's own vectors, less
-    their mean: W maps onto the `dim` directions in which the vectors vary most, b takes out their
-    mean, and the scores are scaled so that those of a text with the others have the standard
-    deviation `sharpness`.
+    their mean: W maps onto the `dim` directions in which the vectors vary most (of few texts: onto
+    theirs and others at right angles, in which a new question may vary), b takes out their mean,
+    and the scores are scaled so that those of a text with the others have the standard deviation
+    `sharpness`.
 
     Raises:
         InvalidInput: fewer than two different vectors where "encoder" is asked for.
@@ -101,6 +102,8 @@ def initial_head(
     if spread[0] < 1e-9:
         raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
     weight = np.zeros((dim, size))
+    if len(directions) < dim:  # of few texts: the other directions, at right angles to theirs
+        directions = np.linalg.svd(directions)[2]
     rows = directions[:dim]
     weight[: len(rows)] = rows
     seen = (vectors - mean) @ weight.T

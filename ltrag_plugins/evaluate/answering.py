@@ -7,7 +7,7 @@ from typing import Any
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.errors import LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
-from ltrag_plugins.evaluate.metrics import chosen
+from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER, chosen
 from ltrag_plugins.evaluate.records import Outcome, Record, recorded
 from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
@@ -83,7 +83,7 @@ class Work:
         trace: tuple[Mapping[str, Any], ...] | None = None,
     ) -> Record:
         """The record of a question that got no answer: the worst scores, and why."""
-        worst = {name: float(name == "ter") for name in self.metrics}
+        worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
         return recorded(question, None, cost or Cost(), worst, error, trace)
 
     def _flow(self, question: Question) -> Flow[Outcome]:

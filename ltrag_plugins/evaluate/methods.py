@@ -14,6 +14,7 @@ from ltrag_plugins.baselines.direct import direct
 from ltrag_plugins.baselines.method import Method, whole
 from ltrag_plugins.baselines.single import PROMPT, reading_prompt
 from ltrag_plugins.baselines.table import BASELINES
+from ltrag_plugins.dur.preselect import text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.trained_shots import DUR_SHOTS, PROMPTPG
@@ -75,7 +76,7 @@ def reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
     [found] = yield from fetch(question, k=settings.found)
     if not found:
         return (yield from direct(question, max_tokens=settings.max_tokens))
-    vectors = yield from embed(question, *map(_text, found))
+    vectors = yield from embed(question, *map(text_of, found))
     best = _ranked(np.asarray(vectors, float), found, settings)
     prompt = reading_prompt(question, best, settings.template)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
@@ -99,10 +100,6 @@ def _ranked(
         return [replace(found[i], score=float(scores[i])) for i in order]
     ranked = settings.ranker.rank_vectors(vectors[0], vectors[1:], top_n=settings.k)
     return [replace(found[one.index], score=one.score) for one in ranked]
-
-
-def _text(passage: Passage) -> str:
-    return f"{passage.title}: {passage.text}" if passage.title else passage.text
 
 
 def _most_calls(settings: SGICMethodSettings) -> int:

@@ -22,6 +22,7 @@ METRICS: Mapping[str, Metric] = {
     "chrf": chrf,
     "ter": ter,
 }
+LOWER_IS_BETTER = frozenset({"ter"})
 DEFAULT = ("em", "f1", "rouge1", "bleu4")
 
 

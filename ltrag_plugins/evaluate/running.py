@@ -162,12 +162,20 @@ def _identity(
     return {
         "cells": [cell.name for cell in cells],
         "settings": {cell.name: _plain(cell.set) for cell in cells},
-        "model": None if world.llm is None else world.llm.name,
+        "gates": {cell.name: _named(cell.gate) for cell in cells if cell.gate is not None},
+        "model": _named(world.llm),
+        "retriever": _named(world.retriever),
+        "encoder": _named(world.encoder),
         "questions": _digest(questions),
         "labelled": _digest(labelled),
         "metrics": list(metrics),
         "trace": trace,
     }
+
+
+def _named(part: Any) -> str | None:
+    """By its own `name`, else by its kind; None for no part."""
+    return None if part is None else getattr(part, "name", None) or type(part).__qualname__
 
 
 def _digest(questions: Sequence[Question]) -> str:

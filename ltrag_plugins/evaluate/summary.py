@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import mean_interval, paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
 
 COSTS = ("calls", "retrievals", "tokens", "ms")
+SPEED_UP = "speed-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Summary:
     def __str__(self) -> str:
         metrics = list(self.rows[0].scores)
         wide = 2 + max(len(row.name) for row in self.rows)
-        names = "".join(f"{name:>9}" for name in (*metrics, *COSTS, "speed-up"))
+        names = "".join(_column(name, name) for name in (*metrics, *COSTS, SPEED_UP))
         gain = f"  {metrics[0]} over {self.compared}"
         lines = [f"{'':<{wide}}{names}{gain}"]
         lines += [self._line(row, metrics, wide) for row in self.rows]
@@ -71,9 +73,9 @@ class Summary:
         return "\n".join(lines + ([f"failed: {', '.join(failed)}"] if failed else []))
 
     def _line(self, row: Row, metrics: Sequence[str], wide: int) -> str:
-        scores = "".join(f"{row.scores[name].value:9.3f}" for name in metrics)
-        costs = "".join(_number(row.costs[name]) for name in COSTS)
-        line = f"{row.name:<{wide}}{scores}{costs}{_number(row.speed_up, 2)}"
+        scores = "".join(_column(name, f"{row.scores[name].value:.3f}") for name in metrics)
+        costs = "".join(_column(name, _number(row.costs[name])) for name in COSTS)
+        line = f"{row.name:<{wide}}{scores}{costs}{_column(SPEED_UP, _number(row.speed_up, 2))}"
         if metrics[0] not in row.gains:
             return line
         gain = row.gains[metrics[0]]
@@ -154,7 +156,12 @@ def _scores(records: Sequence[Record], metric: str) -> np.ndarray:
 def _easy(direct: Sequence[Record] | None) -> np.ndarray | None:
     if direct is None:
         return None
-    return np.array([next(iter(record.scores.values())) >= 0.5 for record in direct])
+    return np.array([_right(record) for record in direct])
+
+
+def _right(record: Record) -> bool:
+    name, score = next(iter(record.scores.items()))
+    return score <= 0.5 if name in LOWER_IS_BETTER else score >= 0.5
 
 
 def _means(scores: Mapping[str, np.ndarray], which: np.ndarray) -> dict[str, float]:
@@ -187,5 +194,9 @@ def _speed_up(name: str, records: Mapping[str, Sequence[Record]]) -> float | Non
     return float(before / now) if now > 0 else None
 
 
+def _column(name: str, text: str) -> str:
+    return f"{text:>{max(9, len(name) + 2)}}"
+
+
 def _number(value: float | None, digits: int = 1) -> str:
-    return f"{'-':>9}" if value is None else f"{value:9.{digits}f}"
+    return "-" if value is None else f"{value:.{digits}f}"

@@ -101,7 +101,7 @@ async def arun_steps(
 
 @overload
 def run_many(
-    flows: Sequence[Flow[T]],
+    flows: Iterable[Flow[T]],
     world: World,
     *,
     observers: Iterable[Observer] = ...,
@@ -110,7 +110,7 @@ def run_many(
 ) -> list[T]: ...
 @overload
 def run_many(
-    flows: Sequence[Flow[T]],
+    flows: Iterable[Flow[T]],
     world: World,
     *,
     observers: Iterable[Observer] = ...,
@@ -118,7 +118,7 @@ def run_many(
     return_exceptions: Literal[True],
 ) -> list[T | Exception]: ...
 def run_many(
-    flows: Sequence[Flow[T]],
+    flows: Iterable[Flow[T]],
     world: World,
     *,
     observers: Iterable[Observer] = (),
@@ -142,6 +142,7 @@ def run_many(
     """
     if batch is not None and batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
+    flows = list(flows)
     observers = tuple(observers)
     done: dict[int, T | Exception] = {}
     waiting: dict[int, Request] = {}

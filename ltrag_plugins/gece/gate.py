@@ -7,6 +7,7 @@ from typing import Literal, overload
 
 import numpy as np
 
+from ltrag_plugins.artifacts import digest
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import artifact
 from ltrag_plugins.gece.decision import Decision
@@ -112,6 +113,11 @@ class GECEGate:
             if report.auroc.value <= plain_report.auroc.high:
                 chosen, report, along = plain, plain_report, None
         return cls(chosen, replace(world, retriever=None), report, along)
+
+    @property
+    def name(self) -> str:
+        """Tells it from a gate that decides otherwise."""
+        return f"gece@{digest((self.fitted, *(self.along or {}).values()))}"
 
     @classmethod
     def load(

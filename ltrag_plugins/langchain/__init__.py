@@ -19,6 +19,7 @@ from ltrag_plugins.langchain.edge import gece_edge
 from ltrag_plugins.langchain.encoder import LangChainEncoder
 from ltrag_plugins.langchain.gece_retriever import GECERetriever
 from ltrag_plugins.langchain.llm import LangChainLLM
+from ltrag_plugins.langchain.ltrag_embeddings import LtragEmbeddings
 from ltrag_plugins.langchain.ltrag_llm import LtragLLM
 from ltrag_plugins.langchain.method import MethodRunnable, as_runnable
 from ltrag_plugins.langchain.passage_retriever import PassageRetriever
@@ -36,6 +37,7 @@ __all__ = [
     "LangChainEncoder",
     "LangChainLLM",
     "LangChainRetriever",
+    "LtragEmbeddings",
     "LtragLLM",
     "MethodRunnable",
     "PassageRetriever",

@@ -19,6 +19,7 @@ from ltrag_plugins.llama_index.encoder import LlamaIndexEncoder
 from ltrag_plugins.llama_index.events import GECEDecisionEvent
 from ltrag_plugins.llama_index.gece_retriever import GECERetriever
 from ltrag_plugins.llama_index.llm import LlamaIndexLLM
+from ltrag_plugins.llama_index.ltrag_embedding import LtragEmbedding
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.method import MethodQueryEngine, as_query_engine
 from ltrag_plugins.llama_index.nodes import node_of, passage_of
@@ -37,6 +38,7 @@ __all__ = [
     "LlamaIndexEncoder",
     "LlamaIndexLLM",
     "LlamaIndexRetriever",
+    "LtragEmbedding",
     "LtragLLM",
     "MethodQueryEngine",
     "PassageRetriever",

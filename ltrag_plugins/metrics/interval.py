@@ -13,3 +13,6 @@ class Interval:
     high: float
     level: float
     """Share of the resamples between `low` and `high`, 0 to 1."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"

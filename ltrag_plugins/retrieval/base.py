@@ -1,6 +1,7 @@
 """What every retriever must be able to do."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from ltrag_plugins.types import Passage
@@ -22,3 +23,13 @@ class AsyncRetriever(Retriever, Protocol):
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
         ...
+
+
+def pool_name(kind: str, passages: Iterable[Passage]) -> str:
+    """A name that another kind of search, or one over other passages, does not have."""
+    digest = hashlib.sha256()
+    for passage in passages:
+        for part in (passage.id, passage.title, passage.text):
+            content = part.encode("utf-8", "surrogatepass")
+            digest.update(len(content).to_bytes(8, "little") + content)
+    return f"{kind}@{digest.hexdigest()[:12]}"

@@ -15,6 +15,7 @@ References:
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Literal, final, get_args
 
 import numpy as np
@@ -22,6 +23,7 @@ from jaxtyping import Float64, Int
 from rank_bm25 import BM25Okapi
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra
+from ltrag_plugins.retrieval.base import pool_name
 from ltrag_plugins.types import Passage
 from ltrag_plugins.words import words
 
@@ -66,6 +68,12 @@ class BM25Retriever:
         _check(documents, k1, b, engine)
         self._known = frozenset(word for document in documents for word in document)
         self.engine, self._scores = _scorer(documents, k1, b, engine)
+        self._kind = f"bm25:{k1:g}:{b:g}"
+
+    @cached_property
+    def name(self) -> str:
+        """Tells it from a search with other settings or passages; all engines rank alike."""
+        return pool_name(self._kind, self.passages)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries.

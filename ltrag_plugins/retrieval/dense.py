@@ -6,6 +6,7 @@ References:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.retrieval.base import pool_name
 from ltrag_plugins.types import Passage
 
 
@@ -43,6 +45,11 @@ class DenseRetriever:
         texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
         parts = [encoder.encode(texts[i : i + batch]) for i in range(0, len(texts), batch)]
         self._vectors = _unit(np.concatenate([np.asarray(part) for part in parts]))
+
+    @cached_property
+    def name(self) -> str:
+        """Tells it from a search with another encoder or other passages."""
+        return pool_name(f"dense:{self._encoder.name}", self.passages)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries.

@@ -1,0 +1,79 @@
+"""Questions side by side (`run_many`) beside one after another (`run`), in one run.
+
+    python benchmarks/run_many.py [questions=64] [rounds=3]
+
+Natural Questions of `examples/data`, asked directly and with one BM25 retrieval of three passages:
+with the embedded model, whose prompts then share batches, and with a scripted model that waits
+50 ms a call, however many prompts the call has. No answer cache. The ways take turns; times are
+medians over the rounds, and answers must be the same.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ltrag_plugins.baselines.direct import direct
+from ltrag_plugins.baselines.single import single_retrieval
+from ltrag_plugins.data import read_passages, read_questions
+from ltrag_plugins.flow import Flow, World, run, run_many
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.llm.embedded import embedded
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Answer, Generation
+
+DATA = Path(__file__).parent.parent / "examples" / "data"
+WAIT = 0.05
+FLOWS: dict[str, Callable[[str], Flow[Answer]]] = {
+    "direct": direct,
+    "single retrieval": single_retrieval,
+}
+
+
+class Waiting:
+    """A server that needs as long for many prompts as for one."""
+
+    name = "waiting"
+
+    def __init__(self) -> None:
+        self._llm = ScriptedLLM(lambda prompt: f"answer {len(prompt)}")
+
+    def generate(self, prompts: Sequence[str], **settings: object) -> list[Generation]:
+        time.sleep(WAIT)
+        return self._llm.generate(prompts, **settings)  # pyright: ignore[reportArgumentType]
+
+
+def timed(world: World, flow: Callable[[str], Flow[Answer]], texts: list[str], rounds: int) -> str:
+    wall: dict[str, list[float]] = {"one": [], "many": []}
+    said: dict[str, list[str]] = {}
+    for _ in range(rounds):
+        start = time.perf_counter()
+        said["one"] = [run(flow(text), world).text for text in texts]
+        wall["one"].append(time.perf_counter() - start)
+        start = time.perf_counter()
+        said["many"] = [answer.text for answer in run_many(map(flow, texts), world)]
+        wall["many"].append(time.perf_counter() - start)
+    ratios = [one / many for one, many in zip(wall["one"], wall["many"], strict=True)]
+    same = sum(a == b for a, b in zip(said["one"], said["many"], strict=True))
+    return (
+        f"{statistics.median(ratios):6.1f} times as fast ({min(ratios):.1f} to {max(ratios):.1f}), "
+        f"{same} of {len(texts)} answers the same"
+    )
+
+
+def main(questions: int = 64, rounds: int = 3) -> None:
+    pool = read_passages(DATA / "nq_passages.jsonl.gz")
+    found = read_questions(DATA / "nq_calibration.jsonl", pool=pool)[:questions]
+    texts = [question.text for question in found]
+    models: dict[str, LLM] = {"embedded model": embedded(), "scripted, 50 ms a call": Waiting()}
+    print(f"{len(texts)} questions, {rounds} rounds; side by side against one after another")
+    for name, llm in models.items():
+        world = World(llm=llm, retriever=BM25Retriever(pool))
+        for kind, flow in FLOWS.items():
+            print(f"{name:<24}{kind:<18}{timed(world, flow, texts, rounds)}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
