@@ -1,9 +1,10 @@
 """The gradient term in batched forward mode beside backward loops, in one run.
 
-    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5] [threads=2]
+    LTRAG_DATA=/path/to/data python benchmarks/gradient_term.py [questions=64] [rounds=5] [threads]
 
-Questions and first gold answers of nq_open's training file, the embedded model. The loops take one question at a time, call `loss.backward()`, and hold the gradient of the last four
-layers' feed-forward matrices against the same direction:
+Questions and first gold answers of nq_open's training file, the embedded model, 2 threads unless
+named. The loops take one question at a time, call `loss.backward()`, and hold the gradient of the
+last four layers' feed-forward matrices against the same direction:
 
     all weights     every parameter requires its gradient, as transformers loads a model
     loop            only those matrices do, so that autograd stops at the fourth-last layer
