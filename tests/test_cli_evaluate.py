@@ -76,6 +76,35 @@ def test_seeds_repeat_what_draws_and_nothing_else(files, server, tmp_path):
     assert names == ["direct", "random-shots@0", "random-shots@1"]
 
 
+def test_all_methods_are_those_that_have_what_they_need(files, server, tmp_path):
+    result = evaluated(files, server, tmp_path, "--methods", "all", "--limit", 2, "--json")
+    run = [row["name"] for row in json.loads(result.stdout)["rows"]]
+    assert run == [n for n, m in METHODS.items() if not m.needs & {"encoder", "labelled questions"}]
+    said = "left out: the method bm25-shots needs labelled questions, and there is none"
+    assert said in result.stderr
+    assert {*run} | {line.split()[5] for line in result.stderr.splitlines() if "left" in line} == {
+        *METHODS
+    }
+
+
+def test_all_passages_of_the_file_are_searched_and_so_many_labelled_learned_from(
+    files, server, tmp_path
+):
+    rows = [json.loads(line) for line in (files / "first.jsonl").read_text().splitlines()]
+    for i, row in enumerate(rows):
+        row["passages"] = [{"text": f"book {9 - i} was written by Author {9 - i}"}]
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("\n".join(map(json.dumps, rows)))
+    given = ("--model", f"openai:scripted@{server[0]}", "--limit", 2, "--labelled-limit", 7)
+    more = ("--methods", "direct,single,bm25-shots", "--labelled", files / "others.jsonl")
+    out = tmp_path / "run"
+    env = {"OPENAI_API_KEY": "not-a-secret"}
+    result = ltrag("evaluate", asked, "--out", out, *given, *more, env=env)
+    assert result.exit_code == 0, result.output
+    assert [record.scores["em"] for record in RunFolder(out).records("single")] == [1.0, 1.0]
+    assert RunFolder(out).read()["identity"]["labelled"].startswith("7 questions")
+
+
 def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(files, tmp_path):
     def failing(prompt: str) -> tuple[str, float]:
         if "book 3?" in prompt:

@@ -23,7 +23,10 @@ def evaluate(
     ],
     methods: Annotated[
         str,
-        typer.Option(help="Methods, with commas between them; 'ltrag methods' lists them."),
+        typer.Option(
+            help="Methods, with commas between them; 'ltrag methods' lists them, [bold]all[/] is "
+            "every one that what you give is enough for."
+        ),
     ] = "direct,single",
     gate: Annotated[
         str,
@@ -51,7 +54,8 @@ def evaluate(
         Path | None,
         typer.Option(
             metavar="POOL.jsonl",
-            help="Passages to search. Without it, all that stand in QUESTIONS.jsonl.",
+            help="Passages to search. Without it, all that stand in QUESTIONS.jsonl and in "
+            "--labelled.",
         ),
     ] = None,
     search: Annotated[
@@ -63,6 +67,9 @@ def evaluate(
             metavar="OTHERS.jsonl",
             help="Other questions with answers, for methods and gates that learn.",
         ),
+    ] = None,
+    labelled_limit: Annotated[
+        int | None, typer.Option(min=1, help="Learn from the first so many of them.")
     ] = None,
     metrics: Annotated[
         str, typer.Option(help="Measures, with commas; the first decides easy and hard.")
@@ -101,7 +108,7 @@ def evaluate(
     from ltrag_plugins.cli import evaluating
 
     summary = evaluating.evaluate(
-        evaluating.Asked(questions, labelled, passages, limit),
+        evaluating.Asked(questions, labelled, passages, limit, labelled_limit),
         out,
         methods=_names(methods),
         gate=gate,

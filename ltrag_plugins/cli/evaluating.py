@@ -12,7 +12,7 @@ from ltrag_plugins.baselines.table import method
 from ltrag_plugins.cli.bars import bars
 from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
-from ltrag_plugins.cli.output import working
+from ltrag_plugins.cli.output import say, working
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
@@ -41,6 +41,7 @@ class Asked:
     labelled: Path | None
     passages: Path | None
     limit: int | None
+    labelled_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,19 @@ class Parts:
                 f"recorded answers are of {' and '.join(sorted(RECORDED))}; {', '.join(asking)} "
                 "would ask the model for more"
             )
+
+    def possible(self, world: World, labelled: Sequence[Question]) -> list[Method]:
+        """Every method that has what it needs; says which have not."""
+        found = []
+        for row in METHODS.values():
+            try:
+                self.check([row])
+                row.check(world, labelled)
+            except InvalidInput as error:
+                say(f"left out: {error}")
+            else:
+                found.append(row)
+        return found
 
     def world(self) -> World:
         """Load everything."""
@@ -102,13 +116,16 @@ def evaluate(
     workers: int = 0,
 ) -> Summary:
     """Run the methods; what cannot end well is refused before a model is loaded."""
-    rows = [method(name, METHODS) for name in methods]
+    everything = [*methods] == ["all"]
+    rows = [] if everything else [method(name, METHODS) for name in methods]
     chosen(metrics)
-    questions = read_questions(asked.questions, require_answers=True)[: asked.limit]
-    labelled = _labelled(asked.labelled, rows, gate)
+    every = read_questions(asked.questions, require_answers=True)
+    questions = every[: asked.limit]
+    labelled = _labelled(asked.labelled, rows, gate)[: asked.labelled_limit]
     parts.check(rows)
-    parts = replace(parts, pool=pool_of(asked.passages, [*questions, *labelled]))
+    parts = replace(parts, pool=pool_of(asked.passages, [*every, *labelled]))
     world = parts.world()
+    rows = parts.possible(world, labelled) if everything else rows
     found_gate = _gate(gate, rate, world, labelled, out)
     ranker = _ranker(head, world.encoder)
     cells = [
