@@ -7,6 +7,7 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -72,7 +73,7 @@ def templates(few_shot: bool) -> PromptTemplates:
     return PromptTemplates(layout=SOLVED + plain.layout) if few_shot else plain
 
 
-def settings(few_shot: bool = False, **more: object) -> SGICSettings:
+def settings(few_shot: bool = False, **more: Any) -> SGICSettings:
     """Of all runs: short documents, short answers."""
     return SGICSettings(
         document_words=WORDS, answer_tokens=16, templates=templates(few_shot), **more

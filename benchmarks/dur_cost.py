@@ -87,8 +87,10 @@ def naive(candidates: list[Question], validation: list[Question], encoder: Encod
             start = initial_head("random", vectors, dim=128, sharpness=1.0, random=random)
             state = State(start, Adam.start(start))
         wanted = wanted_for(SETTINGS, scores=False)
+        assert start is not None
         job = Job(World(llm=scripted()), SETTINGS, wanted, start)
         state = trained_batch(state, cases, job)
+    assert state is not None
     return state.head.weight
 
 
@@ -139,7 +141,7 @@ def reranking(questions: int = 50) -> None:
             num_hidden_layers=6,
             num_attention_heads=12,
             intermediate_size=1536,
-            num_labels=1,
+            num_labels=1,  # pyright: ignore[reportCallIssue]
         )
     ).eval()
     with tempfile.TemporaryDirectory() as folder:

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -129,7 +130,9 @@ def loop(
             labels = torch.tensor([[-100] * len(prompt) + answer])
             loss = model(input_ids=ids, use_cache=False, labels=labels).loss
         loss.backward()
-        products.append(sum(float((weights[n].grad * d).sum()) for n, d in direction.items()))
+        products.append(
+            sum(float((torch.as_tensor(weights[n].grad) * d).sum()) for n, d in direction.items())
+        )
         model.zero_grad()
     for weight in weights.values():
         weight.requires_grad_(True)
@@ -139,7 +142,7 @@ def loop(
 def ghost(model: nn.Module, batches: list[TokenBatch], along: Direction) -> list[float]:
     tail = FeedForwardTail(model, 4)
     direction = {name: torch.as_tensor(array) for name, array in along.items()}
-    seen: list[tuple[str, Tensor, Tensor]] = []
+    seen: list[tuple[str, Tensor, Any]] = []
     for name, linear in tail.linears.items():
         linear.register_forward_hook(lambda _, x, y, name=name: seen.append((name, x[0], y)))
     products: list[float] = []
@@ -207,8 +210,8 @@ def tokens(llm: TransformersLLM, rows: list[tuple[str, str]], kind: str) -> list
     for question, answer in rows:
         if kind == "chat template":
             said = [{"role": "user", "content": question}]
-            prompt = llm.tokenizer.apply_chat_template(
-                said, tokenize=False, add_generation_prompt=True
+            prompt = str(
+                llm.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
             )
         else:
             prompt, answer = f"{question}?\nAnswer:", f" {answer}"

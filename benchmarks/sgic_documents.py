@@ -72,23 +72,28 @@ def report(name: str, found: list[Item], answers: list[CalibratedAnswer], encode
     print(f"\n{name}: {len(found)} questions, {sum(map(sum, gold)) / len(gold):.1f} gold of "
           f"{np.mean([len(g) for g in gold]):.1f} passages")  # fmt: skip
     print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}")
-    sure = [np.array([1 - d.uncertainty for d in a.documents]) for a in answers]
+    sure = [np.array([1 - unsure(d.uncertainty) for d in a.documents]) for a in answers]
     print(row("the model's uncertainty", sure, gold))
     meaning = [by_meaning(i.question.text, i.question.passages, encoder) for i in found]
     print(row("MiniLM similarity", meaning, gold))
     print(row("BM25", [by_words(i.question.text, i.question.passages) for i in found], gold))
     print(row("chance", [np.zeros(len(g)) for g in gold], gold))
-    unsure = [a.uncertainty for a in answers]
+    each = [unsure(a.uncertainty) for a in answers]
     for label, right in (("EM", exact_match), ("contains", contains)):
         score = [right(a.text, i.question.answers) for a, i in zip(answers, found, strict=True)]
-        print(wrong(f"answer from all passages, right by {label}", unsure, score))
+        print(wrong(f"answer from all passages, right by {label}", each, score))
     alone = [
-        (d.answer or "", d.uncertainty, item.question.answers)
+        (d.answer or "", unsure(d.uncertainty), item.question.answers)
         for a, item in zip(answers, found, strict=True)
         for d in a.documents
     ]
     score = [contains(text, accepted) for text, _, accepted in alone]
     print(wrong("answers from one passage, by contains", [u for _, u, _ in alone], score))
+
+
+def unsure(value: float | None) -> float:
+    """What was not measured counts as no idea."""
+    return 1.0 if value is None else value
 
 
 def wrong(label: str, unsure: list[float], right: list[float]) -> str:
@@ -102,7 +107,7 @@ def wrong(label: str, unsure: list[float], right: list[float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))

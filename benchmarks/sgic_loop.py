@@ -109,7 +109,7 @@ def answered(found: list[Item], calibration: Calibration, llm: LLM) -> np.ndarra
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--adapter")
     parser.add_argument("--few-shot", action="store_true")

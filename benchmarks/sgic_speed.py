@@ -36,7 +36,7 @@ class Counted:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--data", default="nq_distractor")
     parser.add_argument("--limit", type=int, default=10)
@@ -65,7 +65,7 @@ def main() -> None:
     def looped(item: Item, remember: int) -> None:
         run(calibrate(item.question.text, item.question.passages, settings), fresh(remember))
 
-    ways: dict[str, Callable[[Item], None]] = {
+    ways: dict[str, Callable[[Item], object]] = {
         "direct": lambda i: run(calibrate(i.question.text, i.question.passages, direct), fresh(0)),
         f"{k} samples, a call each": apart,
         f"{k} samples, documents shared": together,

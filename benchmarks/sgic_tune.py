@@ -45,7 +45,7 @@ def told(step: FinetuneStep) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--form", choices=("direct", "sgic"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="embedded")

@@ -204,6 +204,7 @@ def with_gradients(
                 for e in run_many(
                     [holding(e, asking, direction()) for e in part.evidence], World(llm=llm)
                 )
+                if e.agreement is not None
             ],
         )
         held.append([replace(e, agreement=a) for e, a in zip(part.evidence, found, strict=True)])

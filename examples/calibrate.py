@@ -15,6 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from llama_index.core.base.response.schema import Response
 from llama_index.core.query_engine import RetrieverQueryEngine
 from prompts import CALIBRATING
 from rich.console import Console
@@ -128,7 +129,9 @@ def in_llama_index(
     evaluator = li.SGICEvaluator(pass_below=limit)
     table = Table("question", "passing", "certainty", "feedback", title="LlamaIndex")
     for question in track(asked, "  LlamaIndex", console=console, transient=True):
-        result = evaluator.evaluate_response(question.text, engine.query(question.text))
+        response = engine.query(question.text)
+        assert isinstance(response, Response)
+        result = evaluator.evaluate_response(question.text, response)
         passing = "yes" if result.passing else "no"
         table.add_row(question.text, passing, f"{result.score:.2f}", result.feedback)
     console.print(table)

@@ -152,11 +152,15 @@ def reranking(
     retriever: Runnable[str, list[Document]], reranker: lc.DURReranker
 ) -> Runnable[str, list[Document]]:
     """Search, then rank; what a ContextualCompressionRetriever does."""
+
+    def rank(given: dict) -> list[Document]:
+        return [*reranker.compress_documents(given["documents"], given["query"])]
+
+    async def arank(given: dict) -> list[Document]:
+        return [*await reranker.acompress_documents(given["documents"], given["query"])]
+
     found = {"documents": retriever, "query": RunnablePassthrough()}
-    return found | RunnableLambda(
-        lambda given: reranker.compress_documents(**given),
-        afunc=lambda given: reranker.acompress_documents(**given),
-    )
+    return found | RunnableLambda(rank, afunc=arank)
 
 
 def joined(documents: Sequence[Document]) -> str:

@@ -24,7 +24,8 @@ def score_picture(gate: GECEGate, path: Path) -> None:
     below = -(-(threshold - scores.min()) // width)
     above = -(-(scores.max() - threshold) // width)
     edges = threshold + width * np.arange(-max(below, 1), max(above, 1) + 1)
-    counts, _, bars = axes.hist(scores, bins=edges, color=QUIET)
+    counts, _ = np.histogram(scores, bins=edges)
+    bars = axes.bar(edges[:-1], counts, width, align="edge", color=QUIET)
     for left, bar in zip(edges, bars, strict=False):
         if left > threshold - width / 2:
             bar.set_color(LOUD)

@@ -12,6 +12,7 @@ train on hundreds (`ltrag dur train`).
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from langchain_core.documents import Document
@@ -73,14 +74,18 @@ def langchain_chain(
     bm25: BM25Retriever, llm: LLM, reranker: lc.DURReranker
 ) -> Runnable[str, dict[str, object]]:
     """Retrieve, rerank, read; like a ContextualCompressionRetriever with a prompt behind it."""
+
+    def rank(given: dict) -> Sequence[Document]:
+        return reranker.compress_documents(given["documents"], given["query"])
+
+    async def arank(given: dict) -> Sequence[Document]:
+        return await reranker.acompress_documents(given["documents"], given["query"])
+
     found = {
         "documents": lc.PassageRetriever(retriever=bm25, k=FOUND),
         "query": RunnablePassthrough(),
     }
-    best = found | RunnableLambda(
-        lambda given: reranker.compress_documents(**given),
-        afunc=lambda given: reranker.acompress_documents(**given),
-    )
+    best = found | RunnableLambda(rank, afunc=arank)
     read = (
         {"context": RunnableLambda(joined), "question": lambda given: given["question"]}
         | PromptTemplate.from_template(READING)
