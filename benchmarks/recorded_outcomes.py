@@ -105,6 +105,16 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
         + f"   (* on train, cross-validated; never {fit.direct_accuracy:.4f}, "
         f"always {fit.retrieval_accuracy:.4f})"
     )
+    # both parts together; no question is judged by a gate that has seen it
+    shares = np.array([len(train), len(test)]) / (len(train) + len(test))
+    print(
+        f"{'gate, all questions':<24}"
+        + " ".join(
+            f"{shares @ [np.interp(r, *curve), gated(score, right, mended, r)]:.4f}" for r in RATES
+        )
+        + f"   (never {shares @ [fit.direct_accuracy, right.mean()]:.4f}, "
+        f"always {shares @ [fit.retrieval_accuracy, mended.mean()]:.4f})"
+    )
     signals = features([o.evidence for o in train], names, fitted.frequencies).signals
     known = labels_of(train)
     for name, values in zip(names, signals.T, strict=True):
