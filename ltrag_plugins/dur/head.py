@@ -103,7 +103,8 @@ def initial_head(
         raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
     weight = np.zeros((dim, size))
     if len(directions) < dim:  # of few texts: the other directions, at right angles to theirs
-        directions = np.linalg.svd(directions)[2]
+        others = np.linalg.svd(directions)[2][len(directions) :]
+        directions = np.concatenate([directions, others])
     rows = directions[:dim]
     weight[: len(rows)] = rows
     seen = (vectors - mean) @ weight.T
