@@ -100,10 +100,10 @@ def main() -> None:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fit", type=int, default=100, help="questions for the gate, 20 or more")
+    parser.add_argument("--fit", type=int, default=80, help="questions for the gate, 20 or more")
     parser.add_argument("--train", type=int, default=20, help="questions for the reranker")
     parser.add_argument("--calibrate", type=int, default=30, help="questions for the calibrator")
-    parser.add_argument("--questions", type=int, default=40, help="others to answer, at most 120")
+    parser.add_argument("--questions", type=int, default=100, help="others to answer, at most 120")
     parser.add_argument("--rate", type=float, default=0.7, help="share that may retrieve")
     parser.add_argument("--documents", type=int, default=1, help="passages the calibrator reads")
     parser.add_argument("--words", type=int, default=100, help="words of each of them")
