@@ -95,7 +95,7 @@ def on_ray(
         )
         try:
             for row in done.iter_rows():
-                lines = str(row["records"]).splitlines()
+                lines = str(row["records"]).split("\n")  # a text may hold other ends of line
                 yield works[row["work"]].cell.name, [Record.from_line(line) for line in lines]
         except RayError as error:
             raise ModelError(f"a worker failed: {type(error).__name__}: {error}") from error

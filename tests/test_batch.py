@@ -76,6 +76,7 @@ def teaching() -> World:
 
 def test_every_method_and_a_gate_give_the_records_of_one_process(tmp_path):
     questions = [replace(q, passages=(Passage("a", metadata={"k": (1, 2)}),)) for q in many()[:12]]
+    questions[3] = replace(questions[3], text="Who wrote\u2028Emma,\x85part 3?")
     there = evaluate(
         questions,
         cells(),

@@ -229,8 +229,12 @@ class TestBadInput:
         self.refused(
             tmp_path / "a", ArtifactMismatch, "another retriever", cells=[SINGLE], world=other
         )
-        evaluate(QUESTIONS, [gated(0.5)], world(), out=tmp_path / "b")
-        evaluate(QUESTIONS, [gated(0.5)], world(), out=tmp_path / "b")
+        first = gated(0.5)
+        evaluate(QUESTIONS, [first], world(), out=tmp_path / "b")
+        first.gate.save(tmp_path / "gate")
+        loaded = GECEGate.load(tmp_path / "gate", llm=first.gate.world.llm)
+        again = [dataclasses.replace(first, gate=loaded)]
+        evaluate(QUESTIONS, again, world(), out=tmp_path / "b")
         self.refused(tmp_path / "b", ArtifactMismatch, "another gates", cells=[gated(1.0)])
 
     def test_a_damaged_record(self, tmp_path):

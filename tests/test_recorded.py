@@ -110,6 +110,9 @@ def test_an_answer_that_is_no_text_is_refused(tmp_path):
     path.write_text("")
     with pytest.raises(InvalidInput, match="no recorded answers"):
         Recording.read([path])
+    path.write_text('{"question": null, "direct": "x", "retrieved": "x"}\n')
+    with pytest.raises(InvalidInput, match="empty question"):
+        Recording.read([path])
 
 
 def test_the_command_line_takes_them_for_the_model(file, tmp_path):

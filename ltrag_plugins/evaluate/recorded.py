@@ -47,7 +47,8 @@ class Recording:
 
         Raises:
             BadRecord: a line lacks its question or an answer.
-            InvalidInput: a file cannot be read, there are no lines, or not two fields.
+            InvalidInput: a file cannot be read, there are no lines, a question is empty, or not two
+                fields.
         """
         if len(fields) != 2:
             raise InvalidInput(
@@ -57,6 +58,8 @@ class Recording:
         rows = [row for path in paths for row in read_texts(path, "question", *fields)]
         if not rows:
             raise InvalidInput("there are no recorded answers in the files")
+        if not all(question.strip() for question, *_ in rows):
+            raise InvalidInput("a line of the recorded answers has an empty question; mend it")
         return cls({question.strip(): (direct, found) for question, direct, found in rows})
 
     def world(self, encoder: Encoder | None = None) -> World:

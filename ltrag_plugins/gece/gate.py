@@ -117,7 +117,7 @@ class GECEGate:
     @property
     def name(self) -> str:
         """Tells it from a gate that decides otherwise."""
-        return f"gece@{digest((self.fitted, *(self.along or {}).values()))}"
+        return f"gece@{digest((self.fitted, *(array for _, array in sorted((self.along or {}).items()))))}"
 
     @classmethod
     def load(
