@@ -117,7 +117,8 @@ class GECEGate:
     @property
     def name(self) -> str:
         """Tells it from a gate that decides otherwise."""
-        return f"gece@{digest((self.fitted, *(array for _, array in sorted((self.along or {}).items()))))}"
+        along = sorted((self.along or {}).items())
+        return f"gece@{digest((self.fitted, [array for _, array in along]))}"
 
     @classmethod
     def load(
