@@ -68,6 +68,18 @@ def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_question
     assert (tmp_path / "gate").is_dir()
 
 
+def test_one_method_with_two_settings_and_a_gate(files, server, tmp_path):
+    more = ("--methods", "direct,single:k=1,single:k=2", "--gate", "gece", "--rate", 0.5, "--json")
+    result = evaluated(files, server, tmp_path, *more, "--labelled", files / "others.jsonl")
+    assert result.exit_code == 0, result.output
+    rows = {row["name"]: row for row in json.loads(result.stdout)["rows"]}
+    both = ["single:k=1", "single:k=1+gece", "single:k=2", "single:k=2+gece"]
+    assert [*rows] == ["direct", *both]
+    assert [name for name, row in rows.items() if row["speed_up"] is not None] == both[1::2]
+    identity = RunFolder(tmp_path).read()["identity"]
+    assert [identity["settings"][name]["k"] for name in both] == [1, 1, 2, 2]
+
+
 def test_seeds_repeat_what_draws_and_nothing_else(files, server, tmp_path):
     more = ("--methods", "direct,random-shots", "--seeds", 2, "--json")
     result = evaluated(files, server, tmp_path, *more, "--labelled", files / "others.jsonl")
@@ -122,6 +134,7 @@ def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(files, 
     ("more", "said"),
     [
         (["--methods", "dirct"], "did you mean direct"),
+        (["--methods", "single:kk=3"], "did you mean k?"),
         (["--metrics", "emm"], "did you mean em"),
         (["--methods", "skr"], "add --labelled"),
         (["--gate", "gece"], "add --labelled"),
@@ -148,3 +161,5 @@ def test_methods_lists_every_row():
     result = ltrag("methods", "--json")
     assert [row["method"] for row in json.loads(result.stdout)] == list(METHODS)
     assert all(name in ltrag("methods").stdout for name in METHODS)
+    assert ltrag("methods", "single").stdout.splitlines()[1] == "  k=3"
+    assert "did you mean single" in ltrag("methods", "sngle").stderr

@@ -1,6 +1,6 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -124,9 +124,6 @@ class Ready:
     def flow(self, question: str) -> Flow[Answer]:
         """Answer a question."""
         return self.method.flow(Question(question), self.settings, self.learned)
-
-
-_ARTICLES: Mapping[str, str] = {"retriever": "a retriever", "encoder": "an encoder"}
 
 
 def whole(name: str, value: object, least: int = 1) -> None:

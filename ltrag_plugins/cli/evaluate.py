@@ -1,5 +1,6 @@
 """`ltrag evaluate`: who answers best, at what cost, with and without a gate."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,7 +26,8 @@ def evaluate(
         str,
         typer.Option(
             help="Methods, with commas between them; 'ltrag methods' lists them, [bold]all[/] is "
-            "every one that what you give is enough for."
+            "every one that what you give is enough for. [bold]single:k=5[/] sets what "
+            "'ltrag methods single' lists."
         ),
     ] = "direct,single",
     gate: Annotated[
@@ -133,14 +135,25 @@ def evaluate(
         raise typer.Exit(1)
 
 
-def methods(as_data: opt.Json = False) -> None:
-    """List the methods that 'ltrag evaluate' runs."""
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="METHOD", help="List the settings of this one.")
+    ] = None,
+    as_data: opt.Json = False,
+) -> None:
+    """List the methods that 'ltrag evaluate' runs, or the settings of one.
+
+    [dim]ltrag methods single[/]
+    """
     from ltrag_plugins.cli import evaluating
 
-    rows = evaluating.listed()
+    rows = evaluating.listed(name)
     if as_data:
         show_json(rows, indent=1)
         return
     wide = 2 + max(len(row["method"]) for row in rows)
     for row in rows:
         show(f"{row['method']:<{wide}}{row['summary']} ({row['source']})")
+    if name is not None:
+        for setting, value in rows[0]["settings"].items():
+            show(f"  {setting}={json.dumps(value, ensure_ascii=False)}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
@@ -16,13 +16,23 @@ from ltrag_plugins.cli.output import say, working
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import Cell, Engine, Record, Summary, in_process, summarize
+from ltrag_plugins.evaluate import (
+    Cell,
+    Engine,
+    Record,
+    Summary,
+    cell_of,
+    in_process,
+    summarize,
+)
 from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.methods import DUR, METHODS, DURMethodSettings
+from ltrag_plugins.evaluate.methods import DUR, METHODS
 from ltrag_plugins.evaluate.metrics import chosen
+from ltrag_plugins.evaluate.naming import RESERVED
 from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
+from ltrag_plugins.evaluate.words import words_of
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import Encoder
@@ -117,7 +127,8 @@ def evaluate(
 ) -> Summary:
     """Run the methods; what cannot end well is refused before a model is loaded."""
     everything = [*methods] == ["all"]
-    rows = [] if everything else [method(name, METHODS) for name in methods]
+    alone = [] if everything else [cell_of(word) for word in methods]
+    rows = [cell.method for cell in alone]
     chosen(metrics)
     every = read_questions(asked.questions, require_answers=True)
     questions = every[: asked.limit]
@@ -125,13 +136,11 @@ def evaluate(
     parts.check(rows)
     parts = replace(parts, pool=pool_of(asked.passages, [*every, *labelled]))
     world = parts.world()
-    rows = parts.possible(world, labelled) if everything else rows
+    alone = [Cell(row) for row in parts.possible(world, labelled)] if everything else alone
     found_gate = _gate(gate, rate, world, labelled, out)
     ranker = _ranker(head, world.encoder)
     cells = [
-        replace(cell, settings=DURMethodSettings(ranker)) if cell.method is DUR else cell
-        for row in rows
-        for cell in _cells(row, found_gate, gate, seeds)
+        cell for one in alone for cell in _cells(_headed(one, ranker), found_gate, gate, seeds)
     ]
     with _Bar(len(cells) * len(questions)) as bar:
         records = run_cells(
@@ -149,16 +158,18 @@ def evaluate(
     return summarize(records, compared=compared)
 
 
-def listed() -> list[dict[str, str]]:
-    """The methods, as plain values."""
+def listed(name: str | None = None) -> list[dict[str, Any]]:
+    """The methods, or one, as plain values."""
+    rows = METHODS.values() if name is None else [method(name, METHODS)]
     return [
         {
             "method": row.name,
             "summary": row.summary,
             "source": row.source,
             "needs": ", ".join(sorted(row.needs)),
+            "settings": words_of(row.settings()),
         }
-        for row in METHODS.values()
+        for row in rows
     ]
 
 
@@ -250,15 +261,19 @@ def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
     return DURRanker.load(head, encoder=encoder)
 
 
-def _cells(row: Method, gate: GECEGate | None, spec: str, seeds: int) -> list[Cell]:
-    drawn = seeds > 1 and "seed" in {field.name for field in fields(row.settings)}
+def _headed(cell: Cell, ranker: DURRanker | None) -> Cell:
+    """The method `dur` ranks by the head."""
+    return replace(cell, settings=replace(cell.set, ranker=ranker)) if cell.method is DUR else cell
+
+
+def _cells(cell: Cell, gate: GECEGate | None, spec: str, seeds: int) -> list[Cell]:
+    drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
     numbers: list[int | None] = [*range(seeds)] if drawn else [None]
-    alone = [Cell(row, seed=seed) for seed in numbers]
-    if gate is None or "retriever" not in row.needs:
+    alone = [replace(cell, seed=seed) for seed in numbers]
+    if gate is None or "retriever" not in cell.method.needs:
         return alone
-    name = _gate_name(spec)
-    return alone + [Cell(row, gate=gate, gate_name=name, seed=seed) for seed in numbers]
+    return alone + [replace(one, gate=gate, gate_name=_gate_name(spec)) for one in alone]
 
 
 def _gate_name(spec: str) -> str:
-    return "gece" if spec == "gece" else Path(spec).name
+    return "gece" if spec == "gece" else RESERVED.sub("-", Path(spec).name)

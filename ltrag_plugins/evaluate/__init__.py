@@ -5,6 +5,8 @@
     metrics    the measures that can be named
     methods    the methods that can be named: the baselines and this package's own
     trained_shots  solved examples ranked by a head that the run trains
+    naming     how cells are called
+    words      a method and its settings in one word
     answering  questions through one cell, side by side, into records
     running    a whole run; goes on after an interruption
     costs      what each of the flows that run side by side cost
@@ -22,6 +24,7 @@ from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.running import evaluate
 from ltrag_plugins.evaluate.summary import Summary, summarize
+from ltrag_plugins.evaluate.words import cell_of
 
 __all__ = [
     "METHODS",
@@ -33,6 +36,7 @@ __all__ = [
     "Recording",
     "Summary",
     "Work",
+    "cell_of",
     "evaluate",
     "in_process",
     "summarize",

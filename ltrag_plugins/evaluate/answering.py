@@ -8,6 +8,7 @@ from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.errors import LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER, chosen
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Outcome, Record, recorded
 from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
@@ -18,7 +19,11 @@ from ltrag_plugins.types import Question
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way to answer all questions: a method, its settings, a gate before it or none."""
+    """One way to answer all questions: a method, its settings, a gate before it or none.
+
+    Raises:
+        InvalidInput: a label or a gate's name that no name can be put together with.
+    """
 
     method: Method
     settings: Any = None
@@ -28,12 +33,18 @@ class Cell:
     """What tells this gate from others; part of the cell's name."""
     seed: int | None = None
     """Put into the settings, where they have a seed."""
+    label: str = ""
+    """What tells these settings from others; part of the cell's name."""
+
+    def __post_init__(self) -> None:
+        _ = self.name  # cannot be made of every label
 
     @property
     def name(self) -> str:
-        """``method``, ``method+gate``, ``method@seed``; a file name."""
-        gate = f"+{self.gate_name or 'gate'}" if self.gate is not None else ""
-        return f"{self.method.name}{gate}" + ("" if self.seed is None else f"@{self.seed}")
+        """``method:label+gate@seed``, as far as the cell has them (`CellName`)."""
+        gate = "" if self.gate is None else self.gate_name or "gate"
+        seed = "" if self.seed is None else str(self.seed)
+        return str(CellName(self.method.name, self.label, gate, seed))
 
     @property
     def set(self) -> Any:

@@ -3,7 +3,7 @@
 ::
 
     RUN/run.json                     every setting, versions, hashes; what a second call must equal
-    RUN/records/METHOD.jsonl         one record a question, in the questions' order
+    RUN/records/CELL.jsonl           one record a question, in the questions' order
     RUN/answers.sqlite               the model's answers, so that nothing is asked twice
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 
 try:
@@ -100,7 +101,7 @@ class RunFolder:
         """Names of the cells that have records, in the order of run.json."""
         body = self.read()
         names = [] if body is None else body["identity"]["cells"]
-        return [name for name in names if self._file(name).exists()]
+        return [name for name in names if self.file(name).exists()]
 
     def records(self, cell: str) -> list[Record]:
         """What is known of a cell; a last line that a kill cut short is left out.
@@ -108,7 +109,7 @@ class RunFolder:
         Raises:
             BadRecord: any other line is damaged.
         """
-        path = self._file(cell)
+        path = self.file(cell)
         if not path.exists():
             return []
         *lines, _ = path.read_bytes().split(b"\n")
@@ -120,7 +121,7 @@ class RunFolder:
         Raises:
             UnwritableArtifact: the disk is full, or the file cannot be written.
         """
-        path = self._file(cell)
+        path = self.file(cell)
         content = "".join(f"{record.as_line()}\n" for record in records).encode()
         with writing(path.parent), path.open("ab") as file:
             whole = _whole_lines(path)
@@ -133,8 +134,9 @@ class RunFolder:
                 file.truncate(whole)
                 raise
 
-    def _file(self, cell: str) -> Path:
-        return self.path / "records" / f"{cell}.jsonl"
+    def file(self, cell: str) -> Path:
+        """Where a cell's records stand."""
+        return self.path / "records" / f"{CellName.parse(cell).file}.jsonl"
 
 
 def _whole_lines(path: Path) -> int:

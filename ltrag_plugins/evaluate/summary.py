@@ -8,6 +8,7 @@ import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import mean_interval, paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
@@ -186,11 +187,10 @@ def _tokens(record: Record) -> int | None:
 
 
 def _speed_up(name: str, records: Mapping[str, Sequence[Record]]) -> float | None:
-    method, gated, rest = name.partition("+")
-    alone = method + (f"@{rest.partition('@')[2]}" if "@" in rest else "")
-    if not gated or alone not in records:
+    cell = CellName.parse(name)
+    if not cell.gate or cell.alone not in records:
         return None
-    before, now = (np.mean([record.ms for record in records[n]]) for n in (alone, name))
+    before, now = (np.mean([record.ms for record in records[n]]) for n in (cell.alone, name))
     return float(before / now) if now > 0 else None
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import CalibrationError
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import auroc, mean_interval
 from ltrag_plugins.metrics.interval import Interval
@@ -50,19 +51,6 @@ class GateScores:
     """How well the score finds the wrong ones; None where all are of one kind."""
 
 
-def parts(name: str) -> tuple[str, str, str]:
-    """Method, gate ("" without one) and seed ("" without one) of a cell's name."""
-    rest, _, seed = name.partition("@")
-    method, _, gate = rest.partition("+")
-    return method, gate, seed
-
-
-def alone(name: str) -> str:
-    """The name of the same method without a gate."""
-    method, _, seed = parts(name)
-    return f"{method}@{seed}" if seed else method
-
-
 def gated_cells(records: Records, metric: str) -> list[GatedCell]:
     """Each cell whose records hold decisions."""
     return [_gated(name, records, metric) for name in records if _decided(records[name])]
@@ -72,7 +60,8 @@ def gate_scores(records: Records, metric: str) -> list[GateScores]:
     """The scores of each gate, once; [] without direct answers to split them by."""
     if DIRECT not in records:
         return []
-    first = {parts(name)[1]: name for name in reversed([*records]) if _decided(records[name])}
+    gated = [name for name in records if _decided(records[name])]
+    first = {CellName.parse(name).gate: name for name in reversed(gated)}
     return [_scores(gate, records[name], records, metric) for gate, name in first.items()][::-1]
 
 
@@ -82,7 +71,7 @@ def _decided(records: Sequence[Record]) -> bool:
 
 def _gated(name: str, records: Records, metric: str) -> GatedCell:
     retrieved = [r.decision["retrieve"] for r in records[name] if r.decision is not None]
-    always = records.get(alone(name))
+    always = records.get(CellName.parse(name).alone)
     never = records.get(DIRECT)
     return GatedCell(
         name,

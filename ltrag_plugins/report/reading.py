@@ -95,13 +95,13 @@ def _asked(identity: Mapping[str, Any]) -> int | None:
 
 def _records(folder: Path, cell: str) -> tuple[Record, ...]:
     """One for each question; the last one where a question comes twice."""
-    path = folder / "records" / f"{cell}.jsonl"
+    run = RunFolder(folder)
     known: dict[str, Record] = {}
     metrics: set[str] | None = None
-    for number, record in enumerate(RunFolder(folder).records(cell), 1):
+    for number, record in enumerate(run.records(cell), 1):
         wrong = _wrong(record) or _other_metrics(record, metrics)
         if wrong:
-            raise BadRecord(f"{path}, line {number}: {wrong}")
+            raise BadRecord(f"{run.file(cell)}, line {number}: {wrong}")
         metrics = set(record.scores)
         known[record.id] = record
     return tuple(known.values())

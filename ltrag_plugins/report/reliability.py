@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import brier, expected_calibration_error
-from ltrag_plugins.report.gates import DIRECT, parts
+from ltrag_plugins.report.gates import DIRECT
 from ltrag_plugins.report.reading import right
 
 BINS = 10
@@ -50,7 +51,8 @@ def reliabilities(records: Mapping[str, Sequence[Record]], metric: str) -> list[
     for name in dict.fromkeys(_gates(records).values()) if DIRECT in records else ():
         pairs = zip(records[name], records[DIRECT], strict=True)
         said = [(r.decision["probability"], not right(d, metric)) for r, d in pairs if r.decision]
-        found.append(_of(parts(name)[1] or "gate", "P(direct answer fails), says the gate", said))
+        gate = CellName.parse(name).gate or "gate"
+        found.append(_of(gate, "P(direct answer fails), says the gate", said))
     for name, some in records.items():
         own = [(r.uncertainty, not right(r, metric)) for r in some if r.uncertainty is not None]
         if own and not any(record.decision for record in some):
@@ -63,7 +65,7 @@ def _gates(records: Mapping[str, Sequence[Record]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, some in records.items():
         if any(record.decision for record in some):
-            found.setdefault(parts(name)[1], name)
+            found.setdefault(CellName.parse(name).gate, name)
     return found
 
 

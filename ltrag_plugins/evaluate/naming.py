@@ -1,0 +1,52 @@
+"""How the cells of a run are called: ``method:label+gate@seed``.
+
+A label says what tells two cells of one method apart, such as ``single:k=1`` and ``single:k=5``.
+"""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ltrag_plugins.errors import InvalidInput
+
+_NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
+RESERVED = re.compile(r"[+@~/\\\s]")
+
+
+@dataclass(frozen=True, slots=True)
+class CellName:
+    """The parts of a cell's name; "" for what it does not have.
+
+    Raises:
+        InvalidInput: a part holds a character that a name is put together with, or a space.
+    """
+
+    method: str
+    label: str = ""
+    gate: str = ""
+    seed: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("label", "gate", "seed"):
+            if RESERVED.search(text := getattr(self, part)):
+                raise InvalidInput(f"no space, slash, +, @ or ~ in the {part} of a cell: {text!r}")
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """The parts of a name that `str` made."""
+        found = _NAME.fullmatch(name)
+        return cls(**found.groupdict("")) if found else cls(name)
+
+    def __str__(self) -> str:
+        parts = ((":", self.label), ("+", self.gate), ("@", self.seed))
+        return self.method + "".join(f"{mark}{part}" for mark, part in parts if part)
+
+    @property
+    def alone(self) -> str:
+        """The same without its gate."""
+        return str(replace(self, gate=""))
+
+    @property
+    def file(self) -> str:
+        """The name as a file's, which on some systems may hold no colon."""
+        return str(self).replace(":", "~")
