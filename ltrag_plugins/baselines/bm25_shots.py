@@ -74,5 +74,6 @@ METHOD = Method(
     answer=lambda question, settings, pool: bm25_shots(question, pool, settings),
     most_calls=lambda _: 1,
     needs=frozenset({"labelled questions"}),
+    spells_out=True,
     learn=lambda questions, _: shot_pool(questions, "bm25-shots"),
 )

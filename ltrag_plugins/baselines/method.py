@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
 
+from ltrag_plugins.baselines.asking import searching_for, spelled_out
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.types import Answer, Question
@@ -36,6 +37,9 @@ class Method:
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
     """In the place of `learn`, for a training that makes its own calls to the world's model."""
+    spells_out: bool = False
+    """It shows a question's options and context by itself. To others they are part of the text,
+    but for searches, which are by the question alone."""
 
     @property
     def learns(self) -> bool:
@@ -54,7 +58,9 @@ class Method:
             return self.train(labelled, settings, world, observers)
         if self.learn is None:
             return None
-        return run(self.learn(labelled, settings), world, observers=observers)
+        known = labelled if self.spells_out else [*map(spelled_out, labelled)]
+        flow = searching_for(labelled, self.learn(known, settings))
+        return run(flow, world, observers=observers)
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
         """Answer a question.
@@ -73,7 +79,9 @@ class Method:
                 f"{self.name} learns from labelled questions first: call "
                 "method.taught(questions, settings, world), and hand its result in as learned="
             )
-        return self.answer(question, settings, learned)
+        if self.spells_out:
+            return self.answer(question, settings, learned)
+        return searching_for([question], self.answer(spelled_out(question), settings, learned))
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
         """Whether all is there that the method needs.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.baselines.labelled import labelled
 from ltrag_plugins.baselines.method import whole
@@ -54,20 +55,6 @@ def shot_pool(questions: Sequence[Question], method: str) -> Flow[ShotPool]:
     """
     yield from ()
     return ShotPool(labelled(questions, method))
-
-
-def asked(question: Question, *, context_words: int = 200) -> str:
-    """All that a question asks: its text, what it is about, what it offers, a line each.
-
-    Args:
-        context_words: what it is about is cut to this many words.
-    """
-    lines = [question.text]
-    if question.context:
-        lines.append(f"Text: {' '.join(question.context.split()[:context_words])}")
-    if question.options:
-        lines.append(f"Options: {'; '.join(question.options)}")
-    return "\n".join(lines)
 
 
 def shots_prompt(

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from ltrag_plugins.baselines.asking import spelled_out
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.baselines.table import method
@@ -241,7 +242,7 @@ def _gate(
     if spec != "gece" or folder.is_dir():
         return _loaded_gate(folder, replace(world, llm=llm))
     gate = GECEGate.fit(
-        labelled,
+        [*map(spelled_out, labelled)],
         llm=llm,
         encoder=world.encoder,
         target_rate=rate,

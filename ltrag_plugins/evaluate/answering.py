@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.errors import LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
@@ -102,7 +103,7 @@ class Work:
         if cell.gate is None:
             return (yield from _ungated(cell.method.flow(question, settings, self.learned)))
         answer, decision = yield from decided(
-            question.text, cell.gate, lambda _: cell.method.flow(question, settings, self.learned)
+            asked(question), cell.gate, lambda _: cell.method.flow(question, settings, self.learned)
         )
         return Outcome(answer, decision)
 

@@ -16,7 +16,7 @@ from ltrag_plugins.dur.feedback import chosen, shortened
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.preselect import Preselector, text_of
-from ltrag_plugins.dur.prompts import format_for
+from ltrag_plugins.dur.prompts import PromptFormat, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.trainer import DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
@@ -33,7 +33,8 @@ class DURShotsSettings:
     """
 
     training: DURSettings = field(default_factory=DURSettings)
-    """Prompt format, shots, epochs and all else; its seed gives way to `seed`."""
+    """Shots, epochs and all else. Its seed gives way to `seed`, and its prompt format "Q-A" to one
+    that shows options or context, where the labelled questions have them."""
     examples: float = 0.5
     """Share of the labelled questions, inside (0, 1), that are shown; the others train the head."""
     max_calls: int | None = None
@@ -99,7 +100,7 @@ def trained_shots(
     count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
     examples = tuple(known[i] for i in sorted(order[:count]))
     asked = [known[i] for i in sorted(order[count:])]
-    training = replace(settings.training, seed=settings.seed)
+    training = replace(settings.training, seed=settings.seed, format=_format(settings, known))
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     ranker = trainer.fit(
         examples, asked, max_calls=settings.max_calls, observers=(*observers,)
@@ -107,6 +108,14 @@ def trained_shots(
     vectors = world.encoder.encode([text_of(e) for e in examples]).astype(float)
     chooser = Preselector(examples, vectors, how=training.preselect, size=training.preselected)
     return TrainedShots(ranker.head, ranker.shots, training, examples, vectors, chooser)
+
+
+def _format(settings: DURShotsSettings, known: Sequence[Question]) -> str | PromptFormat:
+    if settings.training.format != "Q-A":
+        return settings.training.format
+    if any(question.context for question in known):
+        return "SQO-A"
+    return "QO-A" if any(question.options for question in known) else "Q-A"
 
 
 def answer_after_best(question: Question, learned: TrainedShots) -> Flow[Answer]:
@@ -131,6 +140,7 @@ def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings])
         most_calls=lambda _: 1,
         needs=frozenset({"encoder", "labelled questions"}),
         train=trained_shots,
+        spells_out=True,
     )
 
 

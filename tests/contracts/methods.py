@@ -143,6 +143,40 @@ class MethodContract:
         for flow in self.flows():
             assert isinstance(run(flow, nothing), Answer)
 
+    def test_what_a_question_offers_and_is_about_is_shown_and_never_searched_for(self):
+        """Both are put where methods look that know texts alone; a search would be led astray."""
+        settings = self.method.settings() if self.settings is None else self.settings
+        asked = Question(
+            "Who wrote Emma?", ("Austen",), "q", options=("Austen", "Zola"), context="A quizz."
+        )
+        others = [
+            dataclasses.replace(q, options=("Zola", q.answers[0]), context="A quizz.")
+            for q in LABELLED
+        ]
+        knows = self.method.taught(others, settings, world(taught))
+        seen, searched, shelf = [], [], BM25Retriever(PASSAGES)
+
+        class Shelf:
+            def search(self, queries, k):
+                searched.extend(queries)
+                return shelf.search(queries, k)
+
+        class Encoded(Letters):
+            def encode(self, texts):
+                searched.extend(texts)
+                return super().encode(texts)
+
+        def reply(prompt):
+            seen.append(prompt)
+            return "It was Emma"
+
+        there = World(llm=Scoring(reply), retriever=Shelf(), encoder=Encoded())
+        run(self.method.flow(asked, settings, knows), there)
+        last = [prompt for prompt in seen if "Who wrote Emma?" in prompt][-1]
+        assert "Zola" in last
+        assert "quizz" in last
+        assert not [text for text in searched if "Zola" in text or "quizz" in text]
+
 
 class Nothing:
     """A retriever that finds nothing."""
