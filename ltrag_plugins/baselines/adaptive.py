@@ -24,9 +24,8 @@ from ltrag_plugins.baselines.iter_retgen import IterRetGenSettings, iter_retgen
 from ltrag_plugins.baselines.labelled import Correct, check_correct, labelled, number, right
 from ltrag_plugins.baselines.method import Method, whole
 from ltrag_plugins.baselines.single import PROMPT, reading_prompt, single_retrieval
-from ltrag_plugins.baselines.together import together
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, embed
+from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.types import Answer, Question
 
 Route = Literal["none", "one", "many"]

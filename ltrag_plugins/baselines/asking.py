@@ -1,11 +1,11 @@
 """All that a question asks, in the place of its text, for methods that know texts alone."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import reduce
 from typing import TypeVar
 
-from ltrag_plugins.flow import Embed, Fetch, Flow, Request
+from ltrag_plugins.flow import Embed, Fetch, Flow, Request, changing
 from ltrag_plugins.types import Question
 
 T = TypeVar("T")
@@ -49,21 +49,4 @@ def searching_for(questions: Iterable[Question], flow: Flow[T]) -> Flow[T]:
             case _:
                 return request
 
-    return (yield from _changed(flow, short))
-
-
-def _changed(flow: Flow[T], change: Callable[[Request], Request]) -> Flow[T]:
-    try:
-        request = next(flow)
-        while True:
-            try:
-                reply = yield change(request)
-            except GeneratorExit:
-                flow.close()
-                raise
-            except Exception as error:
-                request = flow.throw(error)
-            else:
-                request = flow.send(reply)
-    except StopIteration as done:
-        return done.value
+    return (yield from changing(flow, short))

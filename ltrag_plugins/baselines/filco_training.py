@@ -18,9 +18,8 @@ from ltrag_plugins.baselines.filco_measures import (
 from ltrag_plugins.baselines.labelled import labelled
 from ltrag_plugins.baselines.method import whole
 from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.baselines.together import together
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, fetch
+from ltrag_plugins.flow import Flow, fetch, together
 from ltrag_plugins.types import Passage, Question
 
 Measure = Literal["inclusion", "overlap", "cxmi"]

@@ -18,9 +18,8 @@ from ltrag_plugins.baselines.direct import direct, direct_prompt
 from ltrag_plugins.baselines.labelled import number, some
 from ltrag_plugins.baselines.method import Method, Need, whole
 from ltrag_plugins.baselines.single import PROMPT, reading_prompt, single_retrieval
-from ltrag_plugins.baselines.together import together
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.flow import Flow, ask, fetch, together
 from ltrag_plugins.types import Answer, Question
 from ltrag_plugins.uncertainty import estimate
 from ltrag_plugins.words import words

@@ -15,6 +15,7 @@ Write flows with the typed helpers, which keep the type checker's eyes open::
     run(brief("who wrote Emma?"), World(llm=llm, retriever=retriever))
 """
 
+from ltrag_plugins.flow.combining import changing, together
 from ltrag_plugins.flow.drivers import (
     Observer,
     Returned,
@@ -57,10 +58,12 @@ __all__ = [
     "arun",
     "arun_steps",
     "ask",
+    "changing",
     "embed",
     "fetch",
     "run",
     "run_many",
     "run_steps",
     "score",
+    "together",
 ]

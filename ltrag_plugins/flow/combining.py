@@ -1,9 +1,6 @@
-"""Many flows as one flow, their requests merged: how a method asks all labelled questions at once.
+"""Flows made of flows: many side by side, or one with its requests changed."""
 
-Inside a flow it is what `run_many` is outside of one.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from ltrag_plugins.flow.requests import Flow, Request, merge
@@ -12,7 +9,7 @@ T = TypeVar("T")
 
 
 def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
-    """Run the flows side by side; what they return, in their order.
+    """Run the flows side by side, as `run_many` does outside of a flow; what they return, in order.
 
     Each round yields one request for each distinct setting (`flow.requests.merge`). What the model
     or retriever raises ends all of them.
@@ -40,3 +37,20 @@ def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
         for flow in flows:
             flow.close()
     return [done[i] for i in range(len(flows))]
+
+
+def changing(flow: Flow[T], change: Callable[[Request], Request]) -> Flow[T]:
+    """Run a flow with each of its requests changed; the replies are those to what was asked."""
+    try:
+        request = next(flow)
+        while True:
+            try:
+                reply = yield change(request)
+            except Exception as error:
+                request = flow.throw(error)
+            else:
+                request = flow.send(reply)
+    except StopIteration as done:
+        return done.value
+    finally:
+        flow.close()
