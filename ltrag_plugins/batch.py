@@ -61,7 +61,8 @@ def on_ray(
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
 
     Raises:
-        InvalidInput: workers is below 1; (when it runs) a cell has a gate that is not in `gates`.
+        InvalidInput: workers is below 1; (when it runs) a cell has a gate that is not in `gates`,
+            or the run has observers.
         ModelError: (when it runs) a worker failed for good; the cause is Ray's own error.
     """
     if workers < 1:
@@ -72,6 +73,8 @@ def on_ray(
         works, parts = [], []
         for work, questions in jobs:
             makers.check(work.cell)
+            if work.observers:
+                raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             parts += [
                 _Part(len(works), questions[start : start + work.batch])
                 for start in range(0, len(questions), work.batch)

@@ -51,7 +51,7 @@ def test_three_samples_and_the_least_uncertain_worked_by_hand():
     answer = run(k_samples("Who wrote Emma?", (), settings), World(llm=llm, retriever=shelf))
     prompt = reading_prompt("Who wrote Emma?", [EMMA])
     assert shelf.asked == [(("Who wrote Emma?",), 1)]
-    assert llm.calls == [((prompt,), 0.9, 3), ((prompt,), 0.9, 4), ((prompt,), 0.9, 5)]
+    assert llm.calls == [((prompt,), 0.9, 9), ((prompt,), 0.9, 10), ((prompt,), 0.9, 11)]
     assert answer.text == "Jane Austen"
     assert answer.uncertainty == pytest.approx(1 - 0.8 * 0.9)
     assert answer.passages == (EMMA,)

@@ -80,6 +80,17 @@ def test_one_method_with_two_settings_and_a_gate(files, server, tmp_path):
     assert [identity["settings"][name]["k"] for name in both] == [1, 1, 2, 2]
 
 
+def test_a_gate_of_another_rate_is_not_taken_for_this_one(files, server, tmp_path):
+    more = ("--gate", "gece", "--labelled", files / "others.jsonl")
+    assert evaluated(files, server, tmp_path, *more, "--rate", 0.5).exit_code == 0
+    assert evaluated(files, server, tmp_path, *more, "--rate", 0.5).exit_code == 0
+    result = evaluated(files, server, tmp_path, *more, "--rate", 0.9)
+    assert result.exit_code == 1
+    assert "was fitted for target rate 0.5, not 0.9" in result.stderr
+    (tmp_path / "gate" / "gate.json").unlink()  # as a kill in the middle of writing leaves it
+    assert evaluated(files, server, tmp_path, *more, "--rate", 0.5).exit_code == 0
+
+
 def test_seeds_repeat_what_draws_and_nothing_else(files, server, tmp_path):
     more = ("--methods", "direct,random-shots", "--seeds", 2, "--json")
     result = evaluated(files, server, tmp_path, *more, "--labelled", files / "others.jsonl")
@@ -139,12 +150,16 @@ def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(files, 
         (["--methods", "skr"], "add --labelled"),
         (["--gate", "gece"], "add --labelled"),
         (["--search", "encoder"], "add --encoder embedded"),
-        (["--compare", "nobody"], "nobody"),
+        (["--compare", "nobody"], "--compare 'nobody' is no row; there will be direct, single"),
+        (["--methods", "direct,direct"], "the method 'direct' comes twice"),
+        (["--methods", "dur", "--head", "head"], "add --encoder embedded"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(files, server, tmp_path, more, said):
+    before = len(server[1])
     result = evaluated(files, server, tmp_path, *more)
     assert result.exit_code == 1
+    assert len(server[1]) == before
     assert said in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_evaluate import many
 
+from ltrag_plugins.baselines.listwise import ListwiseSettings
 from ltrag_plugins.baselines.single import SingleSettings
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, cell_of, evaluate, summarize
@@ -37,6 +38,8 @@ PARTS = st.text("abcxyz019.=:_-", max_size=12)
             SGICMethodSettings(loop=SGICSettings(document_words=None)),
         ),
         ("sgic:loop.certain_below=5", SGICMethodSettings(loop=SGICSettings(certain_below=5.0))),
+        ("listwise:window=5:step=3", ListwiseSettings(window=5, step=3)),
+        ("listwise:step=3:window=5", ListwiseSettings(window=5, step=3)),
         ("sgic:loop.keep_prompts=true", SGICMethodSettings(loop=SGICSettings(keep_prompts=True))),
     ],
 )

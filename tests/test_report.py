@@ -289,6 +289,7 @@ class TestBadInput:
             ({"decision": {"retrieve": "yes"}}, "'decision'"),
             ({"decision": decision(0.5, True) | {"score": None}}, "'decision.score'"),
             ({"decision": decision(1.5, True)}, "'decision.probability'"),
+            ({"decision": decision(0.5, True) | {"ingredients": [1]}}, "'decision.ingredients'"),
             ({"unheard": 1}, "unheard"),
         ],
     )
@@ -299,6 +300,23 @@ class TestBadInput:
         lines[3] = json.dumps(json.loads(lines[3]) | more)
         path.write_text("\n".join(lines) + "\n")
         self.refused(tmp_path, BadRecord, rf"single.jsonl, line 4: .*{re.escape(said)}")
+
+    @pytest.mark.parametrize("name", ["../../secret", "..", "", "a/b", "a\x07b"])
+    def test_a_cell_whose_name_leads_elsewhere(self, tmp_path, name):
+        run_folder(tmp_path)
+        path = tmp_path / "run.json"
+        body = json.loads(path.read_text())
+        body["identity"]["cells"].append(name)
+        path.write_text(json.dumps(body))
+        self.refused(tmp_path, UnreadableArtifact, "of a cell|named after its method")
+
+    def test_a_description_that_says_little_is_enough(self, tmp_path):
+        run_folder(tmp_path)
+        path = tmp_path / "run.json"
+        body = json.loads(path.read_text())
+        body["identity"] = {"cells": body["identity"]["cells"]}
+        path.write_text(json.dumps(body))
+        assert write_report(tmp_path).page.is_file()
 
     def test_no_records_yet(self, tmp_path):
         self.refused(run_folder(tmp_path, {"direct": []}), InvalidInput, "no records yet")

@@ -79,7 +79,7 @@ def k_samples(
             max_tokens=settings.max_tokens,
             stop=("\n",),
             temperature=settings.temperature,
-            seed=settings.seed + i,
+            seed=settings.seed * settings.samples + i,  # seeds draw nothing twice
         )
     best, uncertainty = surest(said)
     return Answer(best.text.strip(), uncertainty, tuple(shown), tuple(said))

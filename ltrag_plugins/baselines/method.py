@@ -10,10 +10,9 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.types import Answer, Question
 
-Need = Literal["retriever", "encoder", "scores", "probabilities", "labelled questions"]
-"""What a method cannot do without, beside a model that writes: a search; vectors of texts; a
-`ScoringLLM`; token probabilities of what was written; questions with accepted answers to learn
-from."""
+Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
+"""What a method cannot do without, beside a model that writes: a search; vectors of texts; token
+probabilities of what was written; questions with accepted answers to learn from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,14 @@ class Method:
     def check(self, world: World, labelled: Sequence[Question]) -> None:
         """Whether all is there that the method needs.
 
+        Token probabilities are seen in a model's replies only: without them a method that needs
+        them fails on each question, and says so.
+
         Raises:
             InvalidInput: something is missing; it is named.
         """
+        if world.llm is None:
+            raise InvalidInput(f"the method {self.name} needs a model, and there is none")
         missing = {
             "retriever": world.retriever is None,
             "encoder": world.encoder is None,

@@ -16,7 +16,7 @@ from ltrag_plugins.cli.models import load_encoder, load_llm
 from ltrag_plugins.cli.output import say, working
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
 from ltrag_plugins.evaluate import (
     Cell,
     Engine,
@@ -33,9 +33,12 @@ from ltrag_plugins.evaluate.metrics import chosen
 from ltrag_plugins.evaluate.naming import RESERVED
 from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
+from ltrag_plugins.evaluate.running import check_distinct, check_questions
 from ltrag_plugins.evaluate.words import words_of
-from ltrag_plugins.flow import World
+from ltrag_plugins.flow import Flow, World
+from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.gece.route import Gate
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.retrieval.base import Retriever
@@ -131,8 +134,12 @@ def evaluate(
     alone = [] if everything else [cell_of(word) for word in methods]
     rows = [cell.method for cell in alone]
     chosen(metrics)
+    if head is not None and parts.encoder == "none":
+        raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
+    _check_names(alone, gate, seeds, compared)
     every = read_questions(asked.questions, require_answers=True)
     questions = every[: asked.limit]
+    check_questions(questions)
     labelled = _labelled(asked.labelled, rows, gate)[: asked.labelled_limit]
     parts.check(rows)
     parts = replace(parts, pool=pool_of(asked.passages, [*every, *labelled]))
@@ -239,8 +246,16 @@ def _gate(
         return None
     llm = CachedLLM(world.llm, RunFolder(out).answers)
     folder = _gate_folder(spec, out)
-    if spec != "gece" or folder.is_dir():
+    if spec != "gece":
         return _loaded_gate(folder, replace(world, llm=llm))
+    if (folder / "gate.json").is_file():
+        known = _loaded_gate(folder, replace(world, llm=llm))
+        if known.report.target != f"target rate {rate:g}":
+            raise ArtifactMismatch(
+                f"{folder} was fitted for {known.report.target}, not {rate:g}: name another --out, "
+                "or the same --rate"
+            )
+        return known
     gate = GECEGate.fit(
         [*map(spelled_out, labelled)],
         llm=llm,
@@ -258,8 +273,24 @@ def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
     if head is None:
         return None
     if encoder is None:
-        raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
+        raise InvalidInput("a head ranks with an encoder, and there is none")
     return DURRanker.load(head, encoder=encoder)
+
+
+def _check_names(alone: Sequence[Cell], gate: str, seeds: int, compared: str | None) -> None:
+    """What can be said of the rows before anything is read; nothing of those of `all`."""
+    there = None if gate == "none" else _NoGate()
+    names = [cell.name for one in alone for cell in _cells(one, there, gate, seeds)]
+    check_distinct("method", names)
+    if names and compared is not None and compared not in names:
+        raise InvalidInput(f"--compare {compared!r} is no row; there will be {', '.join(names)}")
+
+
+class _NoGate:
+    """Stands for a gate that is not there yet."""
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        raise AssertionError("this gate only has a name")
 
 
 def _headed(cell: Cell, ranker: DURRanker | None) -> Cell:
@@ -267,7 +298,7 @@ def _headed(cell: Cell, ranker: DURRanker | None) -> Cell:
     return replace(cell, settings=replace(cell.set, ranker=ranker)) if cell.method is DUR else cell
 
 
-def _cells(cell: Cell, gate: GECEGate | None, spec: str, seeds: int) -> list[Cell]:
+def _cells(cell: Cell, gate: Gate | None, spec: str, seeds: int) -> list[Cell]:
     drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
     numbers: list[int | None] = [*range(seeds)] if drawn else [None]
     alone = [replace(cell, seed=seed) for seed in numbers]

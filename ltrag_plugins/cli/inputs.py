@@ -1,6 +1,8 @@
 """What a command reads: questions that can be asked, and passages to search."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ltrag_plugins.data import read_passages
@@ -37,10 +39,20 @@ def retriever_of(pool: Path | None, questions: Sequence[Question]) -> BM25Retrie
 def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
     """The passages of a file, or else those of the questions, each once.
 
+    Questions may number their own passages; where an id then means several texts, all but the
+    first get one of their own.
+
     Raises:
         InvalidInput: the file cannot be read.
     """
     if path is not None:
         return read_passages(path)
-    known = {passage.id: passage for question in questions for passage in question.passages}
-    return list(known.values())
+    found: dict[tuple[str, str, str], Passage] = {}
+    texts: Counter[str] = Counter()
+    for passage in (passage for question in questions for passage in question.passages):
+        key = (passage.id, passage.title, passage.text)
+        if key not in found:
+            texts[passage.id] += 1
+            again = f"{passage.id}#{texts[passage.id]}"
+            found[key] = passage if texts[passage.id] == 1 else replace(passage, id=again)
+    return list(found.values())

@@ -37,7 +37,7 @@ def show(text: str) -> None:
 def show_json(value: Any, *, indent: int | None = None) -> None:
     """A value on stdout as JSON."""
     unicode = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
-    typer.echo(as_json(value, indent=indent, ensure_ascii=not unicode))
+    show(as_json(value, indent=indent, ensure_ascii=not unicode))
 
 
 def as_json(value: Any, *, indent: int | None = None, ensure_ascii: bool = False) -> str:

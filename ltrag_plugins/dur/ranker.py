@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
+from ltrag_plugins.artifacts import digest
 from ltrag_plugins.dur.artifact import load_head, save_head
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
@@ -80,6 +81,21 @@ class DURRanker:
             Path(folder), self.head, self.settings, self.sigma, self.encoder, shots=self.shots
         )
 
+    @property
+    def name(self) -> str:
+        """What tells it from rankers that learned something else, or with another encoder."""
+        return f"{self.encoder.name}/{digest([self.head.weight, self.head.bias, self.sigma])}"
+
+    def without_encoder(self) -> Self:
+        """For `rank_vectors` alone, as in workers that have an encoder of their own."""
+        return type(self)(
+            self.head,
+            _NoEncoder(self.encoder.name),
+            self.settings,
+            sigma=self.sigma,
+            shots=self.shots,
+        )
+
     def rank(
         self,
         question: str,
@@ -131,3 +147,13 @@ class DURRanker:
     def __repr__(self) -> str:
         rows, columns = self.head.weight.shape
         return f"DURRanker({rows}x{columns}, encoder={self.encoder.name!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _NoEncoder:
+    """Stands for an encoder that is elsewhere."""
+
+    name: str
+
+    def encode(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
+        raise InvalidInput(f"this ranker left its encoder, {self.name}, behind: use rank_vectors")

@@ -12,9 +12,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import DAMAGE, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
@@ -25,19 +25,14 @@ except ImportError:  # Windows: two runs into one folder are then the caller's t
     fcntl = None
 
 FORMAT = 1
+BLOCK = 1 << 16
 
 
 class RunFolder:
-    """Where a run keeps what it has.
-
-    Raises:
-        UnwritableArtifact: the folder cannot be made.
-    """
+    """Where a run keeps what it has; made when something is kept."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with writing(path / "records"):
-            pass
 
     @property
     def answers(self) -> Path:
@@ -50,8 +45,11 @@ class RunFolder:
 
         Raises:
             InvalidInput: another run is writing here.
+            UnwritableArtifact: the folder cannot be made or written to.
         """
-        with writing(self.path), (self.path / "lock").open("w") as lock:
+        with writing(self.path):
+            lock = (self.path / "lock").open("w")
+        with lock:
             if fcntl is not None:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -94,7 +92,7 @@ class RunFolder:
                 raise ValueError(f"format {body['format']}, this version reads {FORMAT}")
             body["identity"].items()
             return body
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except DAMAGE as error:
             raise UnreadableArtifact(f"{path}: {type(error).__name__}: {error}") from error
 
     def cells(self) -> list[str]:
@@ -123,8 +121,8 @@ class RunFolder:
         """
         path = self.file(cell)
         content = "".join(f"{record.as_line()}\n" for record in records).encode()
-        with writing(path.parent), path.open("ab") as file:
-            whole = _whole_lines(path)
+        with writing(path.parent), path.open("ab+") as file:
+            whole = _whole_lines(file)
             file.truncate(whole)
             try:
                 file.write(content)
@@ -139,9 +137,17 @@ class RunFolder:
         return self.path / "records" / f"{CellName.parse(cell).file}.jsonl"
 
 
-def _whole_lines(path: Path) -> int:
-    content = path.read_bytes()
-    return content.rfind(b"\n") + 1
+def _whole_lines(file: BinaryIO) -> int:
+    """Bytes up to the last line's end, which is looked for from behind."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = max(0, end - BLOCK)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
 
 
 def _check_same(path: Path, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:

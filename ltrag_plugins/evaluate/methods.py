@@ -50,6 +50,8 @@ class DURMethodSettings:
         reading_prompt("", (), self.template)
         if not isinstance(self.ranker, DURRanker | None):
             raise InvalidInput(f"ranker must be a DURRanker or None, got {self.ranker!r:.60}")
+        if self.ranker is not None:  # vectors come from the run's encoder; settings travel
+            object.__setattr__(self, "ranker", self.ranker.without_encoder())
 
 
 @dataclass(frozen=True, slots=True)

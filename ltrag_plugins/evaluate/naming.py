@@ -10,7 +10,7 @@ from typing import Self
 from ltrag_plugins.errors import InvalidInput
 
 _NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
-RESERVED = re.compile(r"[+@~/\\\s]")
+RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class CellName:
     """The parts of a cell's name; "" for what it does not have.
 
     Raises:
-        InvalidInput: a part holds a character that a name is put together with, or a space.
+        InvalidInput: a part holds a character that a name is put together with, or a space; the
+            method's is no name of a file.
     """
 
     method: str
@@ -27,9 +28,11 @@ class CellName:
     seed: str = ""
 
     def __post_init__(self) -> None:
-        for part in ("label", "gate", "seed"):
+        for part in ("method", "label", "gate", "seed"):
             if RESERVED.search(text := getattr(self, part)):
                 raise InvalidInput(f"no space, slash, +, @ or ~ in the {part} of a cell: {text!r}")
+        if not self.method.strip("."):
+            raise InvalidInput(f"a cell is named after its method, got {self.method!r}")
 
     @classmethod
     def parse(cls, name: str) -> Self:

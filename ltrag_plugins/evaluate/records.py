@@ -1,8 +1,9 @@
 """One question, answered one way: a record, and the line of JSON that keeps it."""
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ltrag_plugins.errors import BadRecord
@@ -42,7 +43,8 @@ class Record:
 
     def as_line(self) -> str:
         """One line of JSON, without the line's end."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+        line = json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+        return line.encode(errors="backslashreplace").decode()  # half an emoji: JSON's own escape
 
     @classmethod
     def from_line(cls, line: bytes | str, where: str = "record") -> Self:
@@ -58,7 +60,7 @@ class Record:
             if values.get("trace") is not None:
                 values["trace"] = tuple(values["trace"])
             return cls(**values)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadRecord(f"{where}: no record of a run ({type(error).__name__}: {error})") from (
                 error
             )
@@ -70,12 +72,16 @@ class Outcome:
 
     answer: Answer
     decision: Decision | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 def told(passage: Passage) -> dict[str, Any]:
     """A passage as a record names it."""
-    return {"id": passage.id, "title": passage.title, "score": passage.score}
+    return {"id": passage.id, "title": passage.title, "score": _finite(passage.score)}
+
+
+def _finite(value: Any) -> float | None:
+    """A number of any kind as JSON has it; None for what it has not."""
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def recorded(
@@ -96,7 +102,7 @@ def recorded(
         answer.text,
         scores,
         tuple(map(told, answer.passages)),
-        answer.uncertainty,
+        _finite(answer.uncertainty),
         None if decision is None else decision.as_metadata(),
         cost.calls,
         cost.prompt_tokens,

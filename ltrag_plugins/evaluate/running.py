@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def evaluate(
 
     A call with equal arguments goes on where the last one ended: what has a record is not asked
     again, and the model's answers are kept in the folder too. A question on which a method fails
-    is a record with an error and the worst scores.
+    is a record with an error and the worst scores; the next call tries it again.
 
     Args:
         questions: with accepted answers, and distinct ids.
@@ -48,6 +49,7 @@ def evaluate(
         batch: questions that run side by side, at least 1.
         engine: what does the work; `ltrag_plugins.batch.on_ray(...)` does it on Ray.
         trace: keep every request and reply in the records.
+        observers: told of every request and reply, in this process; not on Ray.
         on_record: told the cell's name and each new record.
 
     Returns:
@@ -96,7 +98,7 @@ class _Running:
     def _jobs(self, works: Sequence[Work]) -> Iterator[Job]:
         for work in works:
             known = self.known[work.cell.name]
-            left = [question for question in self.questions if question.id not in known]
+            left = [q for q in self.questions if q.id not in known or known[q.id].error]
             if not left:
                 continue
             try:
@@ -131,24 +133,43 @@ def _check(
         raise InvalidInput("an evaluation needs questions and methods; one of them is empty")
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
-    _check_distinct("question id", [question.id for question in questions])
-    _check_distinct("method", [cell.name for cell in cells])
+    check_questions(questions)
+    check_distinct("method", [cell.name for cell in cells])
+    for cell in cells:
+        cell.method.check(world, labelled)
+
+
+def check_questions(questions: Sequence[Question]) -> None:
+    """Whether records of them can be told apart and scored.
+
+    Raises:
+        InvalidInput: an id comes twice.
+        MissingReferences: a question has no accepted answers.
+    """
+    known: dict[str, Question] = {}
     for question in questions:
+        if question.id in known:
+            raise InvalidInput(
+                f"the question id {question.id!r} comes twice ({known[question.id].text[:60]!r} "
+                f"and {question.text[:60]!r}); records are told apart by it"
+            )
+        known[question.id] = question
         if not question.answers:
             raise MissingReferences(
                 f"the question {question.id!r} has no accepted answers to hold a prediction "
                 "against; add them or leave it out"
             )
-    for cell in cells:
-        cell.method.check(world, labelled)
 
 
-def _check_distinct(what: str, names: Sequence[str]) -> None:
-    twice = (
-        {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else ()
-    )
+def check_distinct(what: str, names: Sequence[str]) -> None:
+    """Refuse a name that comes twice.
+
+    Raises:
+        InvalidInput: one does.
+    """
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise InvalidInput(f"the {what} {min(twice)!r} comes twice; records are told apart by it")
+        raise InvalidInput(f"the {what} {twice[0]!r} comes twice; records are told apart by it")
 
 
 def _identity(
@@ -183,6 +204,14 @@ def _digest(questions: Sequence[Question]) -> str:
     return f"{len(questions)} questions, sha256 {hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
-def _plain(settings: Any) -> Any:
-    values = asdict(settings) if is_dataclass(settings) and not isinstance(settings, type) else {}
-    return json.loads(json.dumps(values, default=lambda v: getattr(v, "__qualname__", repr(v))))
+def _plain(value: Any) -> Any:
+    """Settings as JSON; a part that is more than values stands there by its name."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return getattr(value, "__qualname__", None) or getattr(value, "name", None) or repr(value)

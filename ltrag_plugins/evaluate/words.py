@@ -33,15 +33,20 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
     row = method(name, methods)
     if not given:
         return Cell(row)
-    settings = row.settings()
+    wanted: dict[str, Any] = {}
     for one in given:
         path, equals, value = one.partition("=")
         if not (path and equals):
             raise InvalidInput(f"{word!r}: settings are NAME=VALUE, got {one!r}")
-        try:
-            settings = _with(settings, path.split("."), value)
-        except InvalidInput as error:
-            raise InvalidInput(f"{word!r}: {error}") from error
+        *above, last = path.split(".")
+        place = wanted
+        for step in above:
+            place = place.setdefault(step, {})
+        place[last] = value
+    try:
+        settings = _with(row.settings(), wanted)
+    except InvalidInput as error:
+        raise InvalidInput(f"{word!r}: {error}") from error
     return Cell(row, settings, label=RESERVED.sub("_", ":".join(given))[:LONGEST])
 
 
@@ -57,8 +62,12 @@ def words_of(settings: Any, above: str = "") -> dict[str, Plain]:
     return found
 
 
-def _with(settings: Any, path: list[str], text: str) -> Any:
-    name, *rest = path
+def _with(settings: Any, wanted: Mapping[str, Any]) -> Any:
+    """All at once, since one value may be in range only with another."""
+    return replace(settings, **{name: _part(settings, name, wanted[name]) for name in wanted})
+
+
+def _part(settings: Any, name: str, wanted: str | Mapping[str, Any]) -> Any:
     known = [field.name for field in fields(settings)]
     if name not in known:
         near = get_close_matches(name, known, n=1, cutoff=0.5)
@@ -66,12 +75,12 @@ def _with(settings: Any, path: list[str], text: str) -> Any:
         raise InvalidInput(f"there is no setting {name!r}; {hint}There are {', '.join(known)}.")
     inner = getattr(settings, name)
     if is_dataclass(inner):
-        if not rest:
+        if isinstance(wanted, str):
             raise InvalidInput(f"{name} has settings of its own: {', '.join(words_of(inner))}")
-        return replace(settings, **{name: _with(inner, rest, text)})
-    if rest:
+        return _with(inner, wanted)
+    if not isinstance(wanted, str):
         raise InvalidInput(f"{name} has no settings of its own")
-    return replace(settings, **{name: _value(type(settings), name, text)})
+    return _value(type(settings), name, wanted)
 
 
 def _value(kind: type, name: str, text: str) -> Plain:

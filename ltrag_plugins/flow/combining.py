@@ -8,11 +8,14 @@ from ltrag_plugins.flow.requests import Flow, Request, merge
 T = TypeVar("T")
 
 
-def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
+def together(flows: Sequence[Flow[T]], *, batch: int | None = 64) -> Flow[list[T]]:
     """Run the flows side by side, as `run_many` does outside of a flow; what they return, in order.
 
-    Each round yields one request for each distinct setting (`flow.requests.merge`). What the model
-    or retriever raises ends all of them.
+    Requests with equal settings are merged (`flow.requests.merge`). What the model or retriever
+    raises ends all of them.
+
+    Args:
+        batch: most items of one merged request, and so the most that a failure loses; None: all.
     """
     done: dict[int, T] = {}
     waiting: dict[int, Request] = {}
@@ -28,7 +31,7 @@ def together(flows: Sequence[Flow[T]]) -> Flow[list[T]]:
             resume(i, None)
         while waiting:
             now, waiting = waiting, {}
-            for request, members in merge(now):
+            for request, members in merge(now, batch):
                 reply, start = (yield request), 0
                 for i, size in members:
                     resume(i, reply[start : start + size])

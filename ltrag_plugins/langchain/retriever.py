@@ -20,15 +20,22 @@ class LangChainRetriever:
 
     The number of passages is asked of the retriever where it can be (see `asking_for`), and
     longer lists are cut. A retriever that cannot be asked, and finds fewer, gives fewer.
+
+    Args:
+        name: what tells it from searches over other documents, in the records of an evaluation;
+            by default the name of its class, which does not.
     """
 
-    def __init__(self, retriever: Runnable[str, list[Document]]) -> None:
+    def __init__(
+        self, retriever: Runnable[str, list[Document]], *, name: str | None = None
+    ) -> None:
         if not isinstance(retriever, Runnable):
             raise InvalidInput(
                 f"LangChainRetriever takes a LangChain retriever, got {retriever!r:.60}. "
                 "Wrap a plain function in langchain_core.runnables.RunnableLambda."
             )
         self._retriever = retriever
+        self.name = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""

@@ -23,8 +23,15 @@ class LlamaIndexRetriever:
     (`similarity_top_k`), and the retriever is not changed here.
     """
 
-    def __init__(self, retriever: BaseRetriever, *, concurrency: int = 8) -> None:
-        """Wrap `retriever`; `concurrency` is the most searches of one `asearch` at once.
+    def __init__(
+        self, retriever: BaseRetriever, *, concurrency: int = 8, name: str | None = None
+    ) -> None:
+        """Wrap `retriever`.
+
+        Args:
+            concurrency: most searches of one `asearch` at once.
+            name: what tells it from searches over other documents, in the records of an
+                evaluation; by default the name of its class, which does not.
 
         Raises:
             InvalidInput: it is no LlamaIndex retriever.
@@ -32,6 +39,7 @@ class LlamaIndexRetriever:
         demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
         self._retriever = retriever
         self._most = concurrency
+        self.name = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, as the retriever orders them."""

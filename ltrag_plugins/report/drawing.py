@@ -12,6 +12,7 @@ from ltrag_plugins.report.gates import GatedCell, GateScores
 from ltrag_plugins.report.labels import label_points
 from ltrag_plugins.report.reliability import Reliability
 from ltrag_plugins.report.style import BLUE, INK, LARGE, ORANGE, QUIET, canvas
+from ltrag_plugins.report.words import visible
 
 try:
     from matplotlib.axes import Axes
@@ -52,7 +53,7 @@ def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
     axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
         figure.legend(loc="outside upper left", ncols=2)
-    label_points(axes, points, [row.name for row in rows])
+    label_points(axes, points, [visible(row.name) for row in rows])
     return figure
 
 

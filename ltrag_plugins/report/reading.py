@@ -9,6 +9,7 @@ from typing import Any
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 
 LOWER_IS_BETTER = frozenset({"ter"})
@@ -85,6 +86,11 @@ def _checked_identity(folder: Path, identity: Mapping[str, Any]) -> Mapping[str,
         raise UnreadableArtifact(
             f"{folder / 'run.json'}: 'cells' should be a list of names, got {cells!r:.80}"
         )
+    for name in cells:
+        try:
+            CellName.parse(name)
+        except InvalidInput as error:
+            raise UnreadableArtifact(f"{folder / 'run.json'}: {error}") from error
     return identity
 
 
@@ -147,6 +153,8 @@ def _wrong_parts(record: Record) -> str:
             return f"field 'decision.{name}': expected a number, got {decision.get(name)!r:.40}"
     if not 0 <= decision["probability"] <= 1:
         return "field 'decision.probability': expected a number from 0 to 1"
+    if not isinstance(decision.get("ingredients") or {}, dict):
+        return "field 'decision.ingredients': expected an object"
     return ""
 
 

@@ -1,0 +1,178 @@
+"""Runs that meet an outage, odd values and parts that cannot be copied."""
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, taught
+from contracts.methods import world as scoring_world
+from test_evaluate import DIRECT, SINGLE, many, without_ms, world
+
+from ltrag_plugins.artifacts import DAMAGE
+from ltrag_plugins.cli.inputs import pool_of
+from ltrag_plugins.dur.head import Head
+from ltrag_plugins.dur.ranker import DURRanker
+from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
+from ltrag_plugins.evaluate.methods import DURMethodSettings
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.flow import World
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Passage, Question
+
+
+class Outage:
+    """A model whose server is down until it is mended."""
+
+    name = "outage"
+
+    def __init__(self, down=lambda prompt: True):
+        self.down, self.asked = down, []
+
+    def generate(self, prompts, **settings):
+        self.asked.extend(prompts)
+        if any(map(self.down, prompts)):
+            raise ConnectionError("server down")
+        return ScriptedLLM(lambda prompt: "Jane Austen").generate(prompts)
+
+
+def test_what_failed_is_tried_again_and_nothing_else(tmp_path):
+    llm = Outage(down=lambda prompt: "part 3?" in prompt)
+    first = evaluate(many()[:6], [DIRECT], World(llm=llm), out=tmp_path)
+    assert [record.id for record in first["direct"] if record.error] == ["q3"]
+    llm.down, before = (lambda prompt: False), len(llm.asked)
+    mended = evaluate(many()[:6], [DIRECT], World(llm=llm), out=tmp_path)
+    assert [prompt for prompt in llm.asked[before:] if "part 3?" not in prompt] == []
+    clean = evaluate(many()[:6], [DIRECT], World(llm=llm), out=tmp_path / "clean")
+    assert without_ms(mended) == without_ms(clean)
+    assert RunFolder(tmp_path).records("direct")[-1].error is None
+
+
+def test_what_could_not_be_learned_in_an_outage_is_learned_later(tmp_path):
+    llm = Outage()
+    there = World(llm=llm, retriever=BM25Retriever(PASSAGES), encoder=Letters())
+    cell = Cell(METHODS["skr"])
+    broken = evaluate(QUESTIONS, [cell], there, out=tmp_path, labelled=LABELLED)
+    assert all(record.error for record in broken["skr"])
+    llm.down = lambda prompt: False
+    found = evaluate(QUESTIONS, [cell], there, out=tmp_path, labelled=LABELLED)
+    assert "server down" not in str([record.error for record in found["skr"]])
+
+
+def test_learning_asks_in_batches_that_a_failure_cannot_undo(tmp_path):
+    """Each call is kept as soon as it came; the next run pays for the rest alone."""
+    llm = Outage(down=lambda prompt: "book 99?" in prompt)
+    there = World(llm=llm, retriever=BM25Retriever(PASSAGES), encoder=Letters())
+    labelled = [Question(f"Who wrote book {i}?", ("Jane Austen",), str(i)) for i in range(120)]
+    cells = [Cell(METHODS["skr"])]
+    evaluate(QUESTIONS, cells, there, out=tmp_path, labelled=labelled)
+    assert any("book 7?" in prompt for prompt in llm.asked)
+    llm.down = lambda prompt: False
+    llm.asked.clear()
+    evaluate(QUESTIONS, cells, there, out=tmp_path, labelled=labelled)
+    assert not any("book 7?" in prompt for prompt in llm.asked)
+    assert any("book 119?" in prompt for prompt in llm.asked)
+
+
+@pytest.mark.parametrize("score", [np.float32(0.5), float("nan"), float("inf"), None])
+def test_passages_with_any_score_are_recorded(tmp_path, score):
+    class Shelf:
+        def search(self, queries, k):
+            return [[Passage("Emma is by Jane Austen.", id="p", score=score)] for _ in queries]
+
+    llm = ScriptedLLM(lambda prompt: "Jane Austen")
+    [found] = evaluate(QUESTIONS[:1], [SINGLE], World(llm=llm, retriever=Shelf()), out=tmp_path)[
+        "single"
+    ]
+    wanted = 0.5 if isinstance(score, np.float32) else None
+    assert found.passages == ({"id": "p", "title": "", "score": wanted},)
+    assert json.loads(found.as_line())["passages"][0]["score"] == wanted
+
+
+def test_half_an_emoji_is_a_reply_like_another(tmp_path):
+    said = "Jane \ud83d"
+    there = world(lambda prompt: said)
+    found = evaluate(QUESTIONS, [DIRECT, SINGLE], there, out=tmp_path, trace=True)
+    assert {record.prediction for record in found["direct"]} == {said}
+    assert RunFolder(tmp_path).records("single") == found["single"]
+
+
+class Locked(Letters):
+    """An encoder that cannot be copied."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+
+def ranker(*diagonal: float) -> DURRanker:
+    return DURRanker(Head(np.diag(diagonal), np.zeros(len(diagonal))), Locked(), DURSettings())
+
+
+def test_a_head_whose_encoder_cannot_be_copied_ranks_in_a_run_and_names_it(tmp_path):
+    def cells(*diagonal):
+        return [Cell(METHODS["dur"], DURMethodSettings(ranker(*diagonal)))]
+
+    there = scoring_world(taught)
+    ones = [1.0] * 8
+    found = evaluate(QUESTIONS, cells(*ones), there, out=tmp_path)
+    assert not [record.error for record in found["dur"] if record.error]
+    assert without_ms(evaluate(QUESTIONS, cells(*ones), there, out=tmp_path)) == without_ms(found)
+    with pytest.raises(ArtifactMismatch, match="another settings"):
+        evaluate(QUESTIONS, cells(*ones[:-1], 2.0), there, out=tmp_path)
+
+
+def test_a_ranker_without_its_encoder_ranks_vectors_alone():
+    whole = ranker(1.0, 2.0, 1.0)
+    bare, vectors = whole.without_encoder(), np.eye(3)
+    assert bare.name == whole.name
+    assert bare.rank_vectors(vectors[1], vectors) == whole.rank_vectors(vectors[1], vectors)
+    with pytest.raises(InvalidInput, match="use rank_vectors"):
+        bare.rank("who?", [Passage("a")])
+
+
+def test_an_error_inside_is_not_taken_for_one_of_the_folder(tmp_path):
+    def broken_pipe(cell, record):
+        raise BrokenPipeError("the reader is gone")
+
+    with pytest.raises(BrokenPipeError):
+        evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, on_record=broken_pipe)
+
+
+@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+def test_a_torn_line_of_any_length_is_written_over(tmp_path, size):
+    folder = RunFolder(tmp_path)
+    record = Record("q", "who?", ("a",), "a", {"em": 1.0})
+    folder.add("direct", [record])
+    with folder.file("direct").open("ab") as file:
+        file.write(b"x" * size)
+    folder.add("direct", [record])
+    assert folder.records("direct") == [record, record]
+
+
+def test_nothing_is_made_where_a_run_is_only_looked_for(tmp_path):
+    assert RunFolder(tmp_path / "none").read() is None
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_run_json_nested_beyond_reason_is_damage(tmp_path):
+    (tmp_path / "run.json").write_text("[" * 100_000)
+    with pytest.raises(Exception, match=r"run\.json") as error:
+        RunFolder(tmp_path).read()
+    assert not isinstance(error.value, DAMAGE[0])
+
+
+def test_passages_that_questions_number_themselves_are_all_searched():
+    def one(i, *texts):
+        passages = tuple(Passage(text, id=str(n)) for n, text in enumerate(texts))
+        return Question(f"who wrote {i}?", ("a",), str(i), passages)
+
+    pool = pool_of(None, [one(0, "Emma", "Bread"), one(1, "Walden", "Bread"), one(2, "Emma")])
+    assert [(p.id, p.text) for p in pool] == [
+        ("0", "Emma"),
+        ("1", "Bread"),
+        ("0#2", "Walden"),
+    ]
