@@ -1,6 +1,6 @@
 """Fitted things on disk: a JSON file to read and a safetensors file of numbers; no pickle.
 
-The JSON file holds the hash of the other file, so that a half-written or changed folder is
+The JSON file holds the hash of itself and the other, so that a half-written or changed folder is
 noticed. Values are dataclasses, tuples, mappings, strings, numbers and arrays; only the kinds
 that the reader names are ever built.
 """
@@ -48,7 +48,7 @@ def write(
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)
-    body["sha256"] = hashlib.sha256(content).hexdigest()
+    body["sha256"] = _seal(body, content)
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
         _replace(folder / f"{name}.safetensors", content)
@@ -97,14 +97,24 @@ def read(
     try:
         body = json.loads((folder / f"{name}.json").read_bytes())
         content = (folder / f"{name}.safetensors").read_bytes()
-        if body.pop("format") != format:
+        if body["format"] != format:
             raise ValueError(f"not format {format}, which this version reads")
-        if hashlib.sha256(content).hexdigest() != body.pop("sha256"):
-            raise ValueError(f"{name}.safetensors is not the file that {name}.json belongs to")
+        if _seal(body, content) != body.pop("sha256"):
+            raise ValueError(
+                f"{name}.json was changed, or {name}.safetensors is not the file it belongs to"
+            )
         arrays = load_arrays(content)
+        del body["format"]
         return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
     except DAMAGE as error:
         raise UnreadableArtifact(f"{type(error).__name__}: {error}") from error
+
+
+def _seal(body: Mapping[str, Any], content: bytes) -> str:
+    """The hash of both files; of the first, whatever its layout."""
+    told = {key: value for key, value in body.items() if key != "sha256"}
+    text = json.dumps(told, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode() + content).hexdigest()
 
 
 def _plain(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -50,7 +50,8 @@ def read_questions(
 def read_passages(path: str | PathLike[str]) -> list[Passage]:
     """The passages of a file: `text`, and `title` and `id` where there are any.
 
-    A passage without `id` gets one made of its title and text.
+    A passage without `id` gets one made of its title and text; one that comes twice so is taken
+    once.
 
     Raises:
         BadRecord, InvalidInput: as `read_questions`; also for an id that comes twice.
@@ -58,6 +59,8 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     passages, lines = [], dict[str, int]()
     for record in _records(path):
         passage = _passage(record, record.fields, "")
+        if passage.id in lines and not record.fields.get("id"):
+            continue
         if passage.id in lines:
             raise record.wrong("id", f"{passage.id!r} was on line {lines[passage.id]} already")
         lines[passage.id] = record.line
@@ -114,7 +117,7 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         why = "no accepted answers, which are needed here; add them or leave the question out"
         raise record.wrong("answers", why, MissingReferences)
     passages = (*_own_passages(record), *_pooled_passages(record, pool))
-    name = _id(record, record.fields, "id") or _digest(text)
+    name = _id(record, record.fields.get("id"), "id") or _digest(text)
     context = record.fields.get("context")
     return Question(
         text,
@@ -166,9 +169,11 @@ def _pooled_passages(record: _Record, pool: Mapping[str, Passage]) -> Iterator[P
     if not isinstance(values, list):
         raise record.wrong("passage_ids", f"expected a list of strings, got {_kind(values)}")
     for i, value in enumerate(values):
-        if value not in pool:
-            raise record.wrong(f"passage_ids[{i}]", f"{value!r} is not in the pool of passages")
-        yield pool[value]
+        field = f"passage_ids[{i}]"
+        name = _id(record, value, field)
+        if name not in pool:
+            raise record.wrong(field, f"{value!r} is not in the pool of passages")
+        yield pool[name]
 
 
 def _passage(record: _Record, fields: Mapping[str, Any], prefix: str) -> Passage:
@@ -177,12 +182,12 @@ def _passage(record: _Record, fields: Mapping[str, Any], prefix: str) -> Passage
     text = record.string(fields["text"], f"{prefix}text")
     title = fields.get("title") or ""
     title = record.string(title, f"{prefix}title") if title else ""
-    name = _id(record, fields, f"{prefix}id")
+    name = _id(record, fields.get("id"), f"{prefix}id")
     return Passage(text, id=name or _digest(f"{title}\n{text}"), title=title)
 
 
-def _id(record: _Record, fields: Mapping[str, Any], field: str) -> str:
-    value = fields.get("id")
+def _id(record: _Record, value: Any, field: str) -> str:
+    """A string, or a whole number as one; "" for none."""
     if value is None or value == "":
         return ""
     if isinstance(value, int) and not isinstance(value, bool):

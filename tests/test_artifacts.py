@@ -189,3 +189,16 @@ def test_a_folder_that_cannot_be_written_to_is_a_named_error(tmp_path):
     (tmp_path / "gate.json").mkdir()  # where a file is to be
     with pytest.raises(UnwritableArtifact, match="cannot write to"):
         artifacts.write(tmp_path, "gate", {"stack": stack()}, format=1)
+
+
+def test_a_number_that_was_changed_by_hand_is_noticed(folder):
+    path = folder / "thing.json"
+    path.write_text(path.read_text().replace('"x"', '"y"'))
+    with pytest.raises(UnreadableArtifact, match="was changed"):
+        read(folder)
+
+
+def test_another_layout_of_the_same_json_is_read(folder):
+    path = folder / "thing.json"
+    path.write_text(json.dumps(json.loads(path.read_text())))
+    assert read(folder)[0]["text"] == "x"

@@ -530,3 +530,30 @@ def test_an_answer_that_was_kept_without_its_seconds_is_read_as_it_is():
     assert decoded(encoded(Generation("a", None, 1, 2))) == Generation("a", None, 1, 2)
     assert decoded(encoded(Generation("a", None, 1, 2))).seconds is None
     assert decoded(encoded(Generation("a", None, 1, 2, seconds=0.5))).seconds == 0.5
+
+
+def test_what_was_answered_before_a_failure_is_kept(tmp_path):
+    """The model is asked for a part at a time; a failure loses that part alone."""
+
+    class Failing(Letters):
+        def generate(self, prompts, **settings):
+            if down and "100" in prompts:
+                raise ConnectionError("down")
+            return super().generate(prompts, **settings)
+
+    llm, down, prompts = Failing(), True, [str(i) for i in range(150)]
+    kept = CachedLLM(llm, tmp_path / "answers.sqlite")
+    with pytest.raises(ConnectionError):
+        kept.generate(prompts)
+    with pytest.raises(ConnectionError):
+        asyncio.run(kept.agenerate(prompts))
+    assert llm.calls == [prompts[:64]]
+    down = False
+    assert [g.text for g in kept.generate(prompts)] == [prompt[::-1] for prompt in prompts]
+    assert llm.calls[1:] == [prompts[64:128], prompts[128:]]
+
+
+def test_samples_of_a_prompt_come_in_one_call(tmp_path):
+    llm = Letters()
+    CachedLLM(llm, tmp_path / "a.sqlite").generate(["a", "b"] * 50, temperature=1.0, seed=1)
+    assert [len(call) for call in llm.calls] == [100]

@@ -194,3 +194,18 @@ def test_of_a_carried_questions_passages_the_gold_one_holds_an_answer(name):
         gold = words(pool[record["gold"]].text)
         answers = [words(answer) for answer in record["answers"]]
         assert any(f" {' '.join(a)} " in f" {' '.join(gold)} " for a in answers), record["id"]
+
+
+def test_ids_may_be_whole_numbers_everywhere(file):
+    pool = read_passages(file({"id": 3, "text": "Emma"}))
+    [question] = read_questions(
+        file({"question": "who?", "answers": ["a"], "passage_ids": [3]}), pool=pool
+    )
+    assert question.passages == tuple(pool)
+    with pytest.raises(BadRecord, match=r"passage_ids\[0\]"):
+        read_questions(file({"question": "who?", "passage_ids": [["3"]]}), pool=pool)
+
+
+def test_a_passage_without_an_id_that_comes_twice_is_taken_once(file):
+    twice = file({"text": "See also"}, {"text": "Emma"}, {"text": "See also"})
+    assert [passage.text for passage in read_passages(twice)] == ["See also", "Emma"]

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from langchain_core.language_models import FakeListChatModel
 
 from ltrag_plugins.baselines import single_retrieval
 from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.errors import ModelFailed, NoRetriever, RetrieverFailed
+from ltrag_plugins.errors import InvalidInput, ModelFailed, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import Ask, Embed, World, ask, run
-from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, routed
+from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.types import Answer
@@ -232,3 +233,67 @@ def test_the_report_reads_as_a_table(whole):
         "product alone",
     ):
         assert part in text
+
+
+def test_options_and_context_are_asked_and_never_searched_for():
+    whole = [
+        replace(q, options=("white", "grey"), context=f"There are houses. {q.id}")
+        for q in questions(40)
+    ]
+    searched: list[str] = []
+
+    def alone(prompt):
+        """The colour of the house, whatever else is asked."""
+        lines = prompt.splitlines()
+        return answer("\n".join(x for x in lines if not x.startswith(("Text:", "Options:"))))
+
+    llm = ScriptedLLM(alone)
+
+    class Shelf(Houses):
+        def search(self, queries, k):
+            searched.extend(queries)
+            return super().search(queries, k)
+
+    GECEGate.fit(whole, llm=llm, retriever=Shelf(), target_rate=0.5, settings=PRODUCT)
+    prompts = [prompt for call in llm.calls for prompt in call]
+    assert all("Options: white; grey" in p and "There are houses" in p for p in prompts)
+    assert searched == [question.text for question in whole]
+
+
+def test_what_no_fit_can_use_is_refused_before_anything_is_asked():
+    llm = honest_llm()
+    for kind, given in (
+        (InvalidInput, {"frequencies": WordFrequencies("xx")}),
+        (InvalidInput, {"encoder": object()}),
+    ):
+        with pytest.raises(kind):
+            GECEGate.fit(questions(), llm=llm, **given)
+    with pytest.raises(InvalidInput, match="one string"):
+        GECEGate.fit([replace(q, answers="white") for q in questions()], llm=llm)
+    with pytest.raises(InvalidInput, match="LangChainLLM"):
+        GECEGate.fit(questions(), llm=FakeListChatModel(responses=["x"]))
+    assert llm.calls == []
+
+
+def test_a_bad_question_takes_no_other_with_it(gate):
+    class Strict:
+        name = gate.world.llm.name
+
+        def generate(self, prompts, **settings):
+            if any("house 105?" in prompt for prompt in prompts):
+                raise RuntimeError("filtered")
+            return honest_llm().generate(prompts, **settings)
+
+    there = replace(gate, world=World(llm=Strict()))
+    found = there.decide_many(NEW, return_exceptions=True)
+    assert [i for i, one in enumerate(found) if isinstance(one, ModelFailed)] == [5]
+    assert found[:5] + found[6:] == gate.decide_many(NEW[:5] + NEW[6:])
+
+
+def test_a_gate_that_harms_says_so():
+    """Retrieval is always wrong here, and half of the direct answers are right."""
+    wrong = ["nonsense"] * 60
+    gate = GECEGate.fit(
+        questions(), llm=honest_llm(), retrieved_answers=wrong, target_rate=0.9, settings=PRODUCT
+    )
+    assert "never retrieving is right more often (0.500)" in str(gate.report)

@@ -355,7 +355,8 @@ def test_clients_of_ones_own_are_used_and_not_changed():
         asyncio.run(llm.agenerate(["?"]))
         OpenAICompatibleLLM("m", async_client=async_client).generate(["?"])
         asyncio.run(OpenAICompatibleLLM("m", client=client).agenerate(["?"]))
-    assert [headers.get("X-Mine") for headers in server.headers] == ["sync", "async", None, None]
+    said = [headers.get("X-Mine") for headers in server.headers]
+    assert said == ["sync", "async", None, "sync"]  # a client of one's own may be of any class
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer of the client"}
 
 
@@ -401,3 +402,45 @@ def test_it_claims_async_and_no_scores():
     llm = OpenAICompatibleLLM("m", api_key=KEY)
     assert isinstance(llm, AsyncLLM)
     assert not isinstance(llm, ScoringLLM)
+
+
+def test_an_azure_client_answers_on_an_event_loop_as_itself():
+    with serving(speller) as server:
+        settings = {"api_version": "2026-01-01", "api_key": "azure's", "max_retries": 0}
+        client = openai.AzureOpenAI(azure_endpoint=server.base_url, **settings)
+        llm = OpenAICompatibleLLM("m", client=client)
+        assert asyncio.run(llm.agenerate(["ab"]))[0].text == llm.generate(["ab"])[0].text == "ba"
+    assert {headers.get("api-key") for headers in server.headers} == {"azure's"}
+
+
+def test_what_a_server_refuses_is_not_sent():
+    with serving(lambda request: chat("ba")) as server:
+        llm = model(server, omit=("temperature", "stop", "max_tokens"))
+        assert [reply.text for reply in llm.generate(["?"], seed=3, stop=("a",))] == ["b"]
+    [body] = server.asked
+    assert {"temperature", "stop", "max_tokens", "max_completion_tokens"} & body.keys() == set()
+    assert body["seed"] == 3
+    assert llm.name.endswith(",no max_tokens,no stop,no temperature]")
+    with pytest.raises(InvalidInput, match="omit holds"):
+        model(server, omit=("heat",))
+
+
+def test_an_empty_key_in_the_environment_is_none(monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    assert OpenAICompatibleLLM("m", base_url="http://localhost:1/v1").model == "m"
+    with pytest.raises(InvalidInput, match="there is no API key"):
+        OpenAICompatibleLLM("m")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "max_completion_tokens"),
+        ("https://mine.openai.azure.com/openai", "max_completion_tokens"),
+        ("https://openai.com.example.org/v1", "max_tokens"),
+    ],
+)
+def test_openai_is_told_the_bound_by_its_new_name(url, name):
+    llm = OpenAICompatibleLLM("m", base_url=url, api_key="x")
+    assert name in llm._settings(5, (), 0.0, None)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
-from ltrag_plugins.flow import Ask, World, ask, run_many
+from ltrag_plugins.flow import Ask, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 
 
@@ -45,15 +45,48 @@ def test_observers_see_each_batch():
     assert seen == [(kind, n) for n in sizes for kind in ("request", "reply")]
 
 
-def test_a_batch_that_fails_fails_its_own_flows_only():
-    def script(prompt: str) -> str:
-        if prompt == "2":
-            raise RuntimeError("no")
-        return prompt
+class Strict:
+    """Answers a call as a whole or not at all; counts the calls."""
 
+    name = "strict"
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.calls = refused, []
+
+    def generate(self, prompts, **settings):
+        self.calls.append(list(prompts))
+        if set(prompts) & set(self.refused):
+            raise RuntimeError("no")
+        return ScriptedLLM(str.upper).generate(prompts)
+
+
+def test_a_prompt_that_fails_takes_no_other_of_its_call_with_it():
+    llm, seen = Strict("2"), []
     flows = [asking(str(i)) for i in range(5)]
-    found = run_many(flows, World(llm=ScriptedLLM(script)), batch=2, return_exceptions=True)
-    assert [isinstance(f, ModelFailed) for f in found] == [False, False, True, True, False]
+    found = run_many(
+        flows, World(llm=llm), return_exceptions=True, observers=[lambda step: seen.append(step)]
+    )
+    assert [isinstance(f, ModelFailed) for f in found] == [False, False, True, False, False]
+    again = [run(asking(str(i)), World(llm=llm)) for i in (0, 1, 3, 4)]
+    assert [found[i] for i in (0, 1, 3, 4)] == again
+    first = next(step for step in seen if step.kind == "request")
+    assert first.flows == (0, 1, 2, 3, 4)
+    asked = sum(len(step.flows) for step in seen if step.kind == "request")
+    assert asked == 9  # five at first, then four that went on
+
+
+def test_a_model_that_is_down_is_not_tried_for_each():
+    llm = Strict(*map(str, range(50)))
+    found = run_many([asking(str(i)) for i in range(50)], World(llm=llm), return_exceptions=True)
+    assert all(isinstance(one, ModelFailed) for one in found)
+    assert [len(call) for call in llm.calls] == [50, 1, 1, 1]
+
+
+def test_a_batch_that_fails_ends_the_others_where_exceptions_are_raised():
+    llm = Strict("2")
+    with pytest.raises(ModelFailed):
+        run_many([asking(str(i)) for i in range(5)], World(llm=llm), batch=2)
+    assert llm.calls[-1] == ["2", "3"]
 
 
 def test_a_batch_of_nothing_is_refused():

@@ -1,5 +1,7 @@
 """The local model: the contract of every model, and plain transformers as the second route."""
 
+import io
+import json
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -351,3 +353,18 @@ def test_sentence_vectors_have_length_one_and_the_order_of_the_texts(minilm):
     np.testing.assert_allclose(minilm.encode(texts[::-1])[::-1], rows, atol=1e-5)
     assert rows[0] @ rows[2] > rows[0] @ rows[3]
     assert minilm.encode([]).shape == (0, 384)
+
+
+def test_code_that_comes_with_weights_is_never_run(smollm2, tmp_path, monkeypatch):
+    folder, ran = tmp_path / "model", tmp_path / "ran"
+    tiny().save_pretrained(folder)
+    smollm2.tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "unheard-of", "auto_map": {"AutoConfig": "conf.Mine"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "conf.py").write_text(f"open({str(ran)!r}, 'w')\nclass Mine: pass\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        TransformersLLM.load(folder)
+    assert not ran.exists()

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from ltrag_plugins.baselines.asking import spelled_out
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.baselines.table import method
@@ -257,7 +256,7 @@ def _gate(
             )
         return known
     gate = GECEGate.fit(
-        [*map(spelled_out, labelled)],
+        labelled,
         llm=llm,
         encoder=world.encoder,
         target_rate=rate,

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.cli.inputs import check_askable, retriever_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
@@ -147,7 +148,7 @@ def decisions(
     with StageBars(*stages) as bars:
         for start in range(0, count, job.batch):
             part = questions[start : start + job.batch]
-            found = gate.decide_many([question.text for question in part], observers=[bars])
+            found = gate.decide_many([*map(asked, part)], observers=[bars])
             yield from zip(part, found, strict=True)
 
 

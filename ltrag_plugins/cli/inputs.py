@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.drafting import checked_question
@@ -21,7 +22,7 @@ def check_askable(questions: Sequence[Question], path: Path, max_words: int) -> 
     """
     for number, question in enumerate(questions, start=1):
         try:
-            checked_question(question.text, max_words)
+            checked_question(asked(question), max_words)
         except InvalidInput as error:
             raise type(error)(f"{path}, record {number} (id {question.id!r}): {error}") from error
 

@@ -1,7 +1,15 @@
 """The drivers: alone, on an event loop, side by side; alone also step by step."""
 
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
@@ -11,6 +19,8 @@ from ltrag_plugins.flow.requests import Flow, Request, merge
 from ltrag_plugins.flow.world import World
 
 T = TypeVar("T")
+HOPELESS = 3
+"""Parts of a failed call that are tried before the others are given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,9 @@ def run_many(
 
     Per round that is one model call for each distinct generation setting and one search
     for each distinct `k`. When a merged call raises, each flow in it gets the exception at
-    its own `yield`.
+    its own `yield`; with `return_exceptions` its part is first asked for by itself, so that a
+    question that cannot be answered takes no other with it; where the first three parts fail
+    as well, the others are not tried. Observers are told of a reply for each part.
 
     Args:
         batch: most prompts (queries, texts) of one call, so that memory is bounded and
@@ -169,7 +181,10 @@ def run_many(
             now, waiting = waiting, {}
             for merged, members in merge(now, batch):
                 outcome = _observed(merged, world, observers, members)
-                for i, share in _shared(outcome, members):
+                shares = _shared(outcome, members)
+                if return_exceptions and isinstance(outcome, _Failed) and len(members) > 1:
+                    shares = _each_alone(outcome, members, now, world, observers)
+                for i, share in shares:
                     settle(i, lambda i=i, share=share: _resumed(flows[i], share))
         return [done[i] for i in range(len(flows))]  # type: ignore[return-value]
 
@@ -216,21 +231,58 @@ def _shared(
         start += size
 
 
+def _each_alone(
+    failed: _Failed,
+    members: Sequence[tuple[int, int]],
+    requests: Mapping[int, Request],
+    world: World,
+    observers: tuple[Observer, ...],
+) -> Iterator[tuple[int, "Sequence[Any] | _Failed"]]:
+    """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
+    tried: list[bool] = []
+    for i, size in members:
+        if len(tried) == HOPELESS and not any(tried):
+            yield i, failed
+            continue
+        outcome = _answered(requests[i], world, observers, [(i, size)])
+        if len(tried) < HOPELESS:
+            tried.append(not isinstance(outcome, _Failed))
+        yield i, outcome
+
+
 def _observed(
     request: Request,
     world: World,
     observers: tuple[Observer, ...],
     members: Sequence[tuple[int, int]] | None = None,
 ) -> "Sequence[Any] | _Failed":
-    flows, shares = zip(*members, strict=True) if members else ((0,), None)
+    flows, shares = _flows_and_shares(members)
     _tell(observers, Step("request", request, flows=flows, shares=shares))
+    return _answered(request, world, observers, members)
+
+
+def _answered(
+    request: Request,
+    world: World,
+    observers: tuple[Observer, ...],
+    members: Sequence[tuple[int, int]] | None,
+) -> "Sequence[Any] | _Failed":
     start = time.perf_counter()
     try:
         reply = world.reply(request)
     except Exception as error:
         return _Failed(error)
+    flows, shares = _flows_and_shares(members)
     _tell(observers, Step("reply", request, reply, time.perf_counter() - start, flows, shares))
     return reply
+
+
+def _flows_and_shares(
+    members: Sequence[tuple[int, int]] | None,
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    if members is None:
+        return (0,), None
+    return tuple(i for i, _ in members), tuple(size for _, size in members)
 
 
 async def _aobserved(

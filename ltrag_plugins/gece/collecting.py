@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ltrag_plugins.baselines.asking import asked, searching_for
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Flow, Observer, World, run_many
@@ -14,7 +15,7 @@ from ltrag_plugins.gece.qualities import QUALITIES
 from ltrag_plugins.gece.reference import gradient_llm, mean_reference_gradient
 from ltrag_plugins.gece.settings import Correct, GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence
-from ltrag_plugins.llm.base import Direction, GradientLLM
+from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics import answer as metrics
 from ltrag_plugins.types import Answer, Question
 
@@ -44,6 +45,8 @@ def collect(
 ) -> Collected:
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
+    Options and context are part of what is asked, but for searches.
+
     What cannot end well is refused before the model is asked anything.
 
     Raises:
@@ -52,10 +55,12 @@ def collect(
     """
     _check_questions(questions, retrieved_answers)
     _check_scorer(settings)
+    _check_parts(world)
     if settings.gradients == "always" and world.llm is not None:
         gradient_llm(world.llm)
+    whole = [asked(question) for question in questions]
     drafts = run_many(
-        [drafting(q.text, settings, vectors=world.encoder is not None) for q in questions],
+        [drafting(text, settings, vectors=world.encoder is not None) for text in whole],
         world,
         observers=observers,
         batch=batch,
@@ -66,7 +71,11 @@ def collect(
         drafts = run_many(holdings, world, observers=observers, batch=batch)
     answers = retrieved_answers
     if answers is None and (retrieving is not None or world.retriever is not None):
-        flows = [(retrieving or partial(single_retrieval, k=3))(q.text) for q in questions]
+        reading = retrieving or partial(single_retrieval, k=3)
+        flows = [
+            searching_for([question], reading(text))
+            for question, text in zip(questions, whole, strict=True)
+        ]
         found = run_many(flows, world, observers=observers, batch=batch)
         answers = [answer.text for answer in found]
     return Collected(tuple(_outcomes(questions, drafts, answers, settings)), along)
@@ -114,12 +123,23 @@ def _check_questions(
                 f"calibration question {question.id or question.text[:60]!r} has no accepted "
                 "answers; add 'answers', or leave it out"
             )
+        metrics.checked(question.answers)
     check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         raise InvalidInput(
             f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
             "for each, in their order"
         )
+
+
+def _check_parts(world: World) -> None:
+    for what, part, kind in (("llm", world.llm, LLM), ("encoder", world.encoder, Encoder)):
+        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
+            raise InvalidInput(
+                f"{what}={type(part).__name__} cannot be used as it is: wrap a model or embeddings "
+                "of LangChain or LlamaIndex (LangChainLLM, LlamaIndexLLM, LangChainEncoder, "
+                "LlamaIndexEncoder)"
+            )
 
 
 def _check_scorer(settings: GECESettings) -> None:

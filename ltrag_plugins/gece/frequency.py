@@ -46,6 +46,12 @@ class WordFrequencies:
             return max(UNSEEN, self._table.get(word.lower(), 0) / self._total)
         try:
             return max(UNSEEN, word_frequency(word, self.language))
+        except ImportError as error:  # how words are told apart is another package's work
+            raise InvalidInput(
+                f"word frequencies for {self.language!r} need more: pip install "
+                f"'wordfreq[cjk]' ({error}); or count your own texts: "
+                "WordFrequencies.of_corpus(texts)"
+            ) from error
         except (LookupError, ValueError) as error:  # no such list; no such code
             raise InvalidInput(
                 f"no word frequencies for the language {self.language!r}; give a code such as "

@@ -84,6 +84,7 @@ class GECEGate:
         from ltrag_plugins.gece.fitting import check_targets, fit_outcomes
 
         check_targets(target_rate, target_accuracy)
+        (frequencies or WordFrequencies()).of_word("a")  # an unknown language is named before
         settings = settings or GECESettings()
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         collected = collect(

@@ -8,6 +8,7 @@ References:
 
 from collections.abc import Iterable, Sequence
 
+from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import NeedsGradients
 from ltrag_plugins.flow import Observer, World, agree, run_many
@@ -44,7 +45,7 @@ def score_questions(
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     for question in questions:
         checked(question.answers)
-    flows = [drafting(q.text, settings, vectors=False) for q in questions]
+    flows = [drafting(asked(q), settings, vectors=False) for q in questions]
     world, observers = World(llm=llm), tuple(observers)
     evidence = run_many(flows, world, observers=observers, batch=batch)
     drafts = [found.draft for found in evidence]
@@ -55,7 +56,7 @@ def score_questions(
         gece_score(
             meteor=QUALITIES[settings.quality](draft.text, question.answers),
             mean_probability=mean_probability(draft),
-            word_frequency=frequencies.mean(question.text),
+            word_frequency=frequencies.mean(asked(question)),
             gradient_agreement=None if found is None else getattr(found, settings.agreement),
             settings=settings,
         )
@@ -96,7 +97,7 @@ def references_like(
 
     A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
     """
-    prompts = [direct_prompt(question.text.strip(), settings.prompt) for question in questions]
+    prompts = [direct_prompt(asked(question).strip(), settings.prompt) for question in questions]
     blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
     return prompts, [
         blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)

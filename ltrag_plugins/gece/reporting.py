@@ -66,6 +66,7 @@ def report(
         notes=(
             *_notes_on_scores(judged, signals),
             *_notes_on_questions(labels, silent),
+            *_notes_on_harm(fitted, gated, fails),
             *_notes_on_ties(float(retrieve.mean()), len(fails), target_rate),
         ),
     )
@@ -98,6 +99,21 @@ def _notes_on_questions(labels: Labels, silent: int) -> list[str]:
         )
     if questions < 100:
         notes.append(f"{questions} questions leave wide intervals; 200 or more are better")
+    return notes
+
+
+def _notes_on_harm(fitted: FittedGate, gated: np.ndarray | None, fails: np.ndarray) -> list[str]:
+    notes = []
+    if fitted.gain is not None and fitted.threshold < 0:
+        notes.append(
+            f"at this rate the gate retrieves where it expects harm (threshold "
+            f"{fitted.threshold:.3f} below 0); a lower target_rate should answer better"
+        )
+    if gated is not None and gated.mean() < 1 - fails.mean():
+        notes.append(
+            f"never retrieving is right more often ({1 - fails.mean():.3f}) than this gate "
+            f"({gated.mean():.3f}): choose a lower target_rate, or look at the retriever"
+        )
     return notes
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Self, final, overload
@@ -23,6 +23,9 @@ from ltrag_plugins.llm.base import (
 from ltrag_plugins.llm.store import AnswerStore
 from ltrag_plugins.types import Generation, GradientAgreement
 
+AT_ONCE = 64
+"""Prompts that the model is asked for in one call, and so the most that a failure loses."""
+
 
 class CachedLLM:
     """A model whose answers are kept in a SQLite file and asked for once.
@@ -32,8 +35,9 @@ class CachedLLM:
     temperature and no seed nothing is kept; with a seed the first, second, ... answer to a
     prompt within a call are kept apart.
 
-    Many threads and processes may share the file; each call writes its answers in one
-    transaction, so that a killed process loses at most the calls it was in. Two that ask for
+    Many threads and processes may share the file. The model is asked for at most 64 prompts at a
+    time, and what it answered is written at once, in one transaction, so that a failure or a killed
+    process loses at most these. Two that ask for
     the same unknown answer at the same moment both ask the model.
 
     `CachedLLM(llm, path)` can do what `llm` can: over a `ScoringLLM` it is a
@@ -111,10 +115,11 @@ class CachedLLM:
             return self.llm.generate(prompts, **settings)
         keys = _keys(self.name, prompts, settings)
         known = self.store.get(keys)
-        if missing := _missing(prompts, keys, known):
+        missing = _missing(prompts, keys, known)
+        for part in _parts(missing, temperature):
             start = perf_counter()
-            fresh = self.llm.generate(missing.prompts, **settings)
-            known |= self._kept(missing, _timed(fresh, start))
+            fresh = self.llm.generate(part.prompts, **settings)
+            known |= self._kept(part, _timed(fresh, start))
         return self._counted(keys, known, missing)
 
     async def agenerate(
@@ -133,10 +138,11 @@ class CachedLLM:
             return await self._ask(prompts, settings)
         keys = _keys(self.name, prompts, settings)
         known = await asyncio.to_thread(self.store.get, keys)
-        if missing := _missing(prompts, keys, known):
+        missing = _missing(prompts, keys, known)
+        for part in _parts(missing, temperature):
             start = perf_counter()
-            fresh = _timed(await self._ask(missing.prompts, settings), start)
-            known |= await asyncio.to_thread(self._kept, missing, fresh)
+            fresh = _timed(await self._ask(part.prompts, settings), start)
+            known |= await asyncio.to_thread(self._kept, part, fresh)
         return self._counted(keys, known, missing)
 
     def close(self) -> None:
@@ -153,7 +159,7 @@ class CachedLLM:
         return f"{type(self).__name__}({self.llm!r}, {str(self.store.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # travels to worker processes as what it was made from; open files do not
+        # as what it was made from, where the model travels; open files do not
         return CachedLLM, (self.llm, self.store.path)
 
     async def _ask(self, prompts: Sequence[str], settings: dict[str, Any]) -> list[Generation]:
@@ -261,6 +267,16 @@ def _missing(
     wanted = {prompt for prompt, key in zip(prompts, keys, strict=True) if key not in known}
     asked = {key: p for key, p in zip(keys, prompts, strict=True) if p in wanted}
     return _Missing(list(asked), list(asked.values())) if asked else None
+
+
+def _parts(missing: _Missing | None, temperature: float) -> Iterator[_Missing]:
+    """Asked for, and kept, a call at a time; samples of a prompt have to come in one call."""
+    if missing is None:
+        return
+    step = AT_ONCE if temperature == 0 else len(missing.keys)
+    for start in range(0, len(missing.keys), step):
+        part = slice(start, start + step)
+        yield _Missing(missing.keys[part], missing.prompts[part])
 
 
 def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:

@@ -49,9 +49,10 @@ class SentenceTransformerEncoder:
 
     @property
     def name(self) -> str:
-        """Label and fingerprint of the weights."""
+        """Label, and fingerprint of the weights and of the settings that change vectors."""
         if self._name is None:
-            self._name = f"{self._label}@{fingerprint(self.model)}"
+            told = fingerprint(self.model, settings=_settings(self.model))
+            self._name = f"{self._label}@{told}"
         return self._name
 
     @property
@@ -159,3 +160,21 @@ class TransformersEncoder:
 
     def __repr__(self) -> str:
         return f"TransformersEncoder({self._label!r})"
+
+
+def _settings(model: SentenceTransformer) -> dict[str, Any]:
+    """What changes vectors and is no weight."""
+    modules = [
+        [
+            type(module).__name__,
+            config() if (config := getattr(module, "get_config_dict", None)) else {},
+        ]
+        for module in model
+    ]
+    return {
+        "max_seq_length": model.max_seq_length,
+        "truncate_dim": model.truncate_dim,
+        "prompts": dict(model.prompts),
+        "prompt": model.default_prompt_name,
+        "modules": modules[1:],  # the first is the weights', and the tokenizer's
+    }

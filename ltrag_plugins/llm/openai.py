@@ -41,9 +41,13 @@ class OpenAICompatibleLLM:
         max_retries: repetitions of a failed request.
         max_concurrency: most requests under way at once, for each call of `generate` and,
             in `agenerate`, for each event loop.
-        client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`.
-        async_client: the same for `agenerate`, on one event loop. Where one of the two is
-            missing, one with the other's address, key, timeout and retries is made.
+        omit: settings that this server refuses, and that are not sent: "temperature", "seed",
+            "stop" (which is then cut here), "max_tokens".
+        client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`; of any
+            class that is an `OpenAI`, such as `AzureOpenAI`.
+        async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
+            answers `agenerate` in threads; without `client`, one with this one's address, key,
+            timeout and retries is made.
 
     Raises:
         InvalidInput: a setting is out of range, or there is no API key.
@@ -61,6 +65,7 @@ class OpenAICompatibleLLM:
         timeout: float = 60.0,
         max_retries: int = 2,
         max_concurrency: int = 8,
+        omit: Sequence[str] = (),
         client: OpenAI | None = None,
         async_client: AsyncOpenAI | None = None,
     ) -> None:
@@ -69,11 +74,15 @@ class OpenAICompatibleLLM:
                 f"max_concurrency is {max_concurrency} and top_logprobs {top_logprobs}; they "
                 "must be at least 1 and 0."
             )
+        if unknown := set(omit) - set(_OMITTED):
+            raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTED)}")
         self.model = model
+        self.omit = tuple(omit)
         self.chat = chat
         self.logprobs = logprobs
         self.top_logprobs = top_logprobs
         self.max_concurrency = max_concurrency
+        self._threads = client is not None and async_client is None
         if client is None and async_client is not None:
             client = OpenAI(**_like(async_client))
         self._client = client or _client(base_url, api_key, timeout, max_retries)
@@ -82,10 +91,11 @@ class OpenAICompatibleLLM:
 
     @property
     def name(self) -> str:
-        """Model, server and prompt handling, and whether there are log-probabilities."""
+        """Model, server and prompt handling, what is asked for and what is not sent."""
         handling = "chat" if self.chat else "text"
         reported = f",logprobs={self.top_logprobs}" if self.logprobs else ""
-        return f"{self.model}@{_address(str(self._client.base_url))}[{handling}{reported}]"
+        without = "".join(f",no {name}" for name in sorted(self.omit))
+        return f"{self.model}@{_address(str(self._client.base_url))}[{handling}{reported}{without}]"
 
     def generate(
         self,
@@ -126,6 +136,15 @@ class OpenAICompatibleLLM:
     ) -> list[Generation]:
         """As `generate`; a failing request cancels the others of its call."""
         settings = self._settings(max_tokens, stop, temperature, seed)
+        if self._threads:
+            return await asyncio.to_thread(
+                self.generate,
+                prompts,
+                max_tokens=max_tokens,
+                stop=stop,
+                temperature=temperature,
+                seed=seed,
+            )
         lane = self._lane()
 
         async def one(prompt: str) -> Generation:
@@ -177,11 +196,12 @@ class OpenAICompatibleLLM:
             settings |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         elif self.logprobs:
             settings["logprobs"] = self.top_logprobs
-        return settings
+        return {name: v for name, v in settings.items() if _OMITTED.get(name) not in self.omit}
 
     def _bound(self) -> str:
         # OpenAI's newer models know only the new name, most other servers only the old one
-        at_openai = urlsplit(str(self._client.base_url)).hostname == "api.openai.com"
+        host = urlsplit(str(self._client.base_url)).hostname or ""
+        at_openai = host.endswith((".openai.com", ".openai.azure.com"))
         return "max_completion_tokens" if self.chat and at_openai else "max_tokens"
 
     def _read(self, body: str, stop: Sequence[str]) -> Generation:
@@ -216,6 +236,8 @@ class OpenAICompatibleLLM:
                 return "too many requests; lower max_concurrency, raise max_retries, or wait"
             case _ if self.logprobs and "logprob" in str(error).lower():
                 return "gives no log-probabilities; build with logprobs=False"
+            case _ if refused := [name for name in _OMITTED.values() if name in str(error)]:
+                return f"the request failed; if it refuses {refused[0]!r}, build with omit="
             case _:
                 return "the request failed"
 
@@ -236,11 +258,19 @@ class _Lane:
 
 
 _NO_KEY = "none-needed"
+_OMITTED = {
+    "temperature": "temperature",
+    "seed": "seed",
+    "stop": "stop",
+    "max_tokens": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+}
+"""What need not be sent: from its name in a request to its name in `omit`."""
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
 
 
 def _client(base_url: str | None, api_key: str | None, timeout: float, max_retries: int) -> OpenAI:
-    if base_url is not None and api_key is None and "OPENAI_API_KEY" not in os.environ:
+    if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
         api_key = _NO_KEY
     try:
         return OpenAI(api_key=api_key, base_url=base_url, timeout=timeout, max_retries=max_retries)

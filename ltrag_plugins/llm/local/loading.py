@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,13 @@ def load_model(
     where, names = _located(source)
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)
+    safe: dict[str, Any] = {"trust_remote_code": False}  # else transformers asks on the terminal
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(where, **names)
+        tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
         # Any: the classes of models are annotated so that their own methods do not type-check
-        model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=number, **_unpacked(names))
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            where, dtype=number, **_unpacked(names), **safe
+        )
     if names:  # the weights are plain numbers now; what still calls them quantized would not save
         model.hf_quantizer = None
         vars(model.config).pop("quantization_config", None)
@@ -68,7 +71,12 @@ def chosen_device(device: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def fingerprint(model: nn.Module, *, rounded: torch.dtype = torch.float32) -> str:
+def fingerprint(
+    model: nn.Module,
+    *,
+    rounded: torch.dtype = torch.float32,
+    settings: Mapping[str, Any] | None = None,
+) -> str:
     """Twelve hexadecimal digits that change with the weights or the architecture.
 
     Of each weight, its name, shape, and numbers at regular distances are read: cheap, the
@@ -76,8 +84,11 @@ def fingerprint(model: nn.Module, *, rounded: torch.dtype = torch.float32) -> st
 
     Args:
         rounded: the numbers are rounded to this first.
+        settings: what else they are to change with.
     """
     digest = hashlib.sha256(type(model).__name__.encode())
+    if settings is not None:
+        digest.update(json.dumps(settings, sort_keys=True, default=repr).encode())
     for name, weight in sorted(model.state_dict().items()):
         digest.update(json.dumps([name, list(weight.shape)]).encode())
         flat = weight.detach().reshape(-1)
