@@ -1,6 +1,6 @@
 """Scores and outcomes to a calibrator, with scikit-learn."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
 from ltrag_plugins.calibrators import Calibrator, Isotonic, Platt
+from ltrag_plugins.errors import InvalidInput
 
 Method = Literal["platt", "isotonic"]
 
@@ -20,7 +21,13 @@ def fit_calibrator(
     *,
     logarithm: bool = False,
 ) -> Calibrator:
-    """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
+    """Fit on scores that were cross-validated, so that they are not too sure of themselves.
+
+    Raises:
+        InvalidInput: an unknown method.
+    """
+    if method not in get_args(Method):
+        raise InvalidInput(f"calibration is {' or '.join(get_args(Method))}, got {method!r}")
     if method == "isotonic":
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))

@@ -175,6 +175,19 @@ def measured(
     ]
 
 
+def reestimate(
+    answer: Generation, samples: Sequence[Generation], estimator: str = "product"
+) -> float:
+    """What `measured` says of an answer and the samples that came with it.
+
+    Raises:
+        InvalidInput, NoTokenProbabilities, InvalidLogProbability: as `estimate`.
+    """
+    if estimator == AGREEMENT:
+        return disagreement(answer, samples)
+    return estimate(answer, estimator)
+
+
 def calls_for(prompts: int, estimator: str, samples: int) -> int:
     """Prompts that `measured` sends."""
     return prompts * (1 + samples) if estimator == AGREEMENT else prompts

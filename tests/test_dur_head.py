@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ltrag_plugins.dur.head import Gradient, Head, initial_head, pulled_back
+from ltrag_plugins.dur.head import Gradient, Head, _scatter, initial_head, pulled_back
 from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
 
@@ -169,3 +169,16 @@ def test_of_few_texts_the_head_still_tells_new_ones_apart():
     ranked = np.argsort(head.scores(new[0], new[1:]))
     mean = -head.weight.T @ head.bias / (head.weight**2).sum(axis=1)[0]
     assert ranked.tolist() == np.argsort((new[1:] - mean) @ (new[0] - mean)).tolist()
+
+
+@pytest.mark.parametrize("texts", [2, 3, 40])
+def test_the_scatter_is_that_of_all_pairs_of_different_texts(texts):
+    seen = np.random.default_rng(texts).normal(size=(texts, 7)) + 0.3
+    products = (seen @ seen.T)[~np.eye(texts, dtype=bool)]
+    wanted = products.std() if texts > 2 else abs(products).max()  # two texts have one product
+    assert _scatter(seen) == pytest.approx(wanted, rel=1e-9)
+
+
+def test_texts_that_are_all_equally_far_apart_are_scaled_by_their_product():
+    corners = np.eye(4) - 0.25
+    assert _scatter(corners) == pytest.approx(0.25)

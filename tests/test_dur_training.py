@@ -11,6 +11,7 @@ import torch
 
 from ltrag_plugins.dur import FORMATS, DURRanker, DURSettings, DURTrainer
 from ltrag_plugins.dur.evaluating import Result, answered, summed
+from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage, Question
 from tests.dur_parts import (
@@ -453,3 +454,40 @@ def test_the_choice_is_saved_with_the_head_and_with_the_run(tmp_path):
     assert np.array_equal(more.ranker.head.weight, whole.ranker.head.weight)
     assert more.choice is not None
     assert more.choice == whole.choice
+
+
+def test_the_bound_holds_for_the_choice_of_shots_too():
+    llm = moody_llm()
+    trainer = DURTrainer(Nonsense(), llm, settings=DURSettings(epochs=1, shots=2, held_out=0.5))
+    free = trainer.fit(houses(100, 20), houses(0, 40))
+    assert free.choice is not None
+    spent = sum(batch.calls for batch in free.history)
+    llm = moody_llm()
+    trainer = DURTrainer(Nonsense(), llm, settings=DURSettings(epochs=1, shots=2, held_out=0.5))
+    bound = trainer.fit(houses(100, 20), houses(0, 40), max_calls=spent + 1)
+    assert len(llm.prompts) <= spent + 1
+    assert bound.choice is None
+    assert "would choose the number of shots" in (bound.stopped or "")
+    assert bound.history == free.history
+
+
+def test_a_checkpoint_of_more_epochs_or_another_reward_is_another_run(tmp_path):
+    def fit(folder, **settings):
+        given = DURSettings(shots=2, held_out=0.0, **settings)
+        trainer = DURTrainer(Nonsense(), moody_llm(), settings=given)
+        return trainer.fit(houses(100, 20), houses(0, 20), checkpoint=folder)
+
+    fit(tmp_path / "a", epochs=2)
+    with pytest.raises(ArtifactMismatch, match="a run of 2 epochs, more than epochs=1"):
+        fit(tmp_path / "a", epochs=1)
+    fit(tmp_path / "b", epochs=1, reward=lambda said, question: float(len(said)))
+    with pytest.raises(ArtifactMismatch):
+        fit(tmp_path / "b", epochs=1, reward=lambda said, question: -5.0)
+
+
+def test_the_option_that_is_right_counts_wherever_it_stands_among_the_answers():
+    results = [
+        Result(Question("?", ("B", "yes"), options=("yes", "no")), "yes", True, None, 0),
+        Result(Question("!", ("A", "no"), options=("yes", "no")), "no", True, None, 0),
+    ]
+    assert summed(results).macro_f1 == 1.0

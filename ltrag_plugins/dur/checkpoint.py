@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,21 @@ def run_identity(cases: Sequence[Case], settings: DURSettings, encoder: Encoder,
     """A hash of all that a run's numbers depend on, save the answers themselves."""
     told = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "reward")}
     reward = settings.reward
-    told["reward"] = reward if isinstance(reward, str) else getattr(reward, "__qualname__", "own")
+    told["reward"] = reward if isinstance(reward, str) else _code(reward)
     lines = [FORMAT, told, encoder.name, llm.name]
     lines += [[_told(case.question), [_told(c) for c in case.candidates]] for case in cases]
     content = json.dumps(lines, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _code(function: Any) -> str:
+    """What a function is told from others by: its name, and what it does as far as that is seen."""
+    if isinstance(function, partial):
+        return f"{_code(function.func)}{function.args}{sorted(function.keywords.items())}"
+    code = getattr(function, "__code__", None)
+    content = b"" if code is None else code.co_code + repr((code.co_consts, code.co_names)).encode()
+    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', 'own')}"
+    return f"{name} {hashlib.sha256(content).hexdigest()[:12]}"
 
 
 def write_checkpoint(folder: Path, state: State, identity: str) -> None:

@@ -99,7 +99,7 @@ def summed(results: Sequence[Result], *, easy: Sequence[bool] | None = None) -> 
     choice = [r for r in results if r.question.options]
     macro = None
     if choice:
-        gold = [r.question.answers[0] for r in choice]
+        gold = [_gold(r) for r in choice]
         labels = sorted({o for r in choice for o in r.question.options})
         said = [r.answer for r in choice]
         # a label that nobody says has F1 0; sklearn's stubs know the words alone
@@ -117,6 +117,12 @@ def summed(results: Sequence[Result], *, easy: Sequence[bool] | None = None) -> 
         hard=float(parts[1].mean()) if len(parts[1]) else None,
         shots=float(np.mean([r.shots for r in results])),
     )
+
+
+def _gold(result: Result) -> str:
+    """The option that is right; where several are, the one that was said."""
+    right = [o for o in result.question.options if o in result.question.answers]
+    return result.answer if result.answer in right else right[0]
 
 
 def _result(found: Reading, question: Question, shots: Sequence[Shot], *, scores: bool) -> Result:

@@ -107,12 +107,26 @@ def initial_head(
         directions = np.concatenate([directions, others])
     rows = directions[:dim]
     weight[: len(rows)] = rows
-    seen = (vectors - mean) @ weight.T
-    products = (seen @ seen.T)[~np.eye(len(seen), dtype=bool)]
-    scatter, most = products.std(), np.abs(products).max()
-    # where all texts are equally far apart there is no scatter to scale by
-    scale = np.sqrt(sharpness / (scatter if scatter > 1e-9 * most else most))
+    scale = np.sqrt(sharpness / _scatter((vectors - mean) @ weight.T))
     return Head(weight * scale, -(weight @ mean) * scale)
+
+
+def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
+    """Standard deviation of the dot products of different texts.
+
+    From sums over the texts, as there are too many pairs to hold. Where all texts are equally far
+    apart there is no scatter to scale by, and their largest product takes its place.
+    """
+    own = (seen**2).sum(axis=1)
+    pairs = len(seen) * (len(seen) - 1)
+    mean = ((seen.sum(axis=0) ** 2).sum() - own.sum()) / pairs
+    square = (((seen.T @ seen) ** 2).sum() - (own**2).sum()) / pairs
+    scatter, most = float(np.sqrt(max(0.0, square - mean**2))), float(own.max())
+    if scatter > 1e-6 * most:
+        return scatter
+    return max(
+        float(np.abs(np.delete(seen, i, axis=0) @ row).max()) for i, row in enumerate(seen[:100])
+    )
 
 
 def checked_vectors(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:

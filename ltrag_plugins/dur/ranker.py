@@ -55,7 +55,7 @@ class DURRanker:
         sigma: float = 0.0,
         shots: int | None = None,
     ) -> None:
-        self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, sigma
+        self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, float(sigma)
         self.shots = settings.shots if shots is None else shots
 
     @classmethod

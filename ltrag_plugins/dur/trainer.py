@@ -18,7 +18,12 @@ from ltrag_plugins.dur.prompts import Shot, checked_candidates
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.training import Batch, Case, Choice, Job, State, trained_batch
-from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    MissingReferences,
+    NoTokenProbabilities,
+)
 from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.types import Question
@@ -85,7 +90,8 @@ class DURTrainer:
             checkpoint: a folder that is written after every batch; where it holds a run with
                 the same arguments, that run goes on.
             max_calls, max_tokens: no batch is begun once so many prompts were sent, or tokens
-                read and written; what was learned is kept.
+                read and written; what was learned is kept. Where they leave no room for
+                choosing the number of shots, the trained head answers with K.
             on_batch: told of each batch; see `progress`.
 
         Raises:
@@ -107,6 +113,11 @@ class DURTrainer:
             identity = run_identity(cases, self.settings, self.encoder, self.llm)
             saved = _Saved(Path(checkpoint), identity)
             state = saved.read() or state
+            if (state.epoch, state.batch) > (self.settings.epochs, 0):
+                raise ArtifactMismatch(
+                    f"{checkpoint} holds a run of {state.epoch} epochs, more than "
+                    f"epochs={self.settings.epochs}; name another folder, or as many"
+                )
         job = Job(
             World(llm=self.llm),
             self.settings,
@@ -127,9 +138,21 @@ class DURTrainer:
             if on_batch is not None:
                 on_batch(state.history[-1])
         if held_out and stopped is None and state.choice is None:
+            most = self._most_calls([*learned_from, *held_out, *held_out])
+            stopped = _spent(state.history, max_calls, max_tokens, and_calls=most)
+        if held_out and stopped is None and state.choice is None:
             state = replace(state, choice=choice(learned_from, held_out, state.head, job))
             saved.write(state)
         return self._result(state, start, stopped)
+
+    def _most_calls(self, cases: Sequence[Case]) -> int:
+        """Most calls that choosing head and shots on these may take."""
+        free = 2 if self.settings.option_calibration == "content-free" else 1
+        return sum(
+            (1 + min(self.settings.shots, len(case.candidates)))
+            * (max(1, len(case.question.options)) * free if self._scores else 1)
+            for case in cases
+        )
 
     def batches(self, questions: int) -> int:
         """How many batches an epoch has over so many validation questions."""
@@ -245,15 +268,23 @@ def _distinct(cases: Sequence[Case]) -> np.ndarray:
     return np.stack(list(seen.values()))
 
 
-def _spent(history: Sequence[Batch], max_calls: int | None, max_tokens: int | None) -> str | None:
+def _spent(
+    history: Sequence[Batch],
+    max_calls: int | None,
+    max_tokens: int | None,
+    *,
+    and_calls: int = 0,
+) -> str | None:
+    """What was spent, if there is no room for more; with `and_calls`, if not for so many more."""
     calls = sum(batch.calls for batch in history)
-    if max_calls is not None and calls >= max_calls:
-        return f"{calls} calls of {max_calls} were made"
+    more = f"; up to {and_calls} more would choose the number of shots" if and_calls else ""
+    if max_calls is not None and calls + and_calls >= max_calls + bool(and_calls):
+        return f"{calls} calls of {max_calls} were made{more}"
     if max_tokens is not None:
         counts = [batch.tokens for batch in history]
         if None in counts:
             raise InvalidInput("the model does not count its tokens; bound the run by max_calls")
         tokens = sum(filter(None, counts))
-        if tokens >= max_tokens:
-            return f"{tokens} tokens of {max_tokens} were read and written"
+        if tokens * (1 + and_calls / max(1, calls)) >= max_tokens:
+            return f"{tokens} tokens of {max_tokens} were read and written{more}"
     return None

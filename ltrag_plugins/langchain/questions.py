@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
 
 from ltrag_plugins.errors import InvalidInput
@@ -44,7 +44,11 @@ def _in_entries(entries: Mapping[str, Any], value: Any, key: str) -> str:
 
 
 def _last_human(messages: Sequence[Any]) -> str:
-    for message in reversed(messages):
+    try:
+        read = convert_to_messages(messages)
+    except (ValueError, TypeError, NotImplementedError, KeyError) as error:
+        raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
+    for message in reversed(read):
         if isinstance(message, HumanMessage):
             return str(message.text)
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")

@@ -48,6 +48,17 @@ class LangChainRetriever:
         return [[passage_of(document) for document in documents[:k]] for documents in found]
 
 
+def checked_k(k: int | None) -> int | None:
+    """The number itself, if passages can be counted by it.
+
+    Raises:
+        InvalidInput: it is below 1.
+    """
+    if k is not None and k < 1:
+        raise InvalidInput(f"k must be at least 1, or None for all that is found, got {k}")
+    return k
+
+
 def asking_for(
     retriever: Runnable[str, list[Document]], k: int | None
 ) -> Runnable[str, list[Document]]:

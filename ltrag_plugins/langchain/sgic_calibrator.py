@@ -23,14 +23,20 @@ from ltrag_plugins.flow import (
 )
 from ltrag_plugins.langchain.documents import passage_of
 from ltrag_plugins.langchain.dur_encoder import encoder_of
-from ltrag_plugins.langchain.sgic_checks import agreed, answering, check_limits, searching
+from ltrag_plugins.langchain.retriever import checked_k
+from ltrag_plugins.langchain.sgic_checks import (
+    agreed,
+    answering,
+    check_limits,
+    searching,
+)
 from ltrag_plugins.langchain.sgic_output import chunks, whole
 from ltrag_plugins.langchain.sgic_reading import Given, Reading
 from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.sgic.calibrating import calibrate
-from ltrag_plugins.sgic.judging import Relevance
+from ltrag_plugins.sgic.judging import Relevance, check_source
 from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
 from ltrag_plugins.sgic.settings import SGICSettings
 
@@ -114,6 +120,8 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         name: str | None = None,
     ) -> None:
         settings, calibration = agreed(settings, calibration)
+        check_source(settings.source, relevance=relevance is not None, encoder=encoder is not None)
+        checked_k(k)
         check_limits(Refusal(refuse_above, refuse_p_wrong_above, refusal), calibration)
         fields: dict[str, Any] = {
             "llm": answering(llm, settings.estimator),
@@ -152,7 +160,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: fitted on another model.
         """
-        ours = answering(llm)
+        ours = answering(llm, sgic.Calibration.estimator_of(folder))
         return cls(ours, retriever, calibration=sgic.Calibration.load(folder, llm=ours), **options)
 
     @property

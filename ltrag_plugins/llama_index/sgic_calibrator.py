@@ -27,7 +27,7 @@ from ltrag_plugins.llama_index.dur_nodes import encoder_of
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.sgic_metadata import KEY, metadata_of
 from ltrag_plugins.llama_index.sgic_nodes import read_passage
-from ltrag_plugins.llama_index.sgic_setup import check_source, model_of, parts_of
+from ltrag_plugins.llama_index.sgic_setup import model_of, parts_of
 from ltrag_plugins.llama_index.sgic_synthesis import (
     apiece,
     piece,
@@ -37,7 +37,7 @@ from ltrag_plugins.llama_index.sgic_synthesis import (
 )
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.judging import Relevance
+from ltrag_plugins.sgic.judging import Relevance, check_source
 from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -107,7 +107,11 @@ class SGICCalibrator(BaseSynthesizer):
                 "by the score with refuse_above."
             )
         self._world = World(llm=ours, encoder=None if encoder is None else encoder_of(encoder))
-        check_source(self._settings, relevance, self._world)
+        check_source(
+            self._settings.source,
+            relevance=relevance is not None,
+            encoder=self._world.encoder is not None,
+        )
         # the base class writes its callback manager into the LLM it is given: not the caller's
         super().__init__(LtragLLM(ours), callback_manager, streaming=streaming)
 

@@ -4,11 +4,9 @@ from llama_index.core.base.llms.base import BaseLLM
 
 from ltrag_plugins import sgic
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import World
 from ltrag_plugins.llama_index.checks import demand
 from ltrag_plugins.llama_index.llm import LlamaIndexLLM
 from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.sgic.judging import Relevance
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 
@@ -48,14 +46,3 @@ def parts_of(
     demand(scale, ScoreScale, "scale", "a ScoreScale")
     scale.check(settings.estimator)
     return settings, scale
-
-
-def check_source(settings: SGICSettings, relevance: Relevance | None, world: World) -> None:
-    """Raise InvalidInput where the source of document scores is not there."""
-    missing = {
-        "relevance": relevance is None and "relevance=..., a function of question and passages",
-        "encoder": world.encoder is None and "encoder=..., an Encoder or a LlamaIndex embedding",
-        "oracle": "the truth of each question: run ltrag_plugins.sgic.calibrate(truth=...) instead",
-    }
-    if wanted := missing.get(settings.source):
-        raise InvalidInput(f"source={settings.source!r} needs {wanted}.")

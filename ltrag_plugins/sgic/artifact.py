@@ -48,6 +48,15 @@ class Calibration:
         artifacts.write(Path(folder), "sgic", parts, format=FORMAT)
 
     @classmethod
+    def estimator_of(cls, folder: str | PathLike[str]) -> str:
+        """What the calibration in a folder reads, before there is a model to hold it against.
+
+        Raises:
+            UnreadableArtifact: as `load`.
+        """
+        return _read(folder)[1].settings.estimator
+
+    @classmethod
     def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
         """Read one and hold it against the model it is to serve.
 
@@ -55,13 +64,7 @@ class Calibration:
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: fitted on another model.
         """
-        try:
-            parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=FORMAT)
-            name, found = parts["llm"], cls(parts["settings"], parts["scale"], parts["wrongness"])
-        except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
-            raise UnreadableArtifact(
-                f"{folder} holds no readable calibration ({error}). Fit one again and save it."
-            ) from error
+        name, found = _read(folder)
         if name != llm.name:
             raise ArtifactMismatch(
                 f"the calibration in {folder} was fitted on the model {name!r}, and is now given "
@@ -72,3 +75,15 @@ class Calibration:
 
 
 _KINDS = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
+
+
+def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
+    """The model's name, and what was fitted on it."""
+    try:
+        parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=FORMAT)
+        found = Calibration(parts["settings"], parts["scale"], parts["wrongness"])
+        return parts["llm"], found
+    except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
+        raise UnreadableArtifact(
+            f"{folder} holds no readable calibration ({error}). Fit one again and save it."
+        ) from error

@@ -20,6 +20,7 @@ from ltrag_plugins.sgic.judging import Relevance, Truth
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
+from ltrag_plugins.uncertainty import AGREEMENT
 
 if TYPE_CHECKING:  # it brings scikit-learn
     from ltrag_plugins.sgic.wrongness import WrongnessCalibration
@@ -66,6 +67,14 @@ def calibrate(
     stop, error = reason_to_stop(trace, settings), None
     if not documents.texts:
         stop = stop or "no documents"
+        notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
+    elif case.all_are_kept:
+        stop = stop or "rounds"  # another would ask the same
+    if _says_one_thing(trace[0], settings):
+        notes.append(
+            "all samples are the answer word for word; with a model that does not heed the "
+            "temperature that says nothing about how sure it is"
+        )
     try:
         if documents.texts and case.wants_scores(stop):
             documents, left_out = yield from case.scored(trace[0])
@@ -88,7 +97,7 @@ def calibrate(
         best.number,
         stop or "rounds",
         settings.estimator,
-        p_wrong=None if wrongness is None else wrongness.probability(best.score),
+        p_wrong=wrongness.probability(best.score) if wrongness and documents.texts else None,
         documents=documents.scored,
         trace=tuple(trace),
         notes=tuple(notes),
@@ -96,6 +105,11 @@ def calibrate(
         calls=case.budget.calls,
         tokens=case.budget.tokens,
     )
+
+
+def _says_one_thing(first: Round, settings: SGICSettings) -> bool:
+    said = {sample.text for sample in first.samples}
+    return settings.estimator == AGREEMENT and said == {first.generation.text}
 
 
 def _nobody(_: Round) -> None:

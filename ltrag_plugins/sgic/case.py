@@ -23,7 +23,7 @@ from ltrag_plugins.sgic.prompts import Said, render
 from ltrag_plugins.sgic.scale import ScoreScale, document_scores
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
-from ltrag_plugins.uncertainty import Measured, measured
+from ltrag_plugins.uncertainty import Measured, measured, reestimate
 from ltrag_plugins.words import words
 
 if TYPE_CHECKING:  # it brings scikit-learn
@@ -71,6 +71,17 @@ class Case:
         return [f"{cut} of {len(self.documents.texts)} documents were cut to "
                 f"{self.settings.document_words} words"] if cut else []  # fmt: skip
 
+    @property
+    def all_are_kept(self) -> bool:
+        """Whether a round could show nothing else than the first prompt did."""
+        settings = self.settings
+        return (
+            settings.earlier == "none"
+            and settings.documents == "none"
+            and settings.cut_to is not None
+            and settings.cut_to >= len(self.documents.texts)
+        )
+
     def wants_scores(self, stop: Stop | None) -> bool:
         """Whether documents are to be scored, now that the first answer is known."""
         return self.settings.score_documents == "always" or (
@@ -98,15 +109,18 @@ class Case:
                 "documents."
             )
         [found] = yield from self._asked([prompt])
-        text = settings.templates.without_echo(found.generation.text)
+        said, samples = found.generation, found.samples
+        if number and settings.shows_a_form:
+            found = _without_echo(found, settings)
+        text = found.generation.text.strip()
         uncertainty = found.uncertainty if text else 1.0
         return Round(
             number,
             text,
             uncertainty,
             self._score(uncertainty, text, number),
-            found.generation,
-            found.samples,
+            said,
+            samples,
             prompt if settings.keep_prompts else None,
         )
 
@@ -166,6 +180,15 @@ class Case:
             Said(text, one.score if with_scores else None)
             for text, one in zip(texts, trace, strict=True)
         ]
+
+
+def _without_echo(found: Measured, settings: SGICSettings) -> Measured:
+    """The answer, and its uncertainty, without what it repeats of the prompt's form."""
+    said, samples = settings.templates.said(found.generation), found.samples
+    if said is found.generation and not samples:
+        return found
+    samples = tuple(map(settings.templates.said, samples))
+    return Measured(said, reestimate(said, samples, settings.estimator), samples)
 
 
 def _with_answers(documents: Documents, answers: Sequence[Measured]) -> Documents:

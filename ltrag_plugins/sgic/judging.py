@@ -77,3 +77,18 @@ def true_answer_score(truth: Truth, question: str, text: str, round: int, seed: 
 def _drawn(good: bool, name: str) -> float:
     # seeded by what it is for, so that a draw does not depend on which were made before it
     return Random(name).uniform(0, 20) if good else Random(name).uniform(80, 100)
+
+
+def check_source(source: str, *, relevance: bool, encoder: bool) -> None:
+    """Refuse a source of document scores that is not there, before the first question.
+
+    Raises:
+        InvalidInput: it is not; says what to hand in.
+    """
+    missing = {
+        "relevance": "" if relevance else "relevance=..., a function of question and passages",
+        "encoder": "" if encoder else "encoder=..., an Encoder or embeddings of your framework",
+        "oracle": "the truth of each question: run ltrag_plugins.sgic.calibrate(truth=...) instead",
+    }
+    if wanted := missing.get(source):
+        raise InvalidInput(f"source={source!r} needs {wanted}.")

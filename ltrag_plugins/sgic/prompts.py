@@ -10,12 +10,13 @@ References:
 
 import re
 import string
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ltrag_plugins.baselines.direct import PROMPT, direct_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.sgic.neutral import neutral, one_line
+from ltrag_plugins.types import Generation, Token
 
 _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
     "layout": (
@@ -85,9 +86,21 @@ class PromptTemplates:
         """
         lead = _spelled(self.answer.partition("{text}")[0])
         before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
-        # the token limit may have cut the score short
-        tail = rf"{before}\s*\d*\s*(?:{after})?" if before else ""
+        # the token limit may have cut the score short; brackets alone may be the answer's own
+        told = any(map(str.isalpha, self.score.partition("{score}")[0]))
+        tail = rf"{before}\s*\d*\s*(?:{after})?" if told else ""
         return re.sub(rf"^{lead}|{tail}$", "", answer.strip()).strip()
+
+    def said(self, answer: Generation) -> Generation:
+        """An answer without its echo, in text and tokens; as it is where it has none."""
+        text = self.without_echo(answer.text)
+        if text == answer.text.strip():
+            return answer
+        start = answer.text.find(text)
+        tokens = answer.tokens
+        if tokens is not None and "".join(token.text for token in tokens) == answer.text:
+            tokens = tuple(_within(tokens, start, start + len(text)))
+        return replace(answer, text=text, tokens=tokens)
 
     def outside(self, text: str, *, lines: bool = False) -> str:
         """Text from outside as it may stand in the prompt; see `neutral`.
@@ -172,6 +185,15 @@ def _answer(t: PromptTemplates, number: int, said: Said) -> str:
 
 def _score(t: PromptTemplates, score: float | None) -> str:
     return "" if score is None else t.score.format(score=round(score))
+
+
+def _within(tokens: Sequence[Token], start: int, end: int) -> Iterator[Token]:
+    """The tokens that write something between two places of the text."""
+    place = 0
+    for token in tokens:
+        if place < end and place + len(token.text) > start:
+            yield token
+        place += len(token.text)
 
 
 def _spelled(template: str) -> str:

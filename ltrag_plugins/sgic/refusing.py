@@ -36,11 +36,16 @@ class Refusal:
     def refuses(self, answer: CalibratedAnswer) -> bool:
         """Whether this answer is to be kept back; the answer itself is not changed.
 
+        With a limit on P(wrong), an answer without documents is: nobody knows how likely it is
+        to be wrong.
+
         Raises:
             InvalidInput: there is a limit on P(wrong), and the answer has none.
         """
         if self.p_wrong_above is None:
             return self.above is not None and answer.score > self.above
+        if answer.p_wrong is None and not answer.documents:
+            return True
         if answer.p_wrong is None:
             raise InvalidInput(
                 "refuse_p_wrong_above needs answers with P(wrong): calibrate with a fitted "

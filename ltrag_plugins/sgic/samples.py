@@ -89,7 +89,7 @@ def as_rounds(
     """Sampled answers with what each is worth, on the scale of round 0: all saw the same prompt."""
     rounds = []
     for i, one in enumerate(said):
-        text = settings.templates.without_echo(one.text)
+        text = one.text.strip()
         if not text:
             uncertainty = 1.0
         elif settings.estimator == AGREEMENT and len(said) > 1:

@@ -116,6 +116,11 @@ class SGICSettings:
             )
 
     @property
+    def shows_a_form(self) -> bool:
+        """Whether rounds show labels or scores, which an answer may repeat."""
+        return self.earlier != "none" or self.documents == "scores"
+
+    @property
     def scores_documents(self) -> bool:
         """Whether a round needs the scores of documents."""
         return self.documents != "none" or self.cut_to is not None

@@ -19,7 +19,7 @@ from ltrag_plugins.sgic.judging import Relevance
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
-from ltrag_plugins.uncertainty import AGREEMENT, calls_for, disagreement, estimate
+from ltrag_plugins.uncertainty import calls_for, reestimate
 
 T = TypeVar("T")
 Trace = tuple[Round, ...]
@@ -100,12 +100,12 @@ def reestimated(recorded: Recorded, estimator: str) -> Recorded:
     Raises:
         NoTokenProbabilities: the answers came without what it reads.
     """
+    settings = replace(recorded.settings, estimator=estimator)
     traces = [
-        tuple(replace(one, uncertainty=_uncertainty(one, estimator)) for one in trace)
+        tuple(replace(one, uncertainty=_uncertainty(one, settings)) for one in trace)
         for trace in recorded.traces
     ]
     found, scale = _rescored(traces, estimator)
-    settings = replace(recorded.settings, estimator=estimator)
     each = calls_for(1, recorded.settings.estimator, settings.samples)
     calls = tuple(spent // each for spent in recorded.document_calls)
     return Recorded(settings, tuple(found), calls, scale)
@@ -137,7 +137,7 @@ class _Line:
         if len(self.trace) < number or number > settings.rounds:
             return False
         unscored = any(document.score is None for document in self.documents.scored)
-        if settings.earlier == "none" and unscored:
+        if settings.earlier == "none" and (unscored or self.case.all_are_kept):
             return False  # it would ask what round 0 asked
         return self.case.limit(self.trace, self.documents) is None
 
@@ -189,9 +189,10 @@ def _rescored(traces: Sequence[Trace], estimator: str) -> tuple[list[Trace], Sco
     return [rescored(trace, scale) for trace in traces], scale
 
 
-def _uncertainty(one: Round, estimator: str) -> float:
+def _uncertainty(one: Round, settings: SGICSettings) -> float:
     if not one.text:
         return 1.0
-    if estimator == AGREEMENT:
-        return disagreement(one.generation, one.samples)
-    return estimate(one.generation, estimator)
+    said, samples = one.generation, one.samples
+    if one.number and settings.shows_a_form:
+        said, samples = settings.templates.said(said), tuple(map(settings.templates.said, samples))
+    return reestimate(said, samples, settings.estimator)

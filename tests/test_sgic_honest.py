@@ -1,0 +1,161 @@
+"""What an uncertainty must not be taken from: echoes, the empty search, samples that are none."""
+
+import math
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+
+from ltrag_plugins.calibrator_fitting import fit_calibrator
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator
+from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings
+from ltrag_plugins.sgic.refusing import Refusal
+from ltrag_plugins.sgic.wrongness import WrongnessCalibration
+from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.uncertainty import disagreement, estimate
+from tests.sgic_parts import THREE, answered, model, said
+
+
+def spelled(*pieces: tuple[str, float]) -> Generation:
+    tokens = tuple(Token(text, math.log(p)) for text, p in pieces)
+    return Generation("".join(text for text, _ in pieces), tokens, 7, len(tokens))
+
+
+ECHO = spelled(
+    ("Round", 0.5), (" 1", 0.5), (":", 0.9), (" Paris", 0.99), (" (Uncertainty", 0.5),
+    (" Score:", 0.9), (" 37", 0.05), (")", 0.9),
+)  # fmt: skip
+
+
+def test_an_echo_counts_neither_for_nor_against_the_answer_in_it():
+    answer = answered(model([said("London", 0.4), ECHO]), settings=SGICSettings(rounds=1))
+    assert answer.trace[1].uncertainty == pytest.approx(0.01)
+    assert (answer.text, answer.uncertainty) == ("Paris", pytest.approx(0.01))
+    assert answer.trace[1].generation == ECHO  # what was said stays to be seen
+
+
+def test_an_echo_makes_no_agreement():
+    """Six cities in one frame share the frame alone."""
+    cities = ["Paris", "Rome", "Oslo", "Bern", "Riga", "Kiev"]
+    framed = [f"Round 1: {city} (Uncertainty Score: 37)" for city in cities]
+    replies = iter([said("London"), *map(said, ["A", "B", "C", "D", "E"]), *map(said, framed)])
+    llm = ScriptedLLM(lambda prompt: said("x") if "[2]" not in prompt else next(replies))
+    settings = SGICSettings(rounds=1, estimator="agreement", documents="none")
+    assert answered(llm, settings=settings).trace[1].uncertainty == 1.0
+
+
+def test_without_an_echo_all_tokens_count():
+    plain = spelled((" Paris", 0.9), ("\n", 0.5))
+    assert PromptTemplates().said(plain) is plain
+    assert estimate(PromptTemplates().said(ECHO)) == pytest.approx(0.01)
+
+
+def test_brackets_alone_are_the_answers_own():
+    templates = PromptTemplates(score=" ({score})")
+    assert templates.without_echo("The Matrix (1999)") == "The Matrix (1999)"
+
+
+def test_the_first_answer_has_seen_no_form_to_repeat():
+    text = "Paris (Uncertainty Score: 9)"
+    assert answered(model([said(text, 0.9)])).trace[0].text == text
+
+
+def certain() -> WrongnessCalibration:
+    """Fitted on answers that are right where they are likely."""
+    scale, likely = ScoreScale.default("product"), [0.05 + 0.045 * i for i in range(20)]
+    answers = [answered(model([said("a", p)]), scale=scale) for p in likely]
+    return WrongnessCalibration.fit(answers, [p < 0.5 for p in likely], scale=scale)
+
+
+def test_no_probability_is_given_for_what_none_was_fitted_on():
+    told = {"wrongness": certain(), "scale": ScoreScale.default("product")}
+    closed = answered(model([said("Paris", 0.999)]), (), **told)
+    assert closed.p_wrong is None
+    assert any("without documents" in note for note in closed.notes)
+    assert Refusal(p_wrong_above=0.5).refuses(closed)
+    assert not Refusal(above=99.0).refuses(closed)
+    read = answered(model([said("Paris", 0.999)]), **told)
+    assert read.p_wrong is not None
+    assert not Refusal(p_wrong_above=0.5).refuses(read)
+
+
+def test_samples_that_are_all_the_answer_are_remarked_on():
+    settings = SGICSettings(estimator="agreement")
+    same = answered(ScriptedLLM(lambda prompt: "Paris, wrongly"), settings=settings)
+    assert same.uncertainty == 0.0
+    assert any("does not heed the temperature" in note for note in same.notes)
+    replies = iter([said("Paris"), *map(said, ["Paris", "Rome", "Paris", "Paris", "Paris"])])
+    other = answered(ScriptedLLM(lambda prompt: next(replies, said("x"))), settings=settings)
+    assert not any("temperature" in note for note in other.notes)
+
+
+@pytest.mark.parametrize(("most", "calls"), [(1, 5), (2, 5), (3, 1), (9, 1)])
+def test_a_cut_that_keeps_all_documents_asks_nothing_twice(most, calls):
+    settings = SGICSettings(rounds=1, earlier="none", documents="none", cut_to=most)
+    llm = model([said("Paris", 0.3)])
+    answer = answered(llm, settings=settings)
+    assert (len(llm.prompts), answer.calls) == (calls, calls)
+    assert llm.prompts.count(llm.prompts[0]) == 1
+
+
+@pytest.mark.parametrize("room", [SGICCalibrator, LlamaSGICCalibrator])
+@pytest.mark.parametrize("source", ["encoder", "relevance", "oracle"])
+def test_a_source_of_scores_that_is_not_there_is_refused_at_once(room, source):
+    with pytest.raises(InvalidInput, match=f"source='{source}' needs"):
+        room(ScriptedLLM(lambda prompt: "x"), settings=SGICSettings(source=source))
+
+
+def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loaded(tmp_path):
+    class Strict(FakeListChatModel):
+        logprobs: bool | None = None
+
+        def _call(self, *args, **kwargs):
+            assert self.logprobs is None, "this model rejects logprobs"
+            return super()._call(*args, **kwargs)
+
+    chat = Strict(responses=["Paris"])
+    settings = SGICSettings(estimator="agreement")
+    built = SGICCalibrator(chat, settings=settings)
+    Calibration(settings, ScoreScale.default("agreement"), None).save(tmp_path, llm=built.llm)
+    again = SGICCalibrator.from_pretrained(tmp_path, llm=chat)
+    found = again.invoke({"question": "who?", "documents": [Document("Paris.")]})
+    assert found["answer"] == "Paris"
+    with pytest.raises(AssertionError, match="rejects"):
+        LangChainLLM(chat).generate(["?"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "who?"}]},
+        [("system", "s"), ("human", "who?")],
+        {"messages": [("human", "first"), ("ai", "a"), ("human", "who?")]},
+    ],
+)
+def test_messages_may_come_in_any_form_that_langchain_takes(value):
+    assert question_of(value) == "who?"
+
+
+def test_what_is_no_message_is_refused():
+    with pytest.raises(InvalidInput, match="no messages"):
+        question_of([{"content": "who?"}])
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_fewer_than_one_passage_is_no_number_of_passages(k):
+    with pytest.raises(InvalidInput, match="k must be at least 1"):
+        SGICCalibrator(ScriptedLLM(lambda prompt: "x"), k=k)
+
+
+def test_an_unknown_calibration_is_refused():
+    with pytest.raises(InvalidInput, match="platt or isotonic, got 'isotonik'"):
+        fit_calibrator([0.1, 0.9], [0, 1], "isotonik")
+
+
+def test_disagreement_is_of_the_answers_alone():
+    assert disagreement(said("Paris"), [said("Paris"), said("Rome")]) == 0.5
+    assert len(THREE) == 3
