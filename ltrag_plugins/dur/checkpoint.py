@@ -43,12 +43,15 @@ def run_identity(cases: Sequence[Case], settings: DURSettings, encoder: Encoder,
 
 
 def _code(function: Any) -> str:
-    """What a function is told from others by: its name, and what it does as far as that is seen."""
+    """What a function is told from others by: its name, so that it may be mended; where it has
+    none, what it does as far as that is seen."""
     if isinstance(function, partial):
         return f"{_code(function.func)}{function.args}{sorted(function.keywords.items())}"
-    code = getattr(function, "__code__", None)
-    content = b"" if code is None else code.co_code + repr((code.co_consts, code.co_names)).encode()
-    name = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', 'own')}"
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    name, code = f"{kind.__module__}.{kind.__qualname__}", getattr(function, "__code__", None)
+    if "<lambda>" not in name or code is None:
+        return name
+    content = code.co_code + repr((code.co_consts, code.co_names)).encode()
     return f"{name} {hashlib.sha256(content).hexdigest()[:12]}"
 
 
