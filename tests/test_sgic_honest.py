@@ -1,6 +1,7 @@
 """What an uncertainty must not be taken from: echoes, the empty search, samples that are none."""
 
 import math
+import threading
 
 import pytest
 from langchain_core.documents import Document
@@ -8,16 +9,17 @@ from langchain_core.language_models import FakeListChatModel
 
 from ltrag_plugins.calibrator_fitting import fit_calibrator
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, arun
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator
 from ltrag_plugins.langchain.questions import question_of
 from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings
+from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings, calibrate
 from ltrag_plugins.sgic.refusing import Refusal
 from ltrag_plugins.sgic.wrongness import WrongnessCalibration
 from ltrag_plugins.types import Generation, Token
 from ltrag_plugins.uncertainty import disagreement, estimate
-from tests.sgic_parts import THREE, answered, model, said
+from tests.sgic_parts import QUESTION, THREE, answered, model, said
 
 
 def spelled(*pieces: tuple[str, float]) -> Generation:
@@ -159,3 +161,19 @@ def test_an_unknown_calibration_is_refused():
 def test_disagreement_is_of_the_answers_alone():
     assert disagreement(said("Paris"), [said("Paris"), said("Rome")]) == 0.5
     assert len(THREE) == 3
+
+
+async def test_a_relevance_function_does_not_hold_up_an_event_loop():
+    """It may be a cross-encoder: it runs in a thread of its own, where questions run one by one."""
+    threads = []
+
+    def relevance(question, passages):
+        threads.append(threading.current_thread())
+        return [float(len(passage.text)) for passage in passages]
+
+    settings, llm = SGICSettings(rounds=1, source="relevance"), model([said("a", 0.3)])
+    found = await arun(calibrate(QUESTION, THREE, settings, relevance=relevance), World(llm=llm))
+    assert found == answered(llm, settings=settings, relevance=relevance)
+    there, here = threads
+    assert there is not threading.main_thread()
+    assert here is threading.main_thread()

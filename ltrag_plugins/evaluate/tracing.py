@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ltrag_plugins.evaluate.costs import parts
-from ltrag_plugins.flow import Ask, Embed, Fetch, Request, Score, Step
+from ltrag_plugins.flow import Ask, Compute, Embed, Fetch, Request, Score, Step
 
 
 class Tracing:
@@ -59,5 +59,7 @@ def _told(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
             }
         case Embed(texts=texts):
             return {"embedded": list(texts)}
+        case Compute():
+            return {"computed": getattr(request.function, "__qualname__", "something")}
         case _:
             return {"held against the data set's gradient": list(request.prompts)}

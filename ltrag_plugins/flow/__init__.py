@@ -29,6 +29,7 @@ from ltrag_plugins.flow.drivers import (
 from ltrag_plugins.flow.requests import (
     Agree,
     Ask,
+    Compute,
     Embed,
     Fetch,
     Flow,
@@ -36,6 +37,7 @@ from ltrag_plugins.flow.requests import (
     Score,
     agree,
     ask,
+    compute,
     embed,
     fetch,
     score,
@@ -45,6 +47,7 @@ from ltrag_plugins.flow.world import World
 __all__ = [
     "Agree",
     "Ask",
+    "Compute",
     "Embed",
     "Fetch",
     "Flow",
@@ -59,6 +62,7 @@ __all__ = [
     "arun_steps",
     "ask",
     "changing",
+    "compute",
     "embed",
     "fetch",
     "run",

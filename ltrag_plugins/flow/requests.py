@@ -1,6 +1,6 @@
 """What a flow may yield, typed helpers to yield it, and how requests merge."""
 
-from collections.abc import Generator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -58,7 +58,15 @@ class Agree:
     layers: int = 4
 
 
-Request = Ask | Fetch | Embed | Score | Agree
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """Reply: what the function returns, alone in a list. For what may take long: on an event loop
+    it runs in a thread."""
+
+    function: Callable[[], Any]
+
+
+Request = Ask | Fetch | Embed | Score | Agree | Compute
 Flow = Generator[Request, Any, T]
 """An algorithm that yields requests and returns a `T`."""
 
@@ -110,6 +118,12 @@ def agree(
     return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
 
 
+def compute(function: Callable[[], T]) -> Flow[T]:
+    """What a function returns, without holding up an event loop."""
+    [found] = yield Compute(function)
+    return found
+
+
 def items(request: Request) -> tuple[str, ...]:
     """What the request wants a reply for, one each."""
     match request:
@@ -119,6 +133,8 @@ def items(request: Request) -> tuple[str, ...]:
             return request.queries
         case Embed():
             return request.texts
+        case Compute():
+            return ("",)
         case _:
             return ()
 

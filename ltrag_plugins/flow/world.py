@@ -17,7 +17,7 @@ from ltrag_plugins.errors import (
     RetrieverFailed,
     UnknownRequest,
 )
-from ltrag_plugins.flow.requests import Agree, Ask, Embed, Fetch, Request, Score, items
+from ltrag_plugins.flow.requests import Agree, Ask, Compute, Embed, Fetch, Request, Score, items
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 
@@ -51,6 +51,8 @@ class World:
                     reply = self._score(request)
                 case Agree():
                     reply = self._agree(request)
+                case Compute():
+                    reply = [request.function()]
                 case _:
                     raise _unknown(request)
             return _aligned(request, reply)
@@ -116,7 +118,8 @@ def _settings(request: Ask) -> dict[str, Any]:
 
 def _unknown(request: object) -> UnknownRequest:
     return UnknownRequest(
-        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score or Agree. "
+        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or "
+        "Compute. "
         "Use 'yield from ask(...)', not 'yield ask(...)'."
     )
 
@@ -131,7 +134,14 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     raise ModelError(f"{counts}; a model or encoder returns one reply for each, in their order.")
 
 
-_ITEMS = {Ask: "prompts", Fetch: "queries", Embed: "texts", Score: "pairs", Agree: "instances"}
+_ITEMS = {
+    Ask: "prompts",
+    Fetch: "queries",
+    Embed: "texts",
+    Score: "pairs",
+    Agree: "instances",
+    Compute: "function",
+}
 
 
 @contextmanager

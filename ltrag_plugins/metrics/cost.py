@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
 
-from ltrag_plugins.flow import Agree, Ask, Embed, Fetch, Score, Step
+from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step
 from ltrag_plugins.types import Generation
 
 
@@ -77,6 +77,8 @@ def _sent(step: Step) -> Cost:
             return Cost(embeddings=len(texts))
         case Agree(prompts=prompts):
             return Cost(gradients=len(prompts))
+        case Compute():
+            return Cost()
 
 
 def _received(step: Step) -> Cost:
@@ -94,6 +96,8 @@ def _received(step: Step) -> Cost:
             return Cost(embedding_seconds=step.seconds)
         case Agree():
             return Cost(gradient_seconds=step.seconds)
+        case Compute():
+            return Cost()
 
 
 def _seconds(replies: Sequence[Generation], step: Step) -> float:

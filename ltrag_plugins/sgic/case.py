@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
-from ltrag_plugins.flow import Flow
+from ltrag_plugins.flow import Flow, compute
 from ltrag_plugins.sgic.answer import Round, Stop
 from ltrag_plugins.sgic.budget import Budget
 from ltrag_plugins.sgic.cutting import cut_to_words
@@ -132,7 +133,8 @@ class Case:
         if settings.source == "encoder":
             scores = yield from encoder_scores(self.question, passages)
         elif settings.source == "relevance" and self.relevance is not None:
-            scores = relevance_scores(self.relevance, self.question, passages)
+            judge = partial(relevance_scores, self.relevance, self.question, passages)
+            scores = yield from compute(judge)
         elif settings.source == "oracle" and self.truth is not None:
             scores = true_document_scores(self.truth, self.question, settings.seed)
         else:
