@@ -21,6 +21,9 @@ from ltrag_plugins.types import Generation
 class LangChainLLM:
     """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
 
+    Of a bound `BaseLLM` LangChain hands on the bare text, without log-probabilities and token
+    counts; bind nothing to it where these are to be read, or take a chat model.
+
     Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
     cache and callbacks stay in force. The model itself is never changed; it is copied once for
     each combination of settings.
