@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import get_args
@@ -298,16 +299,20 @@ def build_program(questions: Path, model: str, out: Path) -> subprocess.Popen[st
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, questions, tmp_path):
-    def slowly(prompt):
-        time.sleep(0.02)
+    killed = threading.Event()
+
+    def answer(prompt):
+        if len(asked) >= 60:  # it cannot run ahead of whoever kills it
+            killed.wait(60)
         return write(prompt)
 
-    with openai_server(slowly) as (url, asked):
+    with openai_server(answer) as (url, asked):
         model = f"openai:scripted@{url}"
         first = build_program(questions, model, tmp_path / "data")
         while len(asked) < 60 and first.poll() is None:
             time.sleep(0.01)
         first.send_signal(how)
+        killed.set()
         _, said = first.communicate(timeout=60)
         assert first.returncode == (130 if how == signal.SIGINT else -how)
         if how == signal.SIGINT:
