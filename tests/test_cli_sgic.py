@@ -294,6 +294,8 @@ def build_program(questions: Path, model: str, out: Path) -> subprocess.Popen[st
     return subprocess.Popen(
         [sys.executable, "-m", "ltrag_plugins.cli", "sgic", "build", str(questions), *told],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
+        # a shell has the programs it starts in the background ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
 
 
