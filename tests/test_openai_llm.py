@@ -423,6 +423,15 @@ def test_what_a_server_refuses_is_not_sent():
     assert llm.name.endswith(",no max_tokens,no stop,no temperature]")
     with pytest.raises(InvalidInput, match="omit holds"):
         model(server, omit=("heat",))
+    with pytest.raises(InvalidInput, match="it may hold .'max_tokens', 'seed'"):
+        model(server, omit=("max_completion_tokens",))
+
+
+def test_a_refused_setting_is_named_with_what_leaves_it_out():
+    said = {"error": {"message": "Unsupported value: 'temperature' does not support 0"}}
+    with serving(lambda request: (400, said)) as server, pytest.raises(ModelFailed) as error:
+        model(server).generate(["?"])
+    assert "build with omit=('temperature',)" in str(error.value)
 
 
 def test_an_empty_key_in_the_environment_is_none(monkeypatch):

@@ -74,8 +74,8 @@ class OpenAICompatibleLLM:
                 f"max_concurrency is {max_concurrency} and top_logprobs {top_logprobs}; they "
                 "must be at least 1 and 0."
             )
-        if unknown := set(omit) - set(_OMITTED):
-            raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTED)}")
+        if unknown := set(omit) - (known := set(_OMITTED.values())):
+            raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(known)}")
         self.model = model
         self.omit = tuple(omit)
         self.chat = chat
@@ -237,7 +237,7 @@ class OpenAICompatibleLLM:
             case _ if self.logprobs and "logprob" in str(error).lower():
                 return "gives no log-probabilities; build with logprobs=False"
             case _ if refused := [name for name in _OMITTED.values() if name in str(error)]:
-                return f"the request failed; if it refuses {refused[0]!r}, build with omit="
+                return f"failed; if it refuses {refused[0]!r}, build with omit=({refused[0]!r},)"
             case _:
                 return "the request failed"
 
