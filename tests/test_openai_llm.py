@@ -423,7 +423,7 @@ def test_what_a_server_refuses_is_not_sent():
     assert llm.name.endswith(",no max_tokens,no stop,no temperature]")
     with pytest.raises(InvalidInput, match="omit holds"):
         model(server, omit=("heat",))
-    with pytest.raises(InvalidInput, match="it may hold .'max_tokens', 'seed'"):
+    with pytest.raises(InvalidInput, match="it may hold"):
         model(server, omit=("max_completion_tokens",))
 
 
