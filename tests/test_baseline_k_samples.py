@@ -58,13 +58,20 @@ def test_three_samples_and_the_least_uncertain_worked_by_hand():
     assert answer.trace == replies
 
 
-def test_a_question_with_passages_of_its_own_fetches_none():
+def test_passages_that_are_handed_in_are_read_and_none_is_fetched():
+    llm, shelf = Sampler(sure("flour", 0.9)), Shelf(EMMA)
+    answer = run(k_samples("What is bread from?", (BREAD,)), World(llm=llm, retriever=shelf))
+    assert shelf.asked == []
+    assert answer.passages == (BREAD,)
+    assert llm.calls[0][0] == (reading_prompt("What is bread from?", [BREAD]),)
+
+
+def test_as_a_method_it_searches_as_the_others_do_also_where_the_question_has_passages():
     llm, shelf = Sampler(sure("flour", 0.9)), Shelf(EMMA)
     question = Question("What is bread from?", passages=(BREAD,))
     answer = run(BASELINES["k-samples"].flow(question), World(llm=llm, retriever=shelf))
-    assert shelf.asked == []
-    assert answer.passages == (BREAD,)
-    assert llm.calls[0][0] == (reading_prompt(question.text, [BREAD]),)
+    assert len(shelf.asked) == 1
+    assert answer.passages == (EMMA,)
 
 
 def test_without_passages_it_asks_as_direct_does():

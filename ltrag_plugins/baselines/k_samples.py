@@ -114,7 +114,7 @@ METHOD = Method(
     summary="several sampled answers over the passages; the least uncertain one wins",
     source="Chen et al. (SGIC), section 5.2",
     settings=KSamplesSettings,
-    answer=lambda question, settings, _: k_samples(question.text, question.passages, settings),
+    answer=lambda question, settings, _: k_samples(question.text, (), settings),
     most_calls=lambda settings: settings.samples,
     needs=frozenset({"retriever"}),
 )

@@ -67,6 +67,8 @@ class Parts:
     recorded: tuple[Path, ...] = ()
     recorded_fields: tuple[str, ...] = ()
     pool: Sequence[Passage] = ()
+    side_by_side: int = 0
+    """Questions that are answered together."""
 
     def check(self, rows: Sequence[Method]) -> None:
         """Whether these methods can be run with it.
@@ -101,7 +103,8 @@ class Parts:
         encoder = load_encoder(self.encoder)
         if self.recorded:
             return Recording.read(self.recorded, self.recorded_fields).world(encoder)
-        return World(llm=load_llm(self.model), retriever=self._retriever(encoder), encoder=encoder)
+        llm = load_llm(self.model, side_by_side=self.side_by_side)
+        return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
 
     def _retriever(self, encoder: Encoder | None) -> Retriever | None:
         if not self.pool:
@@ -141,7 +144,8 @@ def evaluate(
     check_questions(questions)
     labelled = _labelled(asked.labelled, rows, gate)[: asked.labelled_limit]
     parts.check(rows)
-    parts = replace(parts, pool=pool_of(asked.passages, [*every, *labelled]))
+    pool = pool_of(asked.passages, [*every, *labelled])
+    parts = replace(parts, pool=pool, side_by_side=batch)
     world = parts.world()
     alone = [Cell(row) for row in parts.possible(world, labelled)] if everything else alone
     found_gate = _gate(gate, rate, world, labelled, out)

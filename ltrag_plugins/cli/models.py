@@ -25,6 +25,8 @@ if TYPE_CHECKING:  # numpy behind it would slow --help down
 ADAPTER = "+adapter:"
 """Between a MODEL of local weights and the folder of an adapter for it."""
 _GIVEN = "ltrag.adapter"
+_PROMPT_TOKENS = 2_048
+"""Of a long prompt: one question with its passages."""
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 
 
@@ -107,11 +109,15 @@ def reaches_server(spec: str) -> bool:
     return _SERVER.fullmatch(spec) is not None
 
 
-def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
+def load_llm(
+    spec: str, *, cache: Path | None = None, chat: bool | None = None, side_by_side: int = 0
+) -> "LLM":
     """The model a MODEL names, its answers kept in `cache`.
 
     Args:
         chat: for local weights: wrap prompts in the chat template; None: where there is one.
+        side_by_side: for local weights: questions whose prompts are kept as read, so that what
+            is asked next about the same passages reads them once.
 
     Raises:
         InvalidInput: it cannot be loaded.
@@ -119,7 +125,7 @@ def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) 
         CacheUnreadable: there is something else in the cache file.
     """
     with working(f"loading {spec}"), _explained("model", spec):
-        llm = _llm(spec, chat)
+        llm = _llm(spec, chat, side_by_side * _PROMPT_TOKENS)
     if cache is None:
         return llm
     from ltrag_plugins.llm.cached import CachedLLM
@@ -146,12 +152,12 @@ def load_encoder(spec: str) -> "Encoder | None":
         return SentenceTransformerEncoder.load(_hub_name(spec) or Path(spec).expanduser())
 
 
-def _llm(spec: str, chat: bool | None) -> "LLM":
+def _llm(spec: str, chat: bool | None, remember: int) -> "LLM":
     spec, adapter = _apart(spec)
     if spec == "embedded":
         from ltrag_plugins.llm.embedded import embedded
 
-        return embedded(chat=chat, adapter=adapter)
+        return embedded(chat=chat, adapter=adapter, remember_tokens=remember)
     if server := _SERVER.fullmatch(spec):
         from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
@@ -159,7 +165,7 @@ def _llm(spec: str, chat: bool | None) -> "LLM":
     from ltrag_plugins.llm.transformers import TransformersLLM
 
     source = _hub_name(spec) or Path(spec).expanduser()
-    return TransformersLLM.load(source, chat=chat, adapter=adapter)
+    return TransformersLLM.load(source, chat=chat, adapter=adapter, remember_tokens=remember)
 
 
 def _apart(spec: str) -> tuple[str, Path | None]:
