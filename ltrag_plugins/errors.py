@@ -26,6 +26,9 @@
         └── ArtifactMismatch                         fitted for another model or tier
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class LtragError(Exception):
     """The root of all errors raised on purpose by this package."""
@@ -121,3 +124,11 @@ def missing_extra(package: str, extra: str) -> MissingExtra:
         f"this part of ltrag_plugins needs the package {package!r}, which is not installed. "
         f"Install it with: pip install 'ltrag-plugins[{extra}]'"
     )
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
+    """The error for a name that is none of those known; offers the nearest."""
+    known = list(known)
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
+    return InvalidInput(f"there is no {kind} {name!r}; {hint} {', '.join(known)}")

@@ -68,6 +68,8 @@ def test_a_method_alone_has_its_defaults_and_no_label():
     [
         ("sngle:k=5", "did you mean single"),
         ("single:kk=5", "did you mean k"),
+        ("max_tokens=1", "joined by colons"),
+        ("zzz", "; there are direct"),
         ("single:k", "NAME=VALUE, got 'k'"),
         ("single:k=", "k must be a whole number, got ''"),
         ("single:k=0", "k must be a whole number, at least 1"),

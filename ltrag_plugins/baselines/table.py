@@ -1,7 +1,6 @@
 """Every method by its name: the rows an evaluation can be asked for."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from ltrag_plugins.baselines.adaptive import METHOD as ADAPTIVE
 from ltrag_plugins.baselines.bm25_shots import METHOD as BM25_SHOTS
@@ -18,7 +17,7 @@ from ltrag_plugins.baselines.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.baselines.single import METHOD as SINGLE
 from ltrag_plugins.baselines.skr import METHOD as SKR
 from ltrag_plugins.baselines.sure import METHOD as SURE
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import unknown_name
 
 BASELINES: Mapping[str, Method] = {
     method.name: method
@@ -50,6 +49,4 @@ def method(name: str, methods: Mapping[str, Method] = BASELINES) -> Method:
     """
     if name in methods:
         return methods[name]
-    near = get_close_matches(name, methods, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise InvalidInput(f"there is no method {name!r}; {hint}There are {', '.join(methods)}.")
+    raise unknown_name("method", name, methods)

@@ -1,9 +1,8 @@
 """The measures of answers that a run can be asked for, by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, unknown_name
 from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
 
@@ -41,6 +40,4 @@ def chosen(names: Iterable[str]) -> dict[str, Metric]:
 def _metric(name: str) -> Metric:
     if name in METRICS:
         return METRICS[name]
-    near = get_close_matches(name.lower(), METRICS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise InvalidInput(f"there is no metric {name!r}; {hint}There are {', '.join(METRICS)}.")
+    raise unknown_name("metric", name, METRICS)

@@ -3,13 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.table import method
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, unknown_name
 from ltrag_plugins.evaluate.answering import Cell
 from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.naming import RESERVED
@@ -30,6 +29,11 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
             give, or a value out of its range.
     """
     name, *given = word.split(":")
+    if "=" in name:
+        raise InvalidInput(
+            f"{name!r} is a setting, not a method; a method's settings are joined by colons, as in "
+            "single:k=5:max_tokens=8"
+        )
     row = method(name, methods)
     if not given:
         return Cell(row)
@@ -70,9 +74,7 @@ def _with(settings: Any, wanted: Mapping[str, Any]) -> Any:
 def _part(settings: Any, name: str, wanted: str | Mapping[str, Any]) -> Any:
     known = [field.name for field in fields(settings)]
     if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise InvalidInput(f"there is no setting {name!r}; {hint}There are {', '.join(known)}.")
+        raise unknown_name("setting", name, known)
     inner = getattr(settings, name)
     if is_dataclass(inner):
         if isinstance(wanted, str):
