@@ -365,6 +365,6 @@ def test_code_that_comes_with_weights_is_never_run(smollm2, tmp_path, monkeypatc
     (folder / "conf.py").write_text(f"open({str(ran)!r}, 'w')\nclass Mine: pass\n")
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n" * 9))
-    with pytest.raises(ValueError, match="trust_remote_code"):
+    with pytest.raises(InvalidInput, match="code of its own, which is never run"):
         TransformersLLM.load(folder)
     assert not ran.exists()

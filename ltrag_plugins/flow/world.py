@@ -118,8 +118,7 @@ def _settings(request: Ask) -> dict[str, Any]:
 
 def _unknown(request: object) -> UnknownRequest:
     return UnknownRequest(
-        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or "
-        "Compute. "
+        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or Compute. "
         "Use 'yield from ask(...)', not 'yield ask(...)'."
     )
 

@@ -165,11 +165,7 @@ class TransformersEncoder:
 def _settings(model: SentenceTransformer) -> dict[str, Any]:
     """What changes vectors and is no weight."""
     modules = [
-        [
-            type(module).__name__,
-            config() if (config := getattr(module, "get_config_dict", None)) else {},
-        ]
-        for module in model
+        [type(module).__name__, getattr(module, "get_config_dict", dict)()] for module in model
     ]
     return {
         "max_seq_length": model.max_seq_length,

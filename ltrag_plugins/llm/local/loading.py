@@ -42,13 +42,14 @@ def load_model(
             there, with log-probabilities good to about two digits.
 
     Raises:
-        InvalidInput: the path does not exist, or the dtype is unknown.
+        InvalidInput: the path does not exist, the dtype is unknown, or the model brings code of
+            its own.
     """
     where, names = _located(source)
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)
     safe: dict[str, Any] = {"trust_remote_code": False}  # else transformers asks on the terminal
-    with quiet():
+    with quiet(), _no_code_of(source):
         tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
         # Any: the classes of models are annotated so that their own methods do not type-check
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -60,6 +61,20 @@ def load_model(
     if dtype in ("auto", "fast") and target.type != "cpu" and model.dtype == torch.float32:
         model = model.to(torch.bfloat16)
     return model.to(target).eval(), tokenizer
+
+
+@contextmanager
+def _no_code_of(source: str | Path) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise InvalidInput(
+            f"the model {str(source)!r} brings Python code of its own, which is never run here; "
+            "read that code, load the model yourself, and hand it in as "
+            "TransformersLLM(model, tokenizer)"
+        ) from error
 
 
 def chosen_device(device: str) -> torch.device:
