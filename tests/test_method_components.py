@@ -6,8 +6,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_parts import FunctionChat, Runs
 from llama_index_parts import FunctionLLM
 
-from ltrag_plugins.baselines import BASELINES
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.langchain import PassageRetriever, as_runnable
 from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
@@ -21,13 +21,13 @@ TEXTS = [question.text for question in QUESTIONS]
 def alone(name: str) -> list:
     """What the flow answers, asked by hand."""
     world = World(llm=Scoring(plausible), retriever=BM25, encoder=Letters())
-    method = BASELINES[name]
+    method = METHODS[name]
     settings = method.settings()
     learned = method.taught(LABELLED, settings, world)
     return [run(method.flow(q, settings, learned), world) for q in QUESTIONS]
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", METHODS)
 async def test_one_line_makes_a_runnable_of_it(name):
     given = {"encoder": Letters(), "labelled": LABELLED, "return_answer": True}
     chain = as_runnable(name, Scoring(plausible), BM25, **given)
@@ -36,7 +36,7 @@ async def test_one_line_makes_a_runnable_of_it(name):
     assert chain.batch(TEXTS) == alone(name)
 
 
-@pytest.mark.parametrize("name", BASELINES)
+@pytest.mark.parametrize("name", METHODS)
 async def test_one_line_makes_a_query_engine_of_it(name):
     engine = as_query_engine(name, Scoring(plausible), BM25, encoder=Letters(), labelled=LABELLED)
     for text, answer in zip(TEXTS, alone(name), strict=True):

@@ -1,4 +1,4 @@
-"""Any method of `BASELINES` as a Runnable, in one line."""
+"""Any method of `evaluate.METHODS` as a Runnable, in one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -101,7 +101,7 @@ def as_runnable(
     """A method that the papers compare with, as a component of a chain.
 
     Args:
-        method: its name in `BASELINES`, or the method itself.
+        method: its name in `evaluate.METHODS`, or the method itself.
         llm: a LangChain chat model or LLM, or one of ours.
         retriever: a LangChain retriever or Runnable from a query to documents, or one of ours.
         encoder: ours, or LangChain embeddings, for the methods that need one.
@@ -113,7 +113,9 @@ def as_runnable(
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
-    row = method_named(method) if isinstance(method, str) else method
+    from ltrag_plugins.evaluate.methods import METHODS  # its metrics take seconds to load
+
+    row = method_named(method, METHODS) if isinstance(method, str) else method
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
     vectors = None if encoder is None else encoder_of(encoder)
     world = World(llm=answering(llm), retriever=searching, encoder=vectors)

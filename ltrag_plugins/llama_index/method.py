@@ -1,4 +1,4 @@
-"""Any method of `BASELINES` as a query engine, in one line."""
+"""Any method of `evaluate.METHODS` as a query engine, in one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -64,7 +64,7 @@ def as_query_engine(
     """A method that the papers compare with, as a query engine.
 
     Args:
-        method: its name in `BASELINES`, or the method itself.
+        method: its name in `evaluate.METHODS`, or the method itself.
         llm: a LlamaIndex LLM, or one of ours.
         retriever: a LlamaIndex retriever, or one of ours.
         encoder: ours, or a LlamaIndex embedding, for the methods that need one.
@@ -74,7 +74,9 @@ def as_query_engine(
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
-    row = method_named(method) if isinstance(method, str) else method
+    from ltrag_plugins.evaluate.methods import METHODS  # its metrics take seconds to load
+
+    row = method_named(method, METHODS) if isinstance(method, str) else method
     searching = (
         LlamaIndexRetriever(retriever) if isinstance(retriever, BaseRetriever) else retriever
     )
