@@ -20,6 +20,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
+from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds, unseen_gain
 from ltrag_plugins.sgic.fitting.variants import Variant
@@ -69,7 +70,7 @@ def fickle() -> ScriptedLLM:
         logprobs = [np.log(drawn(prompt + part)) / 4 for part in "ab"]
         text = "right" if drawn(prompt + "right") < 0.4 else f"{drawn(prompt):.1f} right"
         tokens = tuple(Token(text, lp) for lp in logprobs)
-        return Generation(text, tokens, prompt_tokens=9, completion_tokens=2)
+        return Generation(text, tokens, prompt_tokens=len(prompt), completion_tokens=2)
 
     return ScriptedLLM(write)
 
@@ -141,7 +142,7 @@ def again(questions, llm, settings, scale, wrongness=None):
 def figures(questions, answers):
     em = [normalized_exact_match(a.text, q.answers) for a, q in zip(answers, questions, strict=True)]  # noqa: E501  # fmt: skip
     overlap = [f1(a.text, q.answers) for a, q in zip(answers, questions, strict=True)]
-    return em, overlap, [a.calls for a in answers]
+    return em, overlap, [a.calls for a in answers], [a.tokens for a in answers]
 
 
 SHOWN = [
@@ -165,9 +166,9 @@ def test_every_row_is_what_calibrate_does_with_those_settings_and_the_scale(sett
         for choose in ("least uncertain", "last", "repeated"):
             row = report[f"{k} round{'s' * (k > 1)}, {choose}"]
             one = replace(settings, rounds=k, choose=choose)
-            em, overlap, calls = figures(questions, again(questions, fickle(), one, scale))
-            assert (row.em, row.f1, row.calls) == pytest.approx(
-                (np.mean(em), np.mean(overlap), np.mean(calls))
+            em, *rest = figures(questions, again(questions, fickle(), one, scale))
+            assert (row.em, row.f1, row.calls, row.tokens) == pytest.approx(
+                (np.mean(em), *map(np.mean, rest))
             )
             assert row.gain == paired_bootstrap(em, before, level=0.9).interval
             seen.add(row.calls)
@@ -184,17 +185,17 @@ def test_the_means_are_those_of_the_answers_that_the_fitted_scale_leads_to():
 
 
 def test_the_rows_of_cutting_are_what_calibrate_does():
-    questions = asked(25)
+    # where all documents would be shown again, none is asked about
+    questions = [*asked(25), *asked(9, THREE[:2]), *asked(5, THREE[:1])]
     settings = SGICSettings(rounds=1, cut_to=2, earlier="none", documents="none")
     _, report = fit(questions, fickle(), settings=SGICSettings(rounds=2), cut_to=(2,))
     to_the_end = replace(settings, certain_below=0, least_gain=None)
     scale = ScoreScale.fit(again(questions, fickle(), to_the_end, None))
     for choose in ("least uncertain", "last"):
         answers = again(questions, fickle(), replace(settings, choose=choose), scale)
-        em, overlap, calls = figures(questions, answers)
         row = report[f"cut to 2, {choose}"]
-        assert (row.em, row.f1, row.calls) == pytest.approx(
-            (np.mean(em), np.mean(overlap), np.mean(calls))
+        assert (row.em, row.f1, row.calls, row.tokens) == pytest.approx(
+            tuple(map(np.mean, figures(questions, answers)))
         )
 
 
@@ -205,9 +206,39 @@ def test_what_is_fitted_answers_as_the_report_says_from_the_cache_alone(tmp_path
     calibration, report = fit(questions, llm, settings=TO_THE_END)
     paid = len(inner.prompts)
     answers = again(questions, llm, calibration.settings, calibration.scale)
-    em, _, calls = figures(questions, answers)
+    em, _, calls, _ = figures(questions, answers)
     assert len(inner.prompts) == paid
     assert (np.mean(em), np.mean(calls)) == (report[report.kept].em, report[report.kept].calls)
+
+
+def test_the_milliseconds_are_those_that_the_cache_measured_for_the_prompts_of_a_row(tmp_path):
+    llm, questions = CachedLLM(fickle(), tmp_path / "cache.sqlite"), asked(10)
+    settings = SGICSettings(rounds=2, certain_below=60)
+    _, report = fit(questions, llm, settings=settings, cut_to=(), samples=2)
+    scale = ScoreScale("product", report.means)
+    names = {"direct": 0, "1 round, least uncertain": 1, "2 rounds, least uncertain": 2}
+    for name, rounds in names.items():
+        counter = CostCounter()
+        one = replace(settings, rounds=rounds)
+        flows = [calibrate(q.text, q.passages, one, scale) for q in questions]
+        run_many(flows, World(llm=llm), observers=[counter])
+        assert report[name].milliseconds == pytest.approx(1000 * counter.cost.model_seconds / 10)
+    counter = CostCounter()
+    flows = [sampled(q.text, q.passages, 2, settings) for q in questions]
+    drawn = run_many(flows, World(llm=llm), observers=[counter])
+    row = report["2 samples, least uncertain"]
+    assert row.milliseconds == pytest.approx(1000 * counter.cost.model_seconds / 10)
+    assert row.tokens == np.mean([a.tokens for a in drawn])
+    assert re.search(r" EM +F1 +calls +tokens +ms +gain", str(report))
+
+
+def test_what_replies_do_not_say_of_their_cost_is_unknown():
+    def write(prompt):
+        return replace(said("right"), prompt_tokens=None if "fortress" in prompt else 3)
+
+    _, report = fit(asked(5), ScriptedLLM(write), settings=SGICSettings(rounds=1))
+    assert {(row.tokens, row.milliseconds) for row in report.variants} == {(None, None)}
+    assert re.search(r" EM +F1 +calls +gain", str(report))
 
 
 def test_a_fit_is_the_same_again():
@@ -242,7 +273,9 @@ def test_estimators_read_the_recorded_answers_without_a_call():
     row = report["2 rounds, least uncertain by least_token"]
     assert not row.keepable
     assert any("hold the prompts fixed" in note for note in report.notes)
-    assert any("entropy, margin" in note for note in report.notes)
+    [note] = [note for note in report.notes if "not compared" in note]
+    assert "entropy, margin, as the model gives too little for them" in note
+    assert note.endswith("agreement, as it asks each prompt 5 times more")
 
 
 def fickle_prompts(questions, settings, report):
@@ -264,6 +297,21 @@ def test_an_estimator_that_does_not_change_the_prompts_is_as_good_as_asked_for()
     assert row.gain == own_report["2 rounds, least uncertain"].gain
     assert row.calls == own_report["2 rounds, least uncertain"].calls
     assert own.settings.estimator == "mean_logprob"
+
+
+def test_an_estimator_that_asks_once_is_charged_once_where_agreement_asked_thrice():
+    questions = asked(10)
+    settings = SGICSettings(
+        rounds=1, documents="none", earlier="text", score_documents="always", samples=2,
+        estimator="agreement", certain_below=0,
+    )  # fmt: skip
+    _, report = fit(questions, fickle(), settings=settings, cut_to=())
+    own, other = report["1 round, least uncertain"], report["1 round, least uncertain by product"]
+    once = again(questions, fickle(), replace(settings, estimator="product"), None)
+    thrice = again(questions, fickle(), settings, None)
+    assert (own.calls, own.tokens) == tuple(map(np.mean, figures(questions, thrice)[2:]))
+    assert (other.calls, other.tokens) == tuple(map(np.mean, figures(questions, once)[2:]))
+    assert not any("agreement, as" in note for note in report.notes)
 
 
 def test_the_auroc_of_an_estimator_is_that_of_the_direct_answers():
@@ -452,7 +500,7 @@ def test_the_report_reads_as_a_table_and_as_json():
     kept = [line for line in str(report).splitlines() if line.startswith("*")]
     assert len(kept) == 1
     assert "2 rounds, repeated" in kept[0]
-    assert "1.000  1.000     5.5  +0.500" in kept[0]
+    assert re.search(r"1\.000  1\.000     5\.5 +44  \+0\.500", kept[0])
     read = json.loads(json.dumps(report.as_dict()))
     assert (read["kept"], read["variants"][0]["name"]) == (report.kept, "direct")
 

@@ -61,7 +61,7 @@ class Budget:
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
         """Put what the replies report in the place of the bound, if they all report it."""
-        counts = [_tokens(reply) for reply in replies]
+        counts = [tokens_of(reply) for reply in replies]
         known = [count for count in counts if count is not None]
         if len(known) < len(counts):
             self.tokens = None
@@ -74,7 +74,8 @@ class Budget:
         return calls_for(prompts, self._settings.estimator, self._settings.samples)
 
 
-def _tokens(reply: Generation) -> int | None:
+def tokens_of(reply: Generation) -> int | None:
+    """Read and written, at least 0; None where the reply does not say."""
     written = reply.completion_tokens
     if written is None and reply.tokens is not None:
         written = len(reply.tokens)

@@ -15,6 +15,7 @@ from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.sgic.case import Case
 from ltrag_plugins.sgic.documents import Documents
+from ltrag_plugins.sgic.fitting.costs import Spent, metered
 from ltrag_plugins.sgic.judging import Relevance
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -32,8 +33,9 @@ class Recorded:
     settings: SGICSettings
     traces: tuple[Trace, ...]
     """All rounds of each question, but for those that a limit (or an error) cut off."""
-    document_calls: tuple[int, ...]
-    """Prompts that scoring the documents of each question took."""
+    document_costs: tuple[tuple[Spent, ...], ...]
+    """What the replies by which the documents of each question are scored cost, one by one; the
+    greedy ones first. Empty where no round needs the scores."""
     scale: ScoreScale
 
 
@@ -62,12 +64,15 @@ def record(
     traces = _rescored([(first,) for first in firsts], settings.estimator)[0]
     before = [copy(case.budget) for case in cases]
     documents = [case.documents for case in cases]
+    costs: list[list[Spent]] = [[] for _ in cases]
     always = settings.score_documents == "always"
     rounds_score = always or (settings.rounds > 0 and settings.scores_documents)
     if cuts or rounds_score:
-        found = _run(source, [c.scored(r) for c, r in zip(cases, firsts, strict=True)])
-        documents = [scored for scored, _ in found]
-    spent = [c.budget.calls - b.calls for c, b in zip(cases, before, strict=True)]
+        flows = [
+            metered(case.scored(first), replies)
+            for case, first, replies in zip(cases, firsts, costs, strict=True)
+        ]
+        documents = [scored for scored, _ in _run(source, flows)]
     ways = [settings, *(cut_settings(settings, m) for m in cuts)]
     lines = [
         [
@@ -83,7 +88,7 @@ def record(
     for number in range(1, max(way.rounds for way in ways) + 1):
         _advance(lines, number, source)
     return [
-        Recorded(way, *_recorded(line, way, spent)) for way, line in zip(ways, lines, strict=True)
+        Recorded(way, *_recorded(line, way, costs)) for way, line in zip(ways, lines, strict=True)
     ]
 
 
@@ -107,8 +112,8 @@ def reestimated(recorded: Recorded, estimator: str) -> Recorded:
     ]
     found, scale = _rescored(traces, estimator)
     each = calls_for(1, recorded.settings.estimator, settings.samples)
-    calls = tuple(spent // each for spent in recorded.document_calls)
-    return Recorded(settings, tuple(found), calls, scale)
+    greedy = tuple(costs[: len(costs) // each] for costs in recorded.document_costs)
+    return Recorded(settings, tuple(found), greedy, scale)
 
 
 def rescored(trace: Trace, scale: ScoreScale) -> Trace:
@@ -178,10 +183,15 @@ def _for_way(documents: Documents, way: SGICSettings) -> Documents:
 
 
 def _recorded(
-    lines: Sequence[_Line], way: SGICSettings, spent: Sequence[int]
-) -> tuple[tuple[Trace, ...], tuple[int, ...], ScoreScale]:
+    lines: Sequence[_Line], way: SGICSettings, costs: Sequence[Sequence[Spent]]
+) -> tuple[tuple[Trace, ...], tuple[tuple[Spent, ...], ...], ScoreScale]:
     traces = tuple(line.trace for line in lines)
-    return traces, tuple(spent), scale_of(traces, way.estimator)
+    always = way.score_documents == "always"
+    needed = tuple(
+        tuple(spent) if always or not line.case.all_are_kept else ()
+        for line, spent in zip(lines, costs, strict=True)
+    )
+    return traces, needed, scale_of(traces, way.estimator)
 
 
 def _rescored(traces: Sequence[Trace], estimator: str) -> tuple[list[Trace], ScoreScale]:

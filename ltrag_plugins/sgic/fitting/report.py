@@ -1,7 +1,7 @@
 """What a fit says of itself."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ltrag_plugins.metrics.interval import Interval
@@ -20,6 +20,11 @@ class VariantFigures:
     """Mean word F1, 0 to 1."""
     calls: float
     """Mean prompts a question, with the stop rules of the settings."""
+    tokens: float | None
+    """Mean tokens a question, read and written; None where a reply did not say."""
+    milliseconds: float | None = field(compare=False)
+    """Mean time of the model a question, as an answer cache measured it when each reply was
+    computed (of a batch, its share); None without one."""
     gain: Interval
     """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
     pays: bool
@@ -83,7 +88,8 @@ class FitReport:
     def __str__(self) -> str:
         figures, names = self._figures(), [f"* {row.name}" for row in self.variants]
         wide = 2 + max(map(len, (*names, *(name for name, _ in figures))))
-        head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}  gain in {self.metric.upper()}"
+        costs = "".join(f"{name:>9}" for name in self._known())
+        head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{costs}  gain in {self.metric.upper()}"
         lines = [head, *(self._row(row, wide) for row in self.variants)]
         lines += [f"{name:<{wide}} {text}" for name, text in figures]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
@@ -91,11 +97,18 @@ class FitReport:
     def _row(self, row: VariantFigures, wide: int) -> str:
         name = f"{'*' if row.name == self.kept else ' '} {row.name}"
         figures = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
+        figures += "".join(f"{_whole(_COSTS[cost](row)):>9}" for cost in self._known())
         if row.name == "direct":
             return figures
         return f"{figures}  {_interval(row.gain)}{' pays' if row.pays else ''}" + (
             "" if row.keepable else " (compared only)"
         )
+
+    def _known(self) -> list[str]:
+        """The costs that some row knows."""
+        return [
+            name for name, of in _COSTS.items() if any(of(row) is not None for row in self.variants)
+        ]
 
     def _figures(self) -> list[tuple[str, str]]:
         rows = [
@@ -111,6 +124,16 @@ class FitReport:
         best = sorted(self.estimator_aurocs.items(), key=lambda item: -item[1])
         rows += [(f"AUROC of {name}, direct answer wrong", f"{value:.3f}") for name, value in best]
         return rows
+
+
+_COSTS: Mapping[str, Callable[[VariantFigures], float | None]] = {
+    "tokens": lambda row: row.tokens,
+    "ms": lambda row: row.milliseconds,
+}
+
+
+def _whole(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"
 
 
 def _interval(interval: Interval) -> str:

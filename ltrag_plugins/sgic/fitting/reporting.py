@@ -12,7 +12,7 @@ from ltrag_plugins.sgic.fitting.report import FitReport, VariantFigures
 from ltrag_plugins.sgic.fitting.selecting import FEWEST_QUESTIONS
 from ltrag_plugins.sgic.fitting.variants import Metric, Variant, estimators
 from ltrag_plugins.sgic.wrongness import FEWEST, WrongnessCalibration
-from ltrag_plugins.uncertainty import ESTIMATORS
+from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
 
 ENOUGH = 30
 """Right and wrong answers each, below which P(wrong) is called a guess."""
@@ -76,6 +76,8 @@ def _figures(variant: Variant, direct: Variant, metric: Metric, level: float) ->
         float(variant.em.mean()),
         float(variant.f1.mean()),
         float(variant.calls.mean()),
+        None if variant.tokens is None else float(variant.tokens.mean()),
+        None if variant.seconds is None else float(1000 * variant.seconds.mean()),
         gain,
         gain.low > 0,
         variant.keepable,
@@ -171,10 +173,17 @@ def _about_estimators(
             f"rows 'by' another estimator hold the prompts fixed, with the scores of {own!r} in "
             "them; to have its own, fit again with SGICSettings(estimator=...)"
         )
-    seen = {own, *estimators(compared.recorded)}
+    return notes + _not_compared(compared)
+
+
+def _not_compared(compared: Compared) -> list[str]:
+    settings, parts = compared.recorded.settings, []
+    seen = {settings.estimator, *estimators(compared.recorded)}
     if missing := [name for name in ESTIMATORS if name not in seen]:
-        notes.append(f"not compared, as the model gives too little for them: {', '.join(missing)}")
-    return notes
+        parts.append(f"{', '.join(missing)}, as the model gives too little for them")
+    if AGREEMENT not in seen:
+        parts.append(f"{AGREEMENT}, as it asks each prompt {settings.samples} times more")
+    return [f"estimators that were not compared: {'; '.join(parts)}"] if parts else []
 
 
 def _about_wrongness(fails: np.ndarray, wrongness: WrongnessCalibration | None) -> list[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ from ltrag_plugins.errors import NoTokenProbabilities
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.sgic.choosing import chosen, reason_to_stop
+from ltrag_plugins.sgic.fitting.costs import Spent
 from ltrag_plugins.sgic.fitting.recording import Recorded, Trace, reestimated
 from ltrag_plugins.sgic.samples import as_rounds
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
@@ -42,6 +42,10 @@ class Variant:
     f1: Column
     calls: Column
     """Prompts that each question takes with the stop rules of the settings."""
+    tokens: Column | None = None
+    """Read and written for each question; None where a reply did not say."""
+    seconds: Column | None = None
+    """Of the model for each question; None where no answer cache measured a reply."""
 
     def quality(self, metric: Metric) -> Column:
         """EM or F1 of each question, in [0, 1]."""
@@ -107,10 +111,10 @@ def samples(
             for answer in drawn
         ]
         answers = [chosen(trace, "least uncertain") for trace in rated]
-        calls = np.array([float(len(trace)) for trace in rated])
+        spent = [Spent.sum(Spent.on(r.generation) for r in answer.trace[:k]) for answer in drawn]
         name = f"{k} sample{'s' * (k > 1)}, least uncertain"
         yield _scored(
-            name, "samples", like.settings, like, questions, answers, calls, keepable=False
+            name, "samples", like.settings, like, questions, answers, spent, keepable=False
         )
 
 
@@ -133,9 +137,11 @@ def _variant(
 ) -> Variant:
     traces = [played(trace, settings) for trace in recorded.traces]
     answers = [chosen(trace, settings.choose) for trace in traces]
-    counted = partial(_calls, settings=settings)
-    calls = np.array([counted(t, d) for t, d in zip(traces, recorded.document_calls, strict=True)])
-    return _scored(name, kind, settings, recorded, questions, answers, calls, keepable=keepable)
+    spent = [
+        _spent(trace, costs, settings)
+        for trace, costs in zip(traces, recorded.document_costs, strict=True)
+    ]
+    return _scored(name, kind, settings, recorded, questions, answers, spent, keepable=keepable)
 
 
 def _scored(
@@ -145,7 +151,7 @@ def _scored(
     recorded: Recorded,
     questions: Sequence[Question],
     answers: Sequence[Round],
-    calls: Column,
+    spent: Sequence[Spent],
     *,
     keepable: bool,
 ) -> Variant:
@@ -153,14 +159,33 @@ def _scored(
         np.array([metric(a.text, q.answers) for a, q in zip(answers, questions, strict=True)])
         for metric in (METRICS["em"], METRICS["f1"])
     )
-    return Variant(name, kind, settings, recorded, keepable, tuple(answers), em, overlap, calls)
+    return Variant(
+        name,
+        kind,
+        settings,
+        recorded,
+        keepable,
+        tuple(answers),
+        em,
+        overlap,
+        np.array([float(one.calls) for one in spent]),
+        _column([one.tokens for one in spent]),
+        _column([one.seconds for one in spent]),
+    )
 
 
-def _calls(trace: Trace, documents: int, *, settings: SGICSettings) -> float:
+def _spent(trace: Trace, documents: Sequence[Spent], settings: SGICSettings) -> Spent:
+    """On the rounds of the trace, and on the documents where one of them needs their scores."""
     goes_on = reason_to_stop(trace[:1], settings) is None
     scores = settings.score_documents == "always" or (goes_on and settings.scores_documents)
-    asked = calls_for(len(trace), settings.estimator, settings.samples)
-    return float(asked + documents * scores)
+    each = calls_for(1, settings.estimator, settings.samples)
+    asked = [reply for one in trace for reply in (one.generation, *one.samples)[:each]]
+    return Spent.sum([*map(Spent.on, asked), *(documents if scores else ())])
+
+
+def _column(values: Sequence[float | None]) -> Column | None:
+    known = [float(value) for value in values if value is not None]
+    return np.array(known) if len(known) == len(values) else None
 
 
 def _counted(k: int) -> str:
