@@ -92,6 +92,21 @@ def test_a_fit_prints_its_report_and_saves_the_gate(fitted):
     assert {path.name for path in folder.iterdir()} >= {"gate.json", "gate.safetensors"}
 
 
+def test_the_tier_may_be_lower_than_what_the_model_gives(questions, model, tmp_path):
+    arguments = ["--tier", "text", "--rate", 0.5, "--json", "--out", tmp_path]
+    result = ltrag("gate", "fit", questions, "--model", model, *arguments)
+    assert json.loads(result.stdout)["tier"] == "text", result.stderr
+
+
+def test_the_formula_can_do_without_gradients(questions, model, tmp_path):
+    arguments = ["--scorer", "gece", "--json", "--out", tmp_path]
+    refused = ltrag("gate", "fit", questions, "--model", model, *arguments)
+    assert refused.exit_code == 1
+    assert "needs the gradient term" in refused.stderr
+    result = ltrag("gate", "fit", questions, "--model", model, *arguments, "--without-semantics")
+    assert json.loads(result.stdout)["scorer"] == "gece", result.stderr
+
+
 def test_json_is_all_there_is_on_stdout(questions, model, tmp_path):
     out = tmp_path / "gate"
     result = ltrag("gate", "fit", questions, "--model", model, "--json", "--out", out)

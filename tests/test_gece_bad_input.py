@@ -257,3 +257,47 @@ def test_evidence_without_the_embeddings_of_the_fit():
     item = Evidence(KNOWN, answer(f"Question: {KNOWN}\nAnswer:"))
     with pytest.raises(InvalidInput, match=r"20 columns and got 0.*Evidence\.vectors"):
         gate.judge(item)
+
+
+def test_a_retriever_of_a_framework_that_is_not_wrapped():
+    class Theirs:
+        def invoke(self, query):
+            return []
+
+    refused(InvalidInput, "retriever=Theirs .* LangChainRetriever", retriever=Theirs())
+    refused(InvalidInput, "retriever=object .* LlamaIndexRetriever", retriever=object())
+
+
+def test_answers_with_retrieval_that_are_no_texts():
+    class Message:
+        content = "red"
+
+    replies = [*["red"] * 59, Message()]
+    refused(InvalidInput, r"got Message.*\.text", retrieved_answers=replies)
+
+
+@pytest.mark.parametrize("scorer", ["product", "gece", "gradient_dot"])
+def test_a_scorer_that_reads_what_the_tier_does_not(scorer):
+    settings = GECESettings(scorer=scorer, tier="text", semantics=False)
+    refused(CalibrationError, "needs the gradient|tier='text' reads neither", settings=settings)
+
+
+def test_gradients_on_a_tier_that_reads_none():
+    with pytest.raises(InvalidInput, match="reads no gradients"):
+        GECESettings(tier="text", gradients="always")
+
+
+def test_an_error_of_the_model_or_the_retriever_says_what_to_try():
+    def broken(*_, **__):
+        raise TimeoutError("no answer in 60 s")
+
+    down = Unchecked(broken)
+    with pytest.raises(ModelFailed, match=r"no answer in 60 s\..*__cause__.*retries"):
+        GECEGate.fit(questions(), llm=down, settings=PRODUCT)
+
+    class Gone:
+        def search(self, queries, k):
+            raise LookupError("index gone")
+
+    with pytest.raises(RetrieverFailed, match=r"index gone\..*__cause__.*the store"):
+        GECEGate.fit(questions(), llm=honest_llm(), settings=PRODUCT, retriever=Gone())

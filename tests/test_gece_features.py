@@ -31,7 +31,7 @@ def test_a_wrong_log_probability_is_not_mistaken_for_an_absent_one():
     wrong = Evidence("Who?", Generation("a", (Token("a", math.nan),)))
     with pytest.raises(InvalidLogProbability):
         available_signals([wrong], ENGLISH)
-    assert available_signals([wrong], ENGLISH, without="probabilities") == TEXT
+    assert available_signals([wrong], ENGLISH, only="text") == TEXT
 
 
 def test_signals_of_the_callers_own_stand_beside_ours():

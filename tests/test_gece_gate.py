@@ -1,4 +1,5 @@
 import asyncio
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from ltrag_plugins.flow import Ask, Embed, World, ask, run
 from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import contains
-from ltrag_plugins.types import Answer
+from ltrag_plugins.types import Answer, Generation
 from tests.gece_parts import Houses, Letters, answer, honest_llm, knows, questions, said
 
 PRODUCT = GECESettings(scorer="product")
@@ -150,6 +151,20 @@ def test_a_retriever_that_raises_behind_the_gate_is_named_with_its_cause(gate):
     assert run(routed(KNOWN, gate, single_retrieval), world).text == "white"
     with pytest.raises(RetrieverFailed, match="index is down"):
         run(routed(UNKNOWN, gate, single_retrieval), world)
+
+
+@pytest.mark.parametrize(("blank", "sure"), [("", False), ("  ", True), ("\n", False)])
+def test_a_model_that_says_nothing_has_no_answer_to_give_so_it_is_looked_up(gate, blank, sure):
+    def sure_of_nothing(generation: Generation) -> Generation:
+        return said(blank, -1e-6)  # the surest draft there is
+
+    silent = replace(gate, world=World(llm=honest_llm(change=sure_of_nothing)))
+    decision = silent.decide(KNOWN)
+    assert decision.retrieve
+    assert (decision.score < gate.fitted.threshold) == sure
+    assert "empty" in decision.reason
+    never = replace(silent, fitted=replace(gate.fitted, threshold=math.inf))
+    assert not never.decide(KNOWN).retrieve
 
 
 def test_a_model_that_raises_is_named_with_its_cause(gate):

@@ -8,44 +8,11 @@ from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_
 from ltrag_plugins.gece.reference import references_like
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.text import chrf, meteor
-from ltrag_plugins.types import Generation, GradientAgreement, Question
+from ltrag_plugins.types import Generation, Question
+from tests.gece_letters import Local, agreement, gradient
 from tests.gece_parts import COLOURS, answer, honest_llm, questions
 
 PLAIN = GECESettings(semantics=False)
-
-
-class Local:
-    """A model whose "gradient" counts letters, so that dot products are known by hand."""
-
-    name = "letters"
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[list[str], list[str], int]] = []
-
-    def generate(self, prompts, **settings):
-        return [answer(prompt) for prompt in prompts]
-
-    def score(self, prompts, continuations):
-        raise NotImplementedError
-
-    def mean_gradient(self, prompts, continuations, *, layers=4):
-        self.seen.append((list(prompts), list(continuations), layers))
-        return {"w": np.mean([gradient(c) for c in continuations], axis=0)}
-
-    def gradient_agreement(self, prompts, continuations, *, along, cosine=False, layers=4):
-        self.seen.append((list(prompts), list(continuations), layers))
-        return [agreement(gradient(c), along["w"], cosine) for c in continuations]
-
-
-def gradient(text: str) -> np.ndarray:
-    return np.array([len(text), text.count("e"), -text.count("l")], dtype=np.float32)
-
-
-def agreement(g: np.ndarray, along: np.ndarray, cosine: bool) -> GradientAgreement:
-    dot = float(g @ along)
-    return GradientAgreement(
-        dot, dot / float(np.linalg.norm(g) * np.linalg.norm(along)) if cosine else None
-    )
 
 
 @pytest.mark.parametrize("kind", ["dot", "cosine"])

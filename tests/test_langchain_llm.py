@@ -311,6 +311,17 @@ def test_what_is_no_model_is_refused_with_the_remedy():
         LangChainLLM("gpt-4o")
 
 
+def test_a_chain_is_no_model_unless_it_is_named():
+    first, second = FunctionChat(spell), FunctionChat(str.upper)
+    for chain in (RunnableLambda(str) | first, first.with_fallbacks([second])):
+        with pytest.raises(InvalidInput, match="name="):
+            LangChainLLM(chain)
+    named = LangChainLLM(first.with_fallbacks([second]), name="first-or-second")
+    assert named.name == "first-or-second"
+    assert named.generate(["hi"])[0].text == LangChainLLM(first).generate(["hi"])[0].text
+    assert LangChainLLM(first.with_retry().bind(user="me")).name
+
+
 async def test_calls_inside_a_chain_are_seen_by_the_chains_callbacks():
     for model in (FunctionChat(spell), FunctionCompletion(spell)):
         llm, runs = LangChainLLM(model), Runs()

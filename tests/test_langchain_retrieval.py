@@ -173,6 +173,14 @@ def test_the_k_of_the_call_wins_over_the_k_of_the_retriever():
     assert retriever.invoke("tea leaf", k=0) == []
 
 
+async def test_a_negative_k_is_refused_and_drops_no_document_from_the_end():
+    retriever = GECERetriever(gate=gate(), retriever=BM25(documents=POOL))
+    with pytest.raises(InvalidInput, match="at least 0"):
+        retriever.invoke("tea leaf", k=-1)
+    with pytest.raises(InvalidInput, match="at least 0"):
+        await retriever.ainvoke("tea leaf", k=-1)
+
+
 def test_an_unknown_argument_is_refused_and_not_dropped():
     with pytest.raises(TypeError, match="filter"):
         GECERetriever(gate=gate(), retriever=BM25(documents=POOL)).invoke("tea", filter="x")

@@ -188,8 +188,19 @@ def test_something_else_in_place_of_an_llm_is_refused():
         LtragLLM(MockLLM())
 
 
-def test_the_name_has_class_and_model_and_no_settings():
-    assert LlamaIndexLLM(FunctionLLM(three_words, model_name="m1")).name == "FunctionLLM:m1"
+def test_the_name_has_class_and_model_and_what_changes_the_replies():
+    inner = FunctionLLM(three_words, model_name="m1")
+    assert LlamaIndexLLM(inner).name == "FunctionLLM:m1"
+    chat = inner.metadata.is_chat_model
+    changed = [
+        LlamaIndexLLM(inner, logprobs=True),
+        LlamaIndexLLM(inner, logprobs=5),
+        LlamaIndexLLM(inner, chat=not chat),
+        LlamaIndexLLM(inner, keywords={"max_tokens": "max_tokens"}),
+        LlamaIndexLLM(inner, keywords={}),
+    ]
+    assert len({"FunctionLLM:m1", *(one.name for one in changed)}) == 6
+    assert LlamaIndexLLM(inner, chat=chat).name == "FunctionLLM:m1"
     assert LlamaIndexLLM(MockLLM(), name="mine").name == "mine"
 
 

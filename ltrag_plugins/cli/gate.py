@@ -68,6 +68,20 @@ def fit(
     gradients: Annotated[
         opt.Gradients, typer.Option(help="Whether the gate reads the gradient term.")
     ] = "never",
+    agreement: Annotated[opt.Agreement, typer.Option(help="How gradients are compared.")] = "dot",
+    without_semantics: Annotated[
+        bool,
+        typer.Option(
+            "--without-semantics", help="For --scorer gece: the formula without the gradient term."
+        ),
+    ] = False,
+    tier: Annotated[
+        opt.Tier,
+        typer.Option(
+            help="What may be read of a draft: token probabilities if all have them (auto), "
+            "no less than those (probabilities), or its text alone (text)."
+        ),
+    ] = "auto",
     samples: Annotated[
         int, typer.Option(min=0, help="Further drafts, for models without token probabilities.")
     ] = 0,
@@ -95,7 +109,14 @@ def fit(
         passages=passages,
         k=k,
         settings=gating.GECESettings(
-            correct=correct, scorer=scorer, gradients=gradients, samples=samples, seed=seed
+            correct=correct,
+            scorer=scorer,
+            gradients=gradients,
+            agreement=agreement,
+            semantics=not without_semantics,
+            tier=tier,
+            samples=samples,
+            seed=seed,
         ),
     )
     say(f"the gate is in {out}")

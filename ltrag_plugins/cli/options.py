@@ -16,6 +16,8 @@ from ltrag_plugins.cli.models import (
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
 Gradients = Literal["auto", "always", "never"]
 Quality = Literal["meteor", "chrf", "ter"]
+Agreement = Literal["dot", "cosine"]
+Tier = Literal["auto", "probabilities", "text"]
 # and those of DURSettings
 Format = Literal["Q-A", "QO-A", "SQO-A", "passages"]
 Preset = Literal["default", "paper", "paper-batch", "promptpg"]

@@ -152,5 +152,11 @@ def _explained(request: Request) -> Iterator[None]:
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         if isinstance(request, Fetch):
-            raise RetrieverFailed(f"the retriever raised {what}") from error
-        raise ModelFailed(f"the model raised {what}") from error
+            raise RetrieverFailed(
+                f"the retriever raised {what}. Its own error is the __cause__: see whether the "
+                "store it searches is there and answers, or try again"
+            ) from error
+        raise ModelFailed(
+            f"the model raised {what}. Its own error is the __cause__: a time-out or a rate limit "
+            "passes, so try again or raise the client's retries; else mend the model's set-up"
+        ) from error

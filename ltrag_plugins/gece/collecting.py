@@ -6,17 +6,19 @@ from functools import partial
 
 from ltrag_plugins.baselines.asking import asked, searching_for
 from ltrag_plugins.baselines.single import single_retrieval
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.gece.drafting import drafting, holding
 from ltrag_plugins.gece.fitted import Outcome
 from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.mean_gradients import MeanGradients, gradient_llm, mean_gradients
 from ltrag_plugins.gece.qualities import QUALITIES
-from ltrag_plugins.gece.reference import gradient_llm, mean_reference_gradient
+from ltrag_plugins.gece.reference import check_references, references_like
 from ltrag_plugins.gece.settings import Correct, GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics import answer as metrics
+from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 
@@ -53,7 +55,8 @@ def collect(
         CalibrationError, MissingReferences, InvalidInput: these questions or settings cannot do.
         NeedsGradients: the settings ask for gradients, and the model has none.
     """
-    _check_questions(questions, retrieved_answers)
+    _check_questions(questions)
+    _check_retrieved(retrieved_answers, len(questions))
     _check_scorer(settings)
     _check_parts(world)
     if settings.gradients == "always" and world.llm is not None:
@@ -65,9 +68,12 @@ def collect(
         observers=observers,
         batch=batch,
     )
-    along = _mean_gradient(questions, drafts, world, settings)
-    if along is not None:
-        holdings = [holding(evidence, settings, along) for evidence in drafts]
+    means = _mean_gradients(questions, drafts, world, settings)
+    if means is not None:
+        holdings = [
+            holding(evidence, settings, along)
+            for evidence, along in zip(drafts, means.without, strict=True)
+        ]
         drafts = run_many(holdings, world, observers=observers, batch=batch)
     answers = retrieved_answers
     if answers is None and (retrieving is not None or world.retriever is not None):
@@ -78,7 +84,8 @@ def collect(
         ]
         found = run_many(flows, world, observers=observers, batch=batch)
         answers = [answer.text for answer in found]
-    return Collected(tuple(_outcomes(questions, drafts, answers, settings)), along)
+    outcomes = tuple(_outcomes(questions, drafts, answers, settings))
+    return Collected(outcomes, None if means is None else means.overall)
 
 
 def _outcomes(
@@ -99,46 +106,56 @@ def _outcomes(
     ]
 
 
-def _mean_gradient(
+def _mean_gradients(
     questions: Sequence[Question],
     drafts: Sequence[Evidence],
     world: World,
     settings: GECESettings,
-) -> Direction | None:
-    if settings.gradients == "never" or not isinstance(world.llm, GradientLLM):
+) -> MeanGradients | None:
+    without = settings.gradients == "never" or settings.tier == "text"
+    if without or not isinstance(world.llm, GradientLLM):
         return None
-    return mean_reference_gradient(questions, [d.draft for d in drafts], world.llm, settings)
+    prompts, references = references_like(questions, [d.draft for d in drafts], settings)
+    return mean_gradients(prompts, references, world.llm, settings)
 
 
-def _check_questions(
-    questions: Sequence[Question], retrieved_answers: Sequence[str] | None
-) -> None:
+def _check_questions(questions: Sequence[Question]) -> None:
     for question in questions:
         if not isinstance(question, Question):
             raise InvalidInput(
                 f"calibration questions are Question(text, answers), got {question!r:.60}"
             )
-        if not question.answers:
-            raise MissingReferences(
-                f"calibration question {question.id or question.text[:60]!r} has no accepted "
-                "answers; add 'answers', or leave it out"
-            )
-        metrics.checked(question.answers)
+        check_references(question)
     check_count(len(questions))
-    if retrieved_answers is not None and len(retrieved_answers) != len(questions):
+
+
+def _check_retrieved(answers: Sequence[str] | None, questions: int) -> None:
+    if answers is None:
+        return
+    if len(answers) != questions:
         raise InvalidInput(
-            f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
-            "for each, in their order"
+            f"{len(answers)} retrieved_answers for {questions} questions; give one for each, in "
+            "their order"
         )
+    for answer in answers:
+        if not isinstance(answer, str):
+            raise InvalidInput(
+                f"retrieved_answers are texts, got {type(answer).__name__}; of LangChain messages "
+                "take .text, of LlamaIndex responses str(response)"
+            )
 
 
 def _check_parts(world: World) -> None:
-    for what, part, kind in (("llm", world.llm, LLM), ("encoder", world.encoder, Encoder)):
+    for what, part, kind in (
+        ("llm", world.llm, LLM),
+        ("encoder", world.encoder, Encoder),
+        ("retriever", world.retriever, Retriever),
+    ):
         if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
+            name = {"llm": "LLM", "encoder": "Encoder", "retriever": "Retriever"}[what]
             raise InvalidInput(
-                f"{what}={type(part).__name__} cannot be used as it is: wrap a model or embeddings "
-                "of LangChain or LlamaIndex (LangChainLLM, LlamaIndexLLM, LangChainEncoder, "
-                "LlamaIndexEncoder)"
+                f"{what}={type(part).__name__} cannot be used as it is: wrap what comes from "
+                f"LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
             )
 
 
@@ -156,6 +173,12 @@ def _check_scorer(settings: GECESettings) -> None:
         raise CalibrationError(
             f"the scorer {scorer!r} needs the gradient term: set gradients='always' (local weights "
             "only), or, for the formula without it, semantics=False"
+        )
+    signal = SIGNALS.get(scorer)
+    if settings.tier == "text" and (scorer == "gece" or (signal and signal.tier != "text")):
+        raise CalibrationError(
+            f"the scorer {scorer!r} reads token probabilities or gradients, and tier='text' reads "
+            "neither; leave tier as it is, or take another scorer"
         )
 
 

@@ -8,6 +8,9 @@ from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.fitted import FittedGate
 from ltrag_plugins.gece.signals import SIGNALS
 
+SILENT = "the model's own answer is empty, so there is none to give without retrieval"
+"""The reason where a draft says nothing."""
+
 
 def reason(fitted: FittedGate, score: float, probability: float) -> str:
     """One sentence: what was found, what it was held against."""

@@ -51,19 +51,19 @@ class Features:
 
 
 def available_signals(
-    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, without: Tier | None = None
+    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, only: Tier | None = None
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has.
 
     Errors of the model (a NaN log-probability) are not absence, and are raised.
 
     Args:
-        without: a tier whose signals are not even looked at.
+        only: the tier whose signals are looked at; None: all.
 
     Raises:
         InvalidInput: a signal of the caller's own has the name of a plain signal.
     """
-    names = [name for name, signal in SIGNALS.items() if signal.tier != without]
+    names = [name for name, signal in SIGNALS.items() if only in (None, signal.tier)]
     for item in evidence:
         names = [name for name in names if _has(item, name, frequencies)]
     extra = set.intersection(*(set(item.extra) for item in evidence))

@@ -94,7 +94,7 @@ def _signals_of_tier(
     evidence: Sequence[Evidence], settings: GECESettings, frequencies: WordFrequencies
 ) -> list[str]:
     if settings.tier == "text":
-        return available_signals(evidence, frequencies, without="probabilities")
+        return available_signals(evidence, frequencies, only="text")
     names = available_signals(evidence, frequencies)
     if settings.tier == "probabilities" and "mean_logprob" not in names:
         raise NoTokenProbabilities(

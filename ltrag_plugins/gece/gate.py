@@ -1,5 +1,6 @@
 """The gate: fit it on your questions, then ask it whether a question needs retrieval."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -12,7 +13,7 @@ from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import artifact
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.drafting import drafting
-from ltrag_plugins.gece.explaining import explanation, reason
+from ltrag_plugins.gece.explaining import SILENT, explanation, reason
 from ltrag_plugins.gece.features import features
 from ltrag_plugins.gece.fitted import FittedGate, Outcome
 from ltrag_plugins.gece.frequency import WordFrequencies
@@ -195,6 +196,9 @@ class GECEGate:
     def judge(self, evidence: Evidence) -> Decision:
         """Decide from evidence already at hand; asks nobody.
 
+        Where the draft says nothing there is no direct answer to give, so it retrieves, unless
+        the gate was fitted to never do.
+
         Raises:
             CalibrationError: a signal of your own that the fit had is missing.
             NoTokenProbabilities, InvalidLogProbability: the draft cannot be read.
@@ -206,13 +210,14 @@ class GECEGate:
         score = float((failure if fitted.gain is None else fitted.gain(columns))[0])
         ingredients = dict(zip(fitted.names, columns.signals[0].tolist(), strict=True))
         probability = float(np.clip(fitted.calibrator(failure), 0.0, 1.0)[0])
+        silent = not evidence.draft.text.strip() and not math.isinf(fitted.threshold)
         return Decision(
             question=evidence.question,
-            retrieve=score >= fitted.threshold,
+            retrieve=silent or score >= fitted.threshold,
             score=score,
             probability=probability,
             tier=fitted.tier,
-            reason=reason(fitted, score, probability),
+            reason=SILENT if silent else reason(fitted, score, probability),
             draft=evidence.draft,
             ingredients=ingredients,
         )

@@ -10,14 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.errors import NeedsGradients
+from ltrag_plugins.errors import MissingReferences
 from ltrag_plugins.flow import Observer, World, agree, run_many
 from ltrag_plugins.gece.drafting import drafting
 from ltrag_plugins.gece.frequency import WordFrequencies
+from ltrag_plugins.gece.mean_gradients import mean_gradient
 from ltrag_plugins.gece.qualities import QUALITIES
 from ltrag_plugins.gece.score import GECEScore, gece_score
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
+from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.types import Generation, GradientAgreement, Question
 from ltrag_plugins.uncertainty import mean_probability
@@ -44,7 +45,7 @@ def score_questions(
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     for question in questions:
-        checked(question.answers)
+        check_references(question)
     flows = [drafting(asked(q), settings, vectors=False) for q in questions]
     world, observers = World(llm=llm), tuple(observers)
     evidence = run_many(flows, world, observers=observers, batch=batch)
@@ -73,21 +74,14 @@ def _agreements(
     batch: int | None,
 ) -> list[GradientAgreement]:
     assert world.llm is not None
-    along = mean_reference_gradient(questions, drafts, world.llm, settings)
+    prompts, references = references_like(questions, drafts, settings)
+    along = mean_gradient(prompts, references, world.llm, settings)
     cosine, layers = settings.agreement == "cosine", settings.layers
     flows = [
         agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
-        for prompt, reference in zip(*references_like(questions, drafts, settings), strict=True)
+        for prompt, reference in zip(prompts, references, strict=True)
     ]
     return [found for [found] in run_many(flows, world, observers=observers, batch=batch)]
-
-
-def mean_reference_gradient(
-    questions: Sequence[Question], drafts: Sequence[Generation], llm: LLM, settings: GECESettings
-) -> Direction:
-    """The mean gradient of the references: E[grad] of eq. 2."""
-    prompts, references = references_like(questions, drafts, settings)
-    return gradient_llm(llm).mean_gradient(prompts, references, layers=settings.layers)
 
 
 def references_like(
@@ -104,15 +98,16 @@ def references_like(
     ]
 
 
-def gradient_llm(llm: LLM) -> GradientLLM:
-    """The model itself, if it has gradients.
+def check_references(question: Question) -> None:
+    """Whether there is something to hold an answer against.
 
     Raises:
-        NeedsGradients: it has not; the message has the remedy.
+        MissingReferences: there is not; the message names the question.
+        InvalidInput: the accepted answers are no texts.
     """
-    if not isinstance(llm, GradientLLM):
-        raise NeedsGradients(
-            f"{llm.name} has no gradients. Load local weights with TransformersLLM, or leave the "
-            "term out: GECESettings(gradients='never'), for scores GECESettings(semantics=False)."
+    if not question.answers:
+        raise MissingReferences(
+            f"question {question.id or question.text[:60]!r} has no accepted answers; add "
+            "'answers', or leave it out"
         )
-    return llm
+    checked(question.answers)

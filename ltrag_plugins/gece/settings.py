@@ -23,7 +23,8 @@ class GECESettings:
     questions. "gece": the paper's formula, its METEOR estimated from the draft. Or the name of one
     plain signal (`ltrag_plugins.gece.SIGNALS`)."""
     tier: _TierChoice = "auto"
-    """What the gate may read of a draft. "auto": token probabilities if every draft has them."""
+    """What the gate may read of a draft. "auto": token probabilities if every draft has them.
+    "text": neither those nor gradients."""
     gradients: _Gradients = "never"
     """Whether the gate computes the gradient term at run time (local weights only; it costs two
     to five times a draft). "auto": only if it lifts the fit's AUROC above the whole bootstrap
@@ -77,6 +78,8 @@ class GECESettings:
         _at_least("samples", self.samples, 0)
         _at_least("folds", self.folds, 2)
         _at_least("max_words", self.max_words, 1)
+        if self.tier == "text" and self.gradients == "always":
+            raise InvalidInput("tier='text' reads no gradients; leave one of the two as it is")
         if not (self.floor > 0 and self.temperature > 0):
             raise InvalidInput(
                 f"floor and temperature must be above 0, got {self.floor} and {self.temperature}"

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict
 
 from ltrag_plugins.gece.route import DecidingGate
 from ltrag_plugins.langchain.gate import GateStep, checked_gate, told
-from ltrag_plugins.langchain.retriever import asking_for
+from ltrag_plugins.langchain.retriever import asking_for, checked_k
 
 
 class GECERetriever(BaseRetriever):
@@ -36,7 +36,7 @@ class GECERetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k = self.k if k is None else k
+        k = checked_k(self.k if k is None else k, least=0)
         config: Any = {"callbacks": run_manager.get_child()}
         decision = GateStep(self.gate).invoke(query, config).decision
         if not decision.retrieve:
@@ -46,7 +46,7 @@ class GECERetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k = self.k if k is None else k
+        k = checked_k(self.k if k is None else k, least=0)
         config: Any = {"callbacks": run_manager.get_child()}
         decision = (await GateStep(self.gate).ainvoke(query, config)).decision
         if not decision.retrieve:

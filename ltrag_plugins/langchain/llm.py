@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any, final
 
-from langchain_core.language_models import BaseLLM
+from langchain_core.language_models import BaseLanguageModel, BaseLLM
 from langchain_core.prompt_values import StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.langchain.names import identity
+from ltrag_plugins.langchain.names import identity, unwrapped
 from ltrag_plugins.langchain.replies import generation_of, generations_of
 from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
 from ltrag_plugins.langchain.trace import configs_for
@@ -35,24 +35,42 @@ class LangChainLLM:
         settings: how the settings reach the model; the default sets declared fields on a
             copy, see `ltrag_plugins.langchain.settings`. Seeds, temperatures and token limits
             that a model has no field for are not sent.
+        name: what caches and saved gates know it by. Needed for a Runnable that is no model, such
+            as `model.with_fallbacks(...)`, which does not show what it is made of; equal names
+            must mean equal answers.
+
+    Raises:
+        InvalidInput: `model` is no model, and has no `name`.
     """
 
     def __init__(
-        self, model: Model, *, logprobs: int | None = 5, settings: Settings = set_fields
+        self,
+        model: Model,
+        *,
+        logprobs: int | None = 5,
+        settings: Settings = set_fields,
+        name: str | None = None,
     ) -> None:
         if not isinstance(model, Runnable):
             raise InvalidInput(
                 f"LangChainLLM takes a LangChain chat model or LLM, got {model!r:.60}. "
                 "For an OpenAI-compatible server without LangChain use ltrag_plugins.llm.openai."
             )
+        if name is None and not isinstance(unwrapped(model)[0], BaseLanguageModel):
+            raise InvalidInput(
+                f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "
+                "the model inside it, or, where it takes a prompt and gives a model's reply, say "
+                "what it is called (name=...) and how settings reach it (settings=...)"
+            )
+        self._name = name
         self._logprobs = logprobs
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
     @cached_property
     def name(self) -> str:
-        """Class, model name and a digest of the parameters (which are not shown)."""
-        return identity(self._ready(AskSettings(logprobs=self._logprobs)))
+        """As given; else class, model name and a digest of the parameters (which are not shown)."""
+        return self._name or identity(self._ready(AskSettings(logprobs=self._logprobs)))
 
     def generate(
         self,

@@ -21,7 +21,7 @@ def identity(model: Runnable[Any, Any]) -> str:
 
     The digest changes with the parameters but does not show them: they may hold keys.
     """
-    inner, bound = _unwrapped(model)
+    inner, bound = unwrapped(model)
     parameters = {
         "type": getattr(inner, "_llm_type", ""),
         "identifying": dict(getattr(inner, "_identifying_params", {})),
@@ -33,7 +33,8 @@ def identity(model: Runnable[Any, Any]) -> str:
     return ":".join(filter(None, ("langchain", type(inner).__name__, model_name(inner), digest)))
 
 
-def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
+def unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
+    """The model inside bindings, and what they bind to its calls."""
     bound: dict[str, Any] = {}
     while isinstance(model, RunnableBindingBase):
         bound = {**model.kwargs, **bound}

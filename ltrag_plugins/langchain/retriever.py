@@ -48,14 +48,14 @@ class LangChainRetriever:
         return [[passage_of(document) for document in documents[:k]] for documents in found]
 
 
-def checked_k(k: int | None) -> int | None:
+def checked_k(k: int | None, least: int = 1) -> int | None:
     """The number itself, if passages can be counted by it.
 
     Raises:
-        InvalidInput: it is below 1.
+        InvalidInput: it is below the least.
     """
-    if k is not None and k < 1:
-        raise InvalidInput(f"k must be at least 1, or None for all that is found, got {k}")
+    if k is not None and k < least:
+        raise InvalidInput(f"k must be at least {least}, or None for all that is found, got {k}")
     return k
 
 

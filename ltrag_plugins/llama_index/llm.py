@@ -78,8 +78,21 @@ class LlamaIndexLLM:
 
     @property
     def name(self) -> str:
-        """The LLM's class and model name, unless one was given."""
-        return self._name or f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"
+        """The LLM's class and model name, and what is sent otherwise than by default; or as given.
+
+        Temperature, token limit and the like go with each call, and are no part of it.
+        """
+        if self._name:
+            return self._name
+        parts = [f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"]
+        if self._logprobs is not None:
+            parts.append(f"logprobs={self._logprobs}")
+        if self._chat != self._llm.metadata.is_chat_model:
+            parts.append("chat" if self._chat else "complete")
+        if self._keywords != dict(KEYWORDS):
+            sent = (f"{ours}={theirs}" for ours, theirs in sorted(self._keywords.items()))
+            parts.append(f"keywords={','.join(sent)}")
+        return ":".join(parts)
 
     def generate(
         self,
