@@ -3,13 +3,20 @@
 import json
 
 import pytest
+from contracts.methods import Letters
 from openai_server import openai_server
 from test_cli_gate import KNOWN, ltrag, write
 from typer.testing import Result
 
+from ltrag_plugins.cli.evaluating_gate import Gating, loaded_gate
+from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.local.trees import TreeEngine
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Question
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +208,64 @@ def test_methods_lists_every_row():
     assert all(name in ltrag("methods").stdout for name in METHODS)
     assert ltrag("methods", "single").stdout.splitlines()[1] == "  k=3"
     assert "did you mean single" in ltrag("methods", "sngle").stderr
+
+
+class TestAGateThatTheRunFits:
+    more = ("--gate", "gece", "--rate", 0.5)
+
+    def refused(self, files, server, out, said, *more):
+        before = len(server[1])
+        learning = ("--labelled", files / "others.jsonl")
+        result = evaluated(files, server, out, *self.more, *learning, *more)
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert len(server[1]) == before
+
+    def test_is_not_fitted_while_another_run_writes_there(self, files, server, tmp_path):
+        with RunFolder(tmp_path).held():
+            self.refused(files, server, tmp_path, "another run is writing")
+        assert not (tmp_path / "gate").exists()
+
+    def test_is_not_fitted_in_the_folder_of_another_run(self, files, server, tmp_path):
+        assert evaluated(files, server, tmp_path, "--methods", "direct").exit_code == 0
+        self.refused(files, server, tmp_path, "a run with another cells")
+        assert not (tmp_path / "gate").exists()
+
+    def test_is_not_taken_for_one_of_other_questions_or_passages(self, files, server, tmp_path):
+        learning = ("--labelled", files / "others.jsonl")
+        assert evaluated(files, server, tmp_path, *self.more, *learning).exit_code == 0
+        fewer = ("--labelled-limit", 25)
+        self.refused(files, server, tmp_path, "a run with another labelled", *fewer)
+        (tmp_path / "run.json").unlink()  # as a kill between the fit and the run leaves it
+        self.refused(files, server, tmp_path, "was fitted on 30 questions", *fewer)
+        (tmp_path / "gate" / "fitted_on.json").unlink()
+        (tmp_path / "gate" / "gate.json").unlink()
+        assert evaluated(files, server, tmp_path, *self.more, *learning, *fewer).exit_code == 0
+        told = json.loads((tmp_path / "gate" / "fitted_on.json").read_text())
+        assert told["labelled"].startswith("25 questions")
+
+
+def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
+    known = [Question(f"who wrote book {i}?", (f"A{i % 2}",), f"k{i}") for i in range(40)]
+    llm = ScriptedLLM(lambda _: "A0")
+    plain = GECEGate.fit(known, llm=llm, target_rate=0.5)
+    plain.save(tmp_path / "plain")
+    found = loaded_gate(tmp_path / "plain", World(llm=llm, encoder=Letters()))
+    assert (found.name, found.world.encoder) == (plain.name, None)
+    GECEGate.fit(known, llm=llm, encoder=Letters(), target_rate=0.5).save(tmp_path / "vectors")
+    encoder = Letters()
+    assert loaded_gate(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
+    with pytest.raises(ArtifactMismatch, match="encoder"):
+        loaded_gate(tmp_path / "vectors", World(llm))
+
+
+def test_no_gate_is_put_before_a_method_that_is_one(files, server, tmp_path):
+    own = ("gate-frequency", "gate-logprob", "skr", "adaptive")
+    for name in own:
+        assert not Gating("gece", 0.5).before(METHODS[name])
+    assert Gating("gece", 0.5).before(METHODS["single"])
+    more = ("--gate", "gece", "--labelled", files / "others.jsonl", "--methods", "gate-frequency")
+    result = evaluated(files, server, tmp_path, *more)
+    assert result.exit_code == 0, result.output
+    assert "no gate is put before these methods" in result.stderr
+    assert RunFolder(tmp_path).read()["identity"]["cells"] == ["gate-frequency"]

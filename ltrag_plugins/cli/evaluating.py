@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.baselines.table import method
 from ltrag_plugins.cli.bars import bars
+from ltrag_plugins.cli.evaluating_gate import Gating, NoGate, loaded_gate
 from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
 from ltrag_plugins.cli.output import say, working
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import (
     Cell,
     Engine,
@@ -29,17 +29,12 @@ from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.methods import DUR, METHODS
 from ltrag_plugins.evaluate.metrics import chosen
-from ltrag_plugins.evaluate.naming import RESERVED
 from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
-from ltrag_plugins.evaluate.running import check_distinct, check_questions
+from ltrag_plugins.evaluate.running import check_begun, check_distinct, check_questions
 from ltrag_plugins.evaluate.words import words_of
-from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.route import Gate
+from ltrag_plugins.flow import World
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
@@ -138,7 +133,8 @@ def evaluate(
     chosen(metrics)
     if head is not None and parts.encoder == "none":
         raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
-    _check_names(alone, gate, seeds, compared)
+    gating = Gating(gate, rate)
+    _check_names(alone, gating, seeds, compared)
     every = read_questions(asked.questions, require_answers=True)
     questions = every[: asked.limit]
     check_questions(questions)
@@ -148,24 +144,32 @@ def evaluate(
     parts = replace(parts, pool=pool, side_by_side=batch)
     world = parts.world()
     alone = [Cell(row) for row in parts.possible(world, labelled)] if everything else alone
-    found_gate = _gate(gate, rate, world, labelled, out)
     ranker = _ranker(head, world.encoder)
-    cells = [
-        cell for one in alone for cell in _cells(_headed(one, ranker), found_gate, gate, seeds)
-    ]
-    with _Bar(len(cells) * len(questions)) as bar:
-        records = run_cells(
-            questions,
-            cells,
-            world,
-            out=out,
-            metrics=metrics,
-            labelled=labelled,
-            batch=batch,
-            trace=trace,
-            engine=_engine(parts, workers, gate, out),
-            on_record=bar,
-        )
+    alone = [_headed(one, ranker) for one in alone]
+    folder = RunFolder(out)
+    how = {"metrics": metrics, "labelled": labelled, "trace": trace}
+    with folder.held():
+        cells = _all_cells(alone, gating, seeds)
+        check_begun(folder, questions, cells, world, **how)
+        found_gate = None
+        if any(cell.gate is not None for cell in cells):
+            found_gate = gating.made(world, labelled, folder)
+            cells = [c if c.gate is None else replace(c, gate=found_gate) for c in cells]
+        elif gating.spec != "none":
+            say(
+                "no gate is put before these methods: they do not retrieve, or are gates themselves"
+            )
+        with _Bar(len(cells) * len(questions)) as bar:
+            records = run_cells(
+                questions,
+                cells,
+                world,
+                out=folder,
+                batch=batch,
+                engine=_engine(parts, workers, gating if found_gate else None, folder),
+                on_record=bar,
+                **how,
+            )
     return summarize(records, compared=compared)
 
 
@@ -216,60 +220,17 @@ def _labelled(path: Path | None, rows: Sequence[Method], gate: str) -> list[Ques
     return []
 
 
-def _engine(parts: Parts, workers: int, gate: str, out: Path) -> Engine:
+def _engine(parts: Parts, workers: int, gating: Gating | None, run: RunFolder) -> Engine:
     """This process for 0 workers, else Ray; the workers' answers are kept with the run's."""
     if not workers:
         return in_process
     from ltrag_plugins.batch import on_ray
 
-    folder = _gate_folder(gate, out).resolve()
-    return on_ray(
-        parts.world,
-        workers=workers,
-        answers=RunFolder(out).answers.resolve(),
-        gates={} if gate == "none" else {_gate_name(gate): partial(_loaded_gate, folder)},
-    )
-
-
-def _loaded_gate(folder: Path, world: World) -> GECEGate:
-    if world.llm is None:
-        raise InvalidInput("a gate drafts with a model, and there is none")
-    return GECEGate.load(folder, llm=world.llm, encoder=world.encoder)
-
-
-def _gate_folder(spec: str, out: Path) -> Path:
-    return out / "gate" if spec == "gece" else Path(spec)
-
-
-def _gate(
-    spec: str, rate: float, world: World, labelled: Sequence[Question], out: Path
-) -> GECEGate | None:
-    """None, the gate in a folder, or one that is fitted here; it drafts through the run's cache."""
-    if spec == "none" or world.llm is None:
-        return None
-    llm = CachedLLM(world.llm, RunFolder(out).answers)
-    folder = _gate_folder(spec, out)
-    if spec != "gece":
-        return _loaded_gate(folder, replace(world, llm=llm))
-    if (folder / "gate.json").is_file():
-        known = _loaded_gate(folder, replace(world, llm=llm))
-        if known.report.target != f"target rate {rate:g}":
-            raise ArtifactMismatch(
-                f"{folder} was fitted for {known.report.target}, not {rate:g}: name another --out, "
-                "or the same --rate"
-            )
-        return known
-    gate = GECEGate.fit(
-        labelled,
-        llm=llm,
-        encoder=world.encoder,
-        target_rate=rate,
-        retriever=world.retriever,
-        retrieving=partial(single_retrieval) if world.retriever is not None else None,
-        batch=16,
-    )
-    gate.save(folder)
-    return gate
+    gates = {}
+    if gating is not None:
+        gates[gating.name] = partial(loaded_gate, gating.folder(run).resolve())
+    answers = run.answers.resolve()
+    return on_ray(parts.world, workers=workers, answers=answers, gates=gates)
 
 
 def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
@@ -280,20 +241,12 @@ def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
     return DURRanker.load(head, encoder=encoder)
 
 
-def _check_names(alone: Sequence[Cell], gate: str, seeds: int, compared: str | None) -> None:
+def _check_names(alone: Sequence[Cell], gating: Gating, seeds: int, compared: str | None) -> None:
     """What can be said of the rows before anything is read; nothing of those of `all`."""
-    there = None if gate == "none" else _NoGate()
-    names = [cell.name for one in alone for cell in _cells(one, there, gate, seeds)]
+    names = [cell.name for cell in _all_cells(alone, gating, seeds)]
     check_distinct("method", names)
     if names and compared is not None and compared not in names:
         raise InvalidInput(f"--compare {compared!r} is no row; there will be {', '.join(names)}")
-
-
-class _NoGate:
-    """Stands for a gate that is not there yet."""
-
-    def deciding(self, question: str) -> Flow[Decision]:
-        raise AssertionError("this gate only has a name")
 
 
 def _headed(cell: Cell, ranker: DURRanker | None) -> Cell:
@@ -301,14 +254,15 @@ def _headed(cell: Cell, ranker: DURRanker | None) -> Cell:
     return replace(cell, settings=replace(cell.set, ranker=ranker)) if cell.method is DUR else cell
 
 
-def _cells(cell: Cell, gate: Gate | None, spec: str, seeds: int) -> list[Cell]:
+def _all_cells(alone: Sequence[Cell], gating: Gating, seeds: int) -> list[Cell]:
+    """Each with every seed, and behind a gate that is not there yet."""
+    return [cell for one in alone for cell in _cells(one, gating, seeds)]
+
+
+def _cells(cell: Cell, gating: Gating, seeds: int) -> list[Cell]:
     drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
     numbers: list[int | None] = [*range(seeds)] if drawn else [None]
     alone = [replace(cell, seed=seed) for seed in numbers]
-    if gate is None or "retriever" not in cell.method.needs:
+    if not gating.before(cell.method):
         return alone
-    return alone + [replace(one, gate=gate, gate_name=_gate_name(spec)) for one in alone]
-
-
-def _gate_name(spec: str) -> str:
-    return "gece" if spec == "gece" else RESERVED.sub("-", Path(spec).name)
+    return alone + [replace(one, gate=NoGate(), gate_name=gating.name) for one in alone]

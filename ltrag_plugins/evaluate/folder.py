@@ -33,6 +33,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._is_held = False
 
     @property
     def answers(self) -> Path:
@@ -41,12 +42,15 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For one process alone.
+        """For one process alone; inside of it, once more is the same.
 
         Raises:
             InvalidInput: another run is writing here.
             UnwritableArtifact: the folder cannot be made or written to.
         """
+        if self._is_held:
+            yield
+            return
         with writing(self.path):
             lock = (self.path / "lock").open("w")
         with lock:
@@ -58,7 +62,23 @@ class RunFolder:
                         f"another run is writing to {self.path}; wait for it, or name another "
                         "folder"
                     ) from None
-            yield
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
+
+    def check(self, identity: Mapping[str, Any]) -> None:
+        """Whether the run that is here, if there is one, is of this, as far as that is known.
+
+        Raises:
+            ArtifactMismatch: the folder holds another run; names the first difference.
+            UnreadableArtifact: its run.json is damaged.
+        """
+        known = self.read()
+        if known is not None:
+            found = {name: known["identity"].get(name) for name in identity}
+            _check_same(self.path, found, json.loads(json.dumps(identity)))
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Write what was asked for, or check that it is what was asked for before.

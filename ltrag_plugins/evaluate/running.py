@@ -26,7 +26,7 @@ def evaluate(
     cells: Iterable[Cell],
     world: World,
     *,
-    out: str | Path,
+    out: str | Path | RunFolder,
     metrics: Iterable[str] = DEFAULT,
     labelled: Sequence[Question] = (),
     batch: int = 16,
@@ -46,6 +46,7 @@ def evaluate(
         cells: with distinct names.
         world: the model, and what the methods need of retriever and encoder.
         labelled: other questions with accepted answers, for the methods that learn.
+        out: a folder; a `RunFolder` that the caller holds stays held.
         batch: questions that run side by side, at least 1.
         engine: what does the work; `ltrag_plugins.batch.on_ray(...)` does it on Ray.
         trace: keep every request and reply in the records.
@@ -64,7 +65,7 @@ def evaluate(
     """
     cells, measures = list(cells), tuple(chosen(metrics))
     _check(questions, cells, world, labelled, batch)
-    folder = RunFolder(Path(out).expanduser())
+    folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
     with folder.held():
         identity = _identity(questions, cells, world, measures, labelled, trace)
         folder.begin(identity, {"versions": {name: version(name) for name in VERSIONED}})
@@ -73,6 +74,28 @@ def evaluate(
         works = [Work(cell, None, asking, measures, batch, trace, (*observers,)) for cell in cells]
         running = _Running(folder, questions, labelled, on_record or (lambda _, __: None))
         return running.records(works, engine)
+
+
+def check_begun(
+    folder: RunFolder,
+    questions: Sequence[Question],
+    cells: Sequence[Cell],
+    world: World,
+    *,
+    metrics: Iterable[str] = DEFAULT,
+    labelled: Sequence[Question] = (),
+    trace: bool = False,
+) -> None:
+    """Refuse, before the cells' gates are there, what `evaluate` would refuse then.
+
+    Raises:
+        InvalidInput, MissingReferences: as `evaluate`.
+        ArtifactMismatch: the folder holds another run; names the first difference.
+        UnreadableArtifact: its run.json is damaged.
+    """
+    _check(questions, cells, world, labelled, batch=1)
+    identity = _identity(questions, cells, world, tuple(chosen(metrics)), labelled, trace)
+    folder.check({name: value for name, value in identity.items() if name != "gates"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +210,8 @@ def _identity(
         "model": _named(world.llm),
         "retriever": _named(world.retriever),
         "encoder": _named(world.encoder),
-        "questions": _digest(questions),
-        "labelled": _digest(labelled),
+        "questions": digest_of(questions),
+        "labelled": digest_of(labelled),
         "metrics": list(metrics),
         "trace": trace,
     }
@@ -199,7 +222,8 @@ def _named(part: Any) -> str | None:
     return None if part is None else getattr(part, "name", None) or type(part).__qualname__
 
 
-def _digest(questions: Sequence[Question]) -> str:
+def digest_of(questions: Sequence[Question]) -> str:
+    """How many they are, and a hash of all that stands in them."""
     content = json.dumps([asdict(question) for question in questions], sort_keys=True)
     return f"{len(questions)} questions, sha256 {hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
