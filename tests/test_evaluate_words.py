@@ -18,9 +18,9 @@ from ltrag_plugins.evaluate.words import words_of
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
 
+LOOP = SGICMethodSettings().loop
 NAMES = st.text("abcdefghij-", min_size=1, max_size=8)
 PARTS = st.text("abcxyz019.=:_-", max_size=12)
 
@@ -30,17 +30,17 @@ PARTS = st.text("abcxyz019.=:_-", max_size=12)
     [
         ("single:k=5", SingleSettings(k=5)),
         ("single:k=1:max_tokens=8", SingleSettings(k=1, max_tokens=8)),
-        ("sgic:k=8:loop.rounds=3", SGICMethodSettings(k=8, loop=SGICSettings(rounds=3))),
-        ("sgic:loop.choose=last", SGICMethodSettings(loop=SGICSettings(choose="last"))),
-        ("sgic:loop.cut_to=4", SGICMethodSettings(loop=SGICSettings(cut_to=4))),
+        ("sgic:k=8:loop.rounds=3", SGICMethodSettings(k=8, loop=replace(LOOP, rounds=3))),
+        ("sgic:loop.choose=last", SGICMethodSettings(loop=replace(LOOP, choose="last"))),
+        ("sgic:loop.cut_to=4", SGICMethodSettings(loop=replace(LOOP, cut_to=4))),
         (
             "sgic:loop.document_words=null",
-            SGICMethodSettings(loop=SGICSettings(document_words=None)),
+            SGICMethodSettings(loop=replace(LOOP, document_words=None)),
         ),
-        ("sgic:loop.certain_below=5", SGICMethodSettings(loop=SGICSettings(certain_below=5.0))),
+        ("sgic:loop.certain_below=5", SGICMethodSettings(loop=replace(LOOP, certain_below=5.0))),
         ("listwise:window=5:step=3", ListwiseSettings(window=5, step=3)),
         ("listwise:step=3:window=5", ListwiseSettings(window=5, step=3)),
-        ("sgic:loop.keep_prompts=true", SGICMethodSettings(loop=SGICSettings(keep_prompts=True))),
+        ("sgic:loop.keep_prompts=true", SGICMethodSettings(loop=replace(LOOP, keep_prompts=True))),
     ],
 )
 def test_a_word_sets_what_python_sets(word, settings):

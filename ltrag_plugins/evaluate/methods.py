@@ -62,10 +62,12 @@ class SGICMethodSettings:
         InvalidInput: a value is out of its range.
     """
 
-    k: int = 5
+    k: int = 3
     """Passages to answer from, at least 1."""
-    loop: SGICSettings = field(default_factory=SGICSettings)
-    """The rounds."""
+    loop: SGICSettings = field(
+        default_factory=lambda: SGICSettings(document_words=200, answer_tokens=24)
+    )
+    """The rounds; by default they read and write as much as other methods do."""
     scale: ScoreScale | None = None
     """Of a fit; None: the default."""
 
