@@ -180,6 +180,14 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
     )
 
 
+def test_by_reflection_tokens_it_reads_as_much_of_a_passage_as_other_methods():
+    long = Passage(" ".join(f"w{i}" for i in range(250)), title="Long")
+    llm = says(("</paragraph>", "Jane Austen"), ("Response:", "[Retrieval]"))
+    run(self_rag(QUESTION, REFLECTING), world(llm, Library({QUESTION: [long]})))
+    read = " ".join(f"w{i}" for i in range(200))
+    assert llm.prompts[1:] == [f"{TRAINED}[Retrieval]<paragraph>Long\n{read}</paragraph>"]
+
+
 def test_a_trained_model_that_needs_no_search_answers_without_one():
     library = Library(SHELF)
     llm = says(

@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 from ltrag_plugins.baselines.direct import direct
 from ltrag_plugins.baselines.filco_measures import sentences
 from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import PROMPT, passages_block, reading_prompt
+from ltrag_plugins.baselines.single import (
+    MOST_WORDS,
+    PROMPT,
+    beginning,
+    passages_block,
+    reading_prompt,
+)
 from ltrag_plugins.baselines.templates import filled
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.types import Answer, Passage
@@ -30,7 +36,6 @@ NONE = "none"
 """What the filter writes where no sentence helps."""
 
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
-_MOST_WORDS = 200  # as much of a passage as is read in the end
 
 
 def filter_prompt(question: str, passage: Passage, template: str = FILTER_PROMPT) -> str:
@@ -126,9 +131,9 @@ def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
 
 
 def _cut(passage: Passage) -> Passage:
-    if len(passage.text.split()) <= _MOST_WORDS:
+    if len(passage.text.split()) <= MOST_WORDS:
         return passage
-    return replace(passage, text=" ".join(passage.text.split()[:_MOST_WORDS]))
+    return replace(passage, text=beginning(passage.text))
 
 
 def _padded(text: str) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 
+from ltrag_plugins.baselines.single import beginning
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.types import Generation, Passage, Token
 
@@ -35,8 +36,9 @@ def trained_prompt(question: str) -> str:
 
 
 def with_passage(prompt: str, passage: Passage) -> str:
-    """The prompt, a search, and what it found."""
-    return f"{prompt}[Retrieval]<paragraph>{passage.title}\n{passage.text}</paragraph>"
+    """The prompt, a search, and the first 200 words of what it found."""
+    text = beginning(passage.text)
+    return f"{prompt}[Retrieval]<paragraph>{passage.title}\n{text}</paragraph>"
 
 
 def value(reply: Generation, group: Mapping[str, float]) -> float | None:

@@ -20,12 +20,21 @@ PROMPT = (
 """`{passages}` and `{question}` are replaced; other braces are left alone."""
 
 
-def passages_block(passages: Sequence[Passage], *, max_words: int = 200) -> str:
+MOST_WORDS = 200
+"""As much of a passage as is read."""
+
+
+def beginning(text: str, max_words: int = MOST_WORDS) -> str:
+    """The first words of a text, with single spaces between them."""
+    return " ".join(text.split()[:max_words])
+
+
+def passages_block(passages: Sequence[Passage], *, max_words: int = MOST_WORDS) -> str:
     """The passages, one paragraph each with its title, each cut to `max_words` words."""
     return "\n".join(
         f"{passage.title}: {text}" if passage.title else text
         for passage in passages
-        for text in [" ".join(passage.text.split()[:max_words])]
+        for text in [beginning(passage.text, max_words)]
     )
 
 
