@@ -1,11 +1,13 @@
 """The contract, held by every row; one line a method."""
 
 import pytest
-from contracts.methods import MethodContract
+from contracts.methods import LABELLED, MethodContract, taught, world
 
 from ltrag_plugins.baselines import method
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS
+from ltrag_plugins.flow import Ask, run
+from ltrag_plugins.types import Question
 
 
 class TestDirect(MethodContract):
@@ -98,6 +100,41 @@ class TestPromptPG(MethodContract):
 
 class TestSGIC(MethodContract):
     name = "sgic"
+
+
+def test_by_default_all_read_and_write_as_much():
+    for name, row in METHODS.items():
+        settings = row.settings()
+        assert getattr(settings, "k", 3) == 3, name
+        # the chain of thought is the answer's
+        assert getattr(settings, "max_tokens", 24) == (96 if name == "iter-retgen" else 24), name
+    loop = METHODS["sgic"].settings().loop
+    assert (loop.document_words, loop.answer_tokens) == (200, 24)
+
+
+@pytest.mark.parametrize("name", ["random-shots", "bm25-shots", "dur-shots", "promptpg"])
+@pytest.mark.parametrize(
+    ("reply", "options", "text"),
+    [
+        (" The answer is Jane Austen.\n", (), "Jane Austen"),
+        ("the answer is jane austen", ("Emile Zola", "Jane Austen"), "Jane Austen"),
+        ("(B) Jane Austen, I think", ("Emile Zola", "Jane Austen"), "Jane Austen"),
+        ("B.", ("Emile Zola", "Jane Austen"), "Jane Austen"),
+        ("Nobody.", ("Emile Zola", "Jane Austen"), "Nobody"),
+    ],
+)
+def test_all_that_show_examples_read_a_reply_alike_and_ask_for_as_much(name, reply, options, text):
+    row, asking = METHODS[name], world(lambda _: reply)
+    learned = row.taught(LABELLED, row.settings(), world(taught))
+    asked: list[int] = []
+
+    def note(step):
+        if step.kind == "request" and isinstance(step.request, Ask):
+            asked.append(step.request.max_tokens)
+
+    flow = row.flow(Question("Who wrote Emma?", options=options), None, learned)
+    assert run(flow, asking, observers=[note]).text == text
+    assert asked == [24]
 
 
 def test_every_method_is_held_to_the_contract():

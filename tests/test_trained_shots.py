@@ -76,6 +76,29 @@ def test_options_are_answered_with_one_of_them():
     assert answer.text == "yes"
 
 
+@pytest.mark.parametrize(
+    ("given", "labelled", "context", "first", "last"),
+    [
+        ("Q-A", {}, "", "Question", "Question: What is 5 plus 5?\nOptions: (A) 9 (B) 10\nAnswer:"),
+        ("Q-A", {}, "Sums.", "Statement", "Options: (A) 9 (B) 10\nAnswer:"),
+        ("Q-A", {"context": "Sums."}, "", "Statement", "Options: (A) 9 (B) 10\nAnswer:"),
+        ("QO-A", {}, "Sums.", "Question", "Options: (A) 9 (B) 10\nAnswer:"),
+    ],
+)
+def test_the_format_shows_all_that_labelled_questions_or_the_one_asked_have(
+    given, labelled, context, first, last
+):
+    known = [replace(question, **labelled) for question in KNOWN]
+    settings = DURShotsSettings(replace(TRAINING, epochs=1, format=given))
+    learned = trained_shots(known, settings, world())
+    asking = World(llm=ScriptedLLM(lambda _: "B"), encoder=Letters())
+    asked = Question("What is 5 plus 5?", ("10",), options=("9", "10"), context=context)
+    assert run(METHODS["dur-shots"].flow(asked, settings, learned), asking).text == "10"
+    [prompt] = asking.llm.prompts
+    assert prompt.endswith(last)
+    assert prompt.startswith(first)
+
+
 def test_seeds_draw_other_examples_in_a_run(tmp_path):
     settings = DURShotsSettings(replace(TRAINING, epochs=1))
     cells = [Cell(METHODS["dur-shots"], settings, seed=seed) for seed in (0, 1)]

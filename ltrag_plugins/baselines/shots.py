@@ -13,6 +13,7 @@ from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.baselines.labelled import labelled
 from ltrag_plugins.baselines.method import whole
+from ltrag_plugins.baselines.replies import answered
 from ltrag_plugins.baselines.templates import filled
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -87,10 +88,10 @@ def answer_after(
     context_words: int = 200,
     max_tokens: int = 24,
 ) -> Flow[Answer]:
-    """One model call that shows the examples."""
+    """One model call that shows the examples; its reply is read by `answered`."""
     prompt = shots_prompt(shots, question, template, context_words=context_words)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), trace=(reply,))
+    return Answer(answered(reply.text, question.options), trace=(reply,))
 
 
 def check_shots(shots: object, template: str, context_words: object, max_tokens: object) -> None:

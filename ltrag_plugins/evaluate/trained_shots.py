@@ -1,7 +1,11 @@
 """Solved examples that a trained head ranks: DUR's own use of it, and PromptPG.
 
 Of the labelled questions one part are the examples, the other part train the head with the model
-of the run. References: Yu et al., NAACL 2025 (DUR), section 6.1; Lu et al., ICLR 2023 (PromptPG).
+of the run. So these methods choose from a part of what "random-shots" and "bm25-shots" choose from,
+by default from half: nothing is shown that the head has learned on.
+
+References:
+    Yu et al., NAACL 2025 (DUR), section 6.1; Lu et al., ICLR 2023 (PromptPG).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +16,7 @@ from jaxtyping import Float
 
 from ltrag_plugins.baselines.labelled import labelled, number
 from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.dur.feedback import chosen, shortened
+from ltrag_plugins.baselines.replies import answered
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.preselect import Preselector, text_of
@@ -22,6 +26,8 @@ from ltrag_plugins.dur.trainer import DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.types import Answer, Question
+
+_MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +40,19 @@ class DURShotsSettings:
 
     training: DURSettings = field(default_factory=DURSettings)
     """Shots, epochs and all else. Its seed gives way to `seed`, and its prompt format "Q-A" to one
-    that shows options or context, where the labelled questions have them."""
+    that shows options or context, where the labelled questions or the one asked have them."""
     examples: float = 0.5
     """Share of the labelled questions, inside (0, 1), that are shown; the others train the head."""
     max_calls: int | None = None
     """Training begins no batch after so many prompts; None: it runs its epochs."""
     seed: int = 0
     """Draws the examples, and is the training's."""
+    max_tokens: int = 24
+    """Longest answer, in tokens, at least 1; the training's are as long as its format says."""
 
     def __post_init__(self) -> None:
         number("examples", self.examples, 0.01, 0.99)
+        whole("max_tokens", self.max_tokens)
         if self.max_calls is not None:
             whole("max_calls", self.max_calls)
         if not isinstance(self.training, DURSettings):
@@ -68,6 +77,14 @@ class TrainedShots:
     examples: tuple[Question, ...]
     vectors: Float[np.ndarray, "examples dim"]
     chooser: Preselector
+    adapts: bool = False
+    """Whether the prompt format gives way to one that shows more, where a question has more."""
+
+    def form(self, question: Question) -> PromptFormat:
+        """How the question is asked: as in the training, with all that it comes with."""
+        if not self.adapts:
+            return format_for(self.settings.format)
+        return format_for(max(str(self.settings.format), _showing([question]), key=_MORE.index))
 
     def best(self, question: Question, vector: Float[np.ndarray, " dim"]) -> list[Question]:
         """Its examples, best first; never the question itself."""
@@ -100,34 +117,36 @@ def trained_shots(
     count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
     examples = tuple(known[i] for i in sorted(order[:count]))
     asked = [known[i] for i in sorted(order[count:])]
-    training = replace(settings.training, seed=settings.seed, format=_format(settings, known))
+    adapts = settings.training.format == "Q-A"
+    form = _showing(known) if adapts else settings.training.format
+    training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     ranker = trainer.fit(
         examples, asked, max_calls=settings.max_calls, observers=(*observers,)
     ).ranker
     vectors = world.encoder.encode([text_of(e) for e in examples]).astype(float)
     chooser = Preselector(examples, vectors, how=training.preselect, size=training.preselected)
-    return TrainedShots(ranker.head, ranker.shots, training, examples, vectors, chooser)
+    return TrainedShots(ranker.head, ranker.shots, training, examples, vectors, chooser, adapts)
 
 
-def _format(settings: DURShotsSettings, known: Sequence[Question]) -> str | PromptFormat:
-    if settings.training.format != "Q-A":
-        return settings.training.format
-    if any(question.context for question in known):
+def _showing(questions: Sequence[Question]) -> str:
+    """The prompt format that shows all that the questions have."""
+    if any(question.context for question in questions):
         return "SQO-A"
-    return "QO-A" if any(question.options for question in known) else "Q-A"
+    return "QO-A" if any(question.options for question in questions) else "Q-A"
 
 
-def answer_after_best(question: Question, learned: TrainedShots) -> Flow[Answer]:
-    """One encoding, one model call."""
+def answer_after_best(
+    question: Question, learned: TrainedShots, settings: DURShotsSettings | None = None
+) -> Flow[Answer]:
+    """One encoding, one model call; its reply is read by `baselines.replies.answered`."""
+    settings = settings or DURShotsSettings()
     [vector] = yield from embed(question.text)
-    form = format_for(learned.settings.format)
+    form = learned.form(question)
     best = learned.best(question, np.asarray(vector, float))
     prompt = form.prompt(best, question)
-    [reply] = yield from ask(prompt, max_tokens=form.max_tokens, stop=("\n",))
-    text = shortened(reply.text, form)
-    said = chosen(text, question.options) if question.options else text
-    return Answer(said, trace=(reply,))
+    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+    return Answer(answered(reply.text, question.options, lead=form.lead), trace=(reply,))
 
 
 def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings]) -> Method:
@@ -136,7 +155,7 @@ def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings])
         summary=summary,
         source=source,
         settings=settings,
-        answer=lambda question, _, learned: answer_after_best(question, learned),
+        answer=lambda question, settings, learned: answer_after_best(question, learned, settings),
         most_calls=lambda _: 1,
         needs=frozenset({"encoder", "labelled questions"}),
         train=trained_shots,
