@@ -161,7 +161,7 @@ def listwise(question: str, settings: ListwiseSettings | None = None) -> Flow[An
     [found] = yield from fetch(question, k=settings.candidates)
     ranked, trace = yield from _ranked(
         question,
-        found[: settings.candidates],
+        found,
         settings.window,
         settings.step,
         settings.max_words,

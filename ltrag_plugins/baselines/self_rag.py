@@ -144,8 +144,7 @@ def _judging(
 
 def _search(question: str, settings: SelfRAGSettings) -> Flow[list[Passage]]:
     [found] = yield from fetch(question, k=settings.k)
-    # a call for each: a retriever that hands back more than it was asked for costs no more
-    return list(found[: settings.k])
+    return found
 
 
 def _score(critique: Critique, settings: SelfRAGSettings) -> float:

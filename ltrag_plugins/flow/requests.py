@@ -83,8 +83,9 @@ def ask(
 
 
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
-    """Search; at most `k` passages per query, best first."""
-    return (yield Fetch(queries, k))
+    """Search; at most `k` passages per query, best first, whatever the retriever hands back."""
+    found = yield Fetch(queries, k)
+    return [list(passages[:k]) for passages in found]
 
 
 def embed(*texts: str) -> Flow[np.ndarray]:

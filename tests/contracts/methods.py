@@ -1,4 +1,4 @@
-"""What every row of `BASELINES` must do."""
+"""What every row of `METHODS` must do."""
 
 import dataclasses
 import re
@@ -67,16 +67,42 @@ class Scoring:
 
     def __init__(self, reply):
         self.writing = ScriptedLLM(lambda prompt: likely(prompt, reply(prompt)))
+        self.scored = []
+
+    @property
+    def prompts(self):
+        """All that it was asked, to write after or to score after."""
+        return [*self.writing.prompts, *self.scored]
 
     def generate(self, prompts, **settings):
         return self.writing.generate(prompts, **settings)
 
     def score(self, prompts, continuations):
+        self.scored += prompts
         return [likely(p, c) for p, c in zip(prompts, continuations, strict=True)]
 
 
+class Noting:
+    """A retriever that notes what it is asked, and for how many passages."""
+
+    def __init__(self, search):
+        self.within, self.queries, self.most = search, [], 0
+
+    def search(self, queries, k):
+        self.queries += queries
+        self.most = max(self.most, k)
+        return self.within(queries, k)
+
+
 def world(reply=plausible) -> World:
-    return World(llm=Scoring(reply), retriever=BM25Retriever(PASSAGES), encoder=Letters())
+    shelf = Noting(BM25Retriever(PASSAGES).search)
+    return World(llm=Scoring(reply), retriever=shelf, encoder=Letters())
+
+
+def too_much(queries, k):
+    """More passages than were asked for, each of 250 words that name it and their place."""
+    texts = [" ".join(f"p{i}w{j}" for j in range(250)) for i in range(k + 50)]
+    return [[Passage(text, id=str(i)) for i, text in enumerate(texts)] for _ in queries]
 
 
 def taught(prompt: str) -> str:
@@ -119,11 +145,25 @@ class MethodContract:
     def test_every_question_is_answered_within_its_bound(self):
         settings = self.method.settings() if self.settings is None else self.settings
         for flow in self.flows():
-            counter = CostCounter()
-            answer = run(flow, world(), observers=[counter])
+            counter, there = CostCounter(), world()
+            answer = run(flow, there, observers=[counter])
             assert isinstance(answer, Answer)
-            assert 0 <= counter.cost.calls <= self.method.most_calls(settings)
+            assert len(there.llm.prompts) <= self.method.most_calls(settings)
+            assert counter.cost.calls == len(there.llm.prompts)
+            assert counter.cost.retrievals == len(there.retriever.queries)
             assert all(isinstance(passage, Passage) for passage in answer.passages)
+
+    def test_a_retriever_that_hands_back_too_much_makes_it_read_and_cost_no_more(self):
+        settings = self.method.settings() if self.settings is None else self.settings
+        for flow in self.flows():
+            llm, shelf = Scoring(lambda _: "yes"), Noting(too_much)
+            answer = run(flow, World(llm=llm, retriever=shelf, encoder=Letters()))
+            assert len(llm.prompts) <= self.method.most_calls(settings)
+            words = [pair for prompt in llm.prompts for pair in re.findall(r"p(\d+)w(\d+)", prompt)]
+            assert all(int(i) < shelf.most and int(j) < 200 for i, j in words)
+            assert all(int(passage.id) < shelf.most for passage in answer.passages)
+            if answer.passages:
+                assert max(int(j) for _, j in words) == 199
 
     @pytest.mark.parametrize("reply", ["", "\n\n", "Doc: 0", "I don't know.", "[9] > [1] > [1]"])
     def test_replies_of_no_use_break_nothing(self, reply):
@@ -143,7 +183,10 @@ class MethodContract:
         for flow in self.flows():
             assert isinstance(run(flow, nothing), Answer)
 
-    def test_what_a_question_offers_and_is_about_is_shown_and_never_searched_for(self):
+    @pytest.mark.parametrize("learned_alike", [True, False])
+    def test_what_a_question_offers_and_is_about_is_shown_and_never_searched_for(
+        self, learned_alike
+    ):
         """Both are put where methods look that know texts alone; a search would be led astray."""
         settings = self.method.settings() if self.settings is None else self.settings
         asked = Question(
@@ -151,6 +194,8 @@ class MethodContract:
         )
         others = [
             dataclasses.replace(q, options=("Zola", q.answers[0]), context="A quizz.")
+            if learned_alike
+            else q
             for q in LABELLED
         ]
         knows = self.method.taught(others, settings, world(taught))
