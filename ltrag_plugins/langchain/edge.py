@@ -26,7 +26,7 @@ def gece_edge(
 
     An edge chooses and writes nothing: the draft is not handed to the next node. Where it
     should be the answer, let the node before call `gate.decide` and keep the decision in the
-    state, or make a `GECERouter` one node.
+    state, or make a router one node: `GECERouter(gate, chain) | (lambda text: {"answer": text})`.
 
     Args:
         retrieve: what the edge returns (a node's name) for a question that needs retrieval.
