@@ -37,7 +37,7 @@ class Item:
 
 
 def items(name: str, split: str, limit: int) -> list[Item]:
-    """The first questions in the order of the hashes of their ids."""
+    """The first questions in the order of the hashes of their ids; with a limit of 0 all."""
     root = os.environ.get("LTRAG_DATA")
     if not root:
         sys.exit("set LTRAG_DATA to the folder that holds nq_distractor/ and hotpotqa/")
@@ -46,7 +46,7 @@ def items(name: str, split: str, limit: int) -> list[Item]:
     content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
     rows = [json.loads(line) for line in content.splitlines()]
     rows.sort(key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
-    return [_item(row) for row in rows[:limit]]
+    return [_item(row) for row in rows[: limit or None]]
 
 
 def _item(row: dict) -> Item:

@@ -1,35 +1,55 @@
 """The loop on real questions: direct, K samples, the ablations of table 5, and SGIC, for K = 1..5.
 
-On `dev_test` of nq_distractor and hotpotqa, ten passages each, cut to 60 words: EM, F1 and calls of
-every way to answer, with its gain over the direct answer (paired bootstrap). Then `sgic.fit` on
-`train`, and what it kept, on `dev_test`. Usage:
+On `dev_test` of nq_distractor and hotpotqa, ten passages each, cut to 60 words: EM, F1, calls,
+tokens and milliseconds of every way to answer, with its gain over the direct answer (paired
+bootstrap). Then `sgic.fit` on `train`, and what it kept, on `dev_test`. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --model embedded --adapter FOLDER
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --limit 0 --samples equal --out FOLDER
 
 Answers are kept in the cache folder, so a run that was stopped goes on, and any part of it can be
-run anywhere. Seconds and tokens are `sgic_speed.py`'s.
+run anywhere. The milliseconds are those of the model when it answered, of a batch each prompt's
+share, with beginnings of prompts remembered; `sgic_speed.py` takes them a question at a time.
+
+With `--out` every question's EM, F1 and costs of every row are written to SET_VARIANT.jsonl
+(`sgic_compare.py` holds two such files against each other), and all rounds of K to
+SET_VARIANT_run.jsonl (`sgic.read_run` and `analyse`).
 """
 
 import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
-import numpy as np
 from distractors import SETS, Item, items, model, settings
+from sgic_compare import Row, table, write
 
 from ltrag_plugins.flow import Step, World, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
-from ltrag_plugins.metrics.calibration import paired_bootstrap
-from ltrag_plugins.sgic import Calibration, SGICSettings, calibrate, fit
+from ltrag_plugins.sgic import (
+    Calibration,
+    FitReport,
+    ScoreScale,
+    SGICSettings,
+    Truth,
+    calibrate,
+    fit,
+    judged,
+    sampled,
+    write_run,
+)
+from ltrag_plugins.sgic.fitting.costs import Spent, metered
+from ltrag_plugins.sgic.fitting.recording import Source, record
+from ltrag_plugins.sgic.fitting.variants import Variant as Way
+from ltrag_plugins.sgic.fitting.variants import asked, samples
 from ltrag_plugins.sgic.settings import Variant
 
-AT_ONCE = 8
-"""Prompts of one model call, and so the most that a stop loses."""
+CUTS = (1, 2, 3)
 
 
 class Progress:
@@ -58,17 +78,61 @@ def way(variant: Variant, rounds: int, few_shot: bool) -> SGICSettings:
 
 def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
     for variant in options.variants.split(","):
-        last = variant == "documents"
+        last, settings = variant == "documents", way(variant, options.rounds, options.few_shot)
         _, report = fit(
             [item.question for item in found],
             llm,
-            settings=way(variant, options.rounds, options.few_shot),
-            cut_to=(1, 2, 3) if last else (),
-            samples=options.rounds if last else 0,
+            settings=settings,
+            cut_to=CUTS if last else (),
+            samples=options.samples if last else 0,
             observers=[Progress(f"{name}, {variant}")],
-            batch=AT_ONCE,
+            batch=options.batch,
         )
         print(f"\n{name}, dev_test, {len(found)} questions, {variant}:\n{report}\n")
+        if options.out:
+            source = Source(World(llm=llm), batch=options.batch)
+            ways = every(found, source, settings, CUTS if last else (), report)
+            write(rows(found, ways), options.out / f"{name}_{variant}.jsonl")
+            kept_run(found, source, settings, report, options.out / f"{name}_{variant}_run.jsonl")
+
+
+def every(
+    found: Sequence[Item],
+    source: Source,
+    settings: SGICSettings,
+    cuts: Sequence[int],
+    report: FitReport,
+) -> Iterator[Way]:
+    """The rows of the report, question by question, from the answers that are kept."""
+    questions = [item.question for item in found]
+    most = max(len(question.passages) for question in questions)
+    recorded = record(questions, source, settings, [m for m in cuts if m < most])
+    yield from asked(recorded, questions)
+    if k := sum(row.kind == "samples" for row in report.variants):
+        flows = [sampled(q.text, q.passages, k, settings) for q in questions]
+        drawn = run_many(flows, source.world, batch=source.batch)
+        yield from samples(drawn, k, recorded[0], questions)
+
+
+def rows(found: Sequence[Item], ways: Iterator[Way]) -> Iterator[Row]:
+    """A line for each question and way."""
+    for one in ways:
+        for i, item in enumerate(found):
+            tokens = None if one.tokens is None else float(one.tokens[i])
+            ms = None if one.seconds is None else 1000 * float(one.seconds[i])
+            right, calls = (float(one.em[i]), float(one.f1[i])), float(one.calls[i])
+            yield Row(one.name, item.question.id, one.answers[i].text, *right, calls, tokens, ms)
+
+
+def kept_run(
+    found: Sequence[Item], source: Source, settings: SGICSettings, report: FitReport, path: Path
+) -> None:
+    """All K rounds of every question, for an analysis."""
+    scale = ScoreScale(settings.estimator, report.means)
+    flows = [calibrate(i.question.text, i.question.passages, settings, scale) for i in found]
+    answers = run_many(flows, source.world, batch=source.batch)
+    truths = [Truth(item.gold, item.question.answers) for item in found]
+    write_run(judged(answers, truths, questions=[i.question.text for i in found]), path)
 
 
 def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
@@ -79,33 +143,43 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
         llm,
         settings=replace(way("documents", options.rounds, options.few_shot), certain_below=20.0),
         observers=[Progress(f"{name}, fit on train")],
-        batch=AT_ONCE,
+        batch=options.batch,
     )
     print(f"\n{name}, train, {len(known)} questions:\n{report}\n")
     direct = replace(calibration, settings=replace(calibration.settings, rounds=0, cut_to=None))
-    kept, plain = (answered(found, one, llm) for one in (calibration, direct))
-    gain = paired_bootstrap(kept[:, 0], plain[:, 0]).interval
-    print(
-        f"\n{name}, dev_test: kept {report.kept}: EM {kept[:, 0].mean():.3f} F1 "
-        f"{kept[:, 1].mean():.3f}; direct: EM {plain[:, 0].mean():.3f} "
-        f"F1 {plain[:, 1].mean():.3f}; "
-        f"gain {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})\n"
-    )
+    plain = answered("direct", found, direct, llm, options.batch)
+    kept = answered(f"kept: {report.kept}", found, calibration, llm, options.batch)
+    print(f"\n{name}, dev_test, {len(found)} questions, A direct, B what was kept")
+    print(f"{table([({row.id: row for row in plain}, {row.id: row for row in kept})])}\n")
+    if options.out:
+        write([*plain, *kept], options.out / f"{name}_kept.jsonl")
 
 
-def answered(found: list[Item], calibration: Calibration, llm: LLM) -> np.ndarray:
-    """EM and F1 of each question."""
+def answered(
+    label: str, found: list[Item], calibration: Calibration, llm: LLM, batch: int
+) -> list[Row]:
+    """Each question's answer with these settings, and what it cost."""
+    spent: list[list[Spent]] = [[] for _ in found]
     flows = [
-        calibrate(i.question.text, i.question.passages, calibration.settings, calibration.scale)
-        for i in found
+        metered(calibrate(q.text, q.passages, calibration.settings, calibration.scale), replies)
+        for q, replies in zip((item.question for item in found), spent, strict=True)
     ]
-    answers = run_many(flows, World(llm=llm), observers=[Progress("kept")], batch=AT_ONCE)
-    return np.array(
-        [
-            [measure(a.text, i.question.answers) for measure in (normalized_exact_match, f1)]
-            for a, i in zip(answers, found, strict=True)
-        ]
-    )
+    answers = run_many(flows, World(llm=llm), observers=[Progress(label)], batch=batch)
+    return [
+        _row(label, item, answer.text, Spent.sum(replies))
+        for item, answer, replies in zip(found, answers, spent, strict=True)
+    ]
+
+
+def _row(label: str, item: Item, text: str, cost: Spent) -> Row:
+    em, overlap = (right(text, item.question.answers) for right in (normalized_exact_match, f1))
+    ms = None if cost.seconds is None else 1000 * cost.seconds
+    return Row(label, item.question.id, text, em, overlap, cost.calls, cost.tokens, ms)
+
+
+def how_many(value: str) -> int | Literal["equal"]:
+    """K samples, or "equal"."""
+    return "equal" if value == "equal" else int(value)
 
 
 def main() -> None:
@@ -115,11 +189,18 @@ def main() -> None:
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--variants", default=",".join(get_args(Variant)))
-    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--samples", type=how_many, help="K, or 'equal' calls to the dearest row; default: --rounds"
+    )
+    parser.add_argument("--batch", type=int, default=8, help="prompts of a model call")
+    parser.add_argument("--out", type=Path, help="folder for each question's figures")
     parser.add_argument("--fit", type=int, default=100, help="questions of train; 0: leave it out")
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
+    if options.samples is None:
+        options.samples = options.rounds
     local = model(options.model, adapter=options.adapter, remember_tokens=130_000)
     llm = CachedLLM(local, options.cache)
     for name in options.sets.split(","):

@@ -23,7 +23,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.artifact import Calibration
 from ltrag_plugins.sgic.choosing import chosen
 from ltrag_plugins.sgic.fitting import variants as play
-from ltrag_plugins.sgic.fitting.recording import Recorded, Source, record, rescored, scale_of
+from ltrag_plugins.sgic.fitting.recording import Source, record, rescored, scale_of
 from ltrag_plugins.sgic.fitting.report import FitReport
 from ltrag_plugins.sgic.fitting.reporting import Compared, report
 from ltrag_plugins.sgic.fitting.selecting import (
@@ -93,7 +93,7 @@ def fit(
     counter = _Counter()
     source = Source(World(llm=llm, encoder=encoder), (counter, *observers), batch, relevance)
     recorded = record(questions, source, settings, _useful(cut_to, questions))
-    direct, others = _variants(recorded, questions)
+    direct, *others = play.asked(recorded, questions)
     drawn = _samples(questions, source, settings, samples, others)
     seed = settings.seed
     best = cheapest_that_pays(others, direct, metric=metric, level=level, seed=seed)
@@ -118,20 +118,6 @@ def _useful(cut_to: Sequence[int], questions: Sequence[Question]) -> list[int]:
     """Without those that cut nothing off any question."""
     most = max(len(question.passages) for question in questions)
     return sorted({int(m) for m in cut_to if m < most})
-
-
-def _variants(
-    recorded: Sequence[Recorded], questions: Sequence[Question]
-) -> tuple[Variant, list[Variant]]:
-    """The direct answer, and everything that has to beat it."""
-    first, *cut = recorded
-    found = [*play.rounds(first, questions)]
-    for one in cut:
-        found += play.cuts(one, questions)
-    if first.settings.rounds:
-        for seen in play.estimators(first).values():
-            found.append(play.by_estimator(seen, questions, first))
-    return play.direct(first, questions), found
 
 
 def _samples(

@@ -52,6 +52,22 @@ class Variant:
         return self.em if metric == "em" else self.f1
 
 
+def asked(recorded: Sequence[Recorded], questions: Sequence[Question]) -> Iterator[Variant]:
+    """The direct answer, and everything that has to beat it, but for samples.
+
+    Args:
+        recorded: the rounds, then the cuts.
+    """
+    first, *cut = recorded
+    yield direct(first, questions)
+    yield from rounds(first, questions)
+    for one in cut:
+        yield from cuts(one, questions)
+    if first.settings.rounds:
+        for seen in estimators(first).values():
+            yield by_estimator(seen, questions, first)
+
+
 def direct(recorded: Recorded, questions: Sequence[Question]) -> Variant:
     """The first answer, always."""
     return _variant("direct", "direct", replace(recorded.settings, rounds=0), recorded, questions)

@@ -1,0 +1,128 @@
+"""Two runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
+
+For every row that both files have: EM, calls, tokens and milliseconds of both, and the difference
+in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A,B` one
+row is held against another, in the same file too. Usage:
+
+    python benchmarks/sgic_compare.py untuned/nq_documents.jsonl tuned/nq_documents.jsonl
+    python benchmarks/sgic_compare.py RUN.jsonl RUN.jsonl \\
+        --rows "16 samples, least uncertain/5 rounds, least uncertain"
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ltrag_plugins.metrics.calibration import paired_bootstrap
+from ltrag_plugins.metrics.interval import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One question, answered one way."""
+
+    row: str
+    """As the report of a fit names the way."""
+    id: str
+    text: str
+    em: float
+    f1: float
+    calls: float
+    tokens: float | None
+    """Read and written; None where a reply did not say."""
+    ms: float | None
+    """Of the model; None where no answer cache measured it."""
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """A JSON line for each; a file that is there is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(path.name + ".new")
+    new.write_text("".join(f"{json.dumps(asdict(row))}\n" for row in rows), encoding="utf-8")
+    new.replace(path)
+
+
+def read(path: Path) -> dict[str, dict[str, Row]]:
+    """Rows by name, then by the question's id, in the order of the file."""
+    found: dict[str, dict[str, Row]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        row = Row(**json.loads(line))
+        found.setdefault(row.row, {})[row.id] = row
+    return found
+
+
+def gain(a: dict[str, Row], b: dict[str, Row]) -> Interval:
+    """Mean EM of b minus that of a, question by question.
+
+    Raises:
+        SystemExit: they are of other questions.
+    """
+    if a.keys() != b.keys():
+        sys.exit(f"{len(a.keys() ^ b.keys())} questions are in one of the two alone")
+    ids = list(a)
+    return paired_bootstrap([b[i].em for i in ids], [a[i].em for i in ids], level=0.9).interval
+
+
+def table(pairs: Sequence[tuple[dict[str, Row], dict[str, Row]]]) -> str:
+    """A line for each pair."""
+    names = [_name(a, b) for a, b in pairs]
+    wide = 2 + max(map(len, names))
+    lines = [f"{'':<{wide}}{'EM':>14}{'calls':>14}{'tokens':>16}{'ms':>16}  gain of B in EM"]
+    for name, (a, b) in zip(names, pairs, strict=True):
+        value = gain(a, b)
+        each = [
+            _mean(a, figure, digits, wide) + _mean(b, figure, digits, wide)
+            for figure, digits, wide in (
+                ("em", 3, 7),
+                ("calls", 1, 7),
+                ("tokens", 0, 8),
+                ("ms", 0, 8),
+            )
+        ]
+        lines.append(
+            f"{name:<{wide}}{''.join(each)}  {value.value:+.3f} ({value.low:+.3f} to "
+            f"{value.high:+.3f})"
+        )
+    return "\n".join(lines)
+
+
+def _name(a: dict[str, Row], b: dict[str, Row]) -> str:
+    return "/".join(dict.fromkeys(next(iter(rows.values())).row for rows in (a, b)))
+
+
+def _mean(rows: dict[str, Row], name: str, digits: int, wide: int) -> str:
+    values = [getattr(row, name) for row in rows.values()]
+    if any(value is None for value in values):
+        return f"{'-':>{wide}}"
+    return f"{sum(values) / len(values):{wide}.{digits}f}"
+
+
+def _row(rows: dict[str, dict[str, Row]], name: str, path: Path) -> dict[str, Row]:
+    if name not in rows:
+        sys.exit(f"{path} has no row {name!r}; it has {', '.join(rows)}")
+    return rows[name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("a", type=Path)
+    parser.add_argument("b", type=Path)
+    parser.add_argument("--rows", help="one of A and one of B, with / between")
+    options = parser.parse_args()
+    a, b = read(options.a), read(options.b)
+    if options.rows:
+        first, _, second = options.rows.partition("/")
+        pairs = [(_row(a, first, options.a), _row(b, second or first, options.b))]
+    else:
+        pairs = [(a[name], b[name]) for name in a if name in b]
+    if not pairs:
+        sys.exit(f"{options.a} and {options.b} have no row in common")
+    print(f"A: {options.a}\nB: {options.b}\n{len(pairs[0][0])} questions, 90% intervals")
+    print(table(pairs))
+
+
+if __name__ == "__main__":
+    main()

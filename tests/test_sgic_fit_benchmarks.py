@@ -1,0 +1,93 @@
+"""What the SGIC benchmarks write and compare, beside the report and figures by hand."""
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.calibration import paired_bootstrap
+from ltrag_plugins.sgic import read_run
+from ltrag_plugins.types import Question
+from tests.sgic_parts import QUESTION, THREE, rounds_in, said
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+COUNT = 12
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """A module of the benchmarks by its name."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    before = set(sys.modules)
+    yield import_module
+    for name in set(sys.modules) - before:
+        if Path(getattr(sys.modules[name], "__file__", None) or "").parent == BENCHMARKS:
+            del sys.modules[name]
+
+
+def mending() -> ScriptedLLM:
+    """Every second question is right at once, the others after a look."""
+
+    def write(prompt: str):
+        asked = prompt.rsplit("Question: ", 1)[-1].split("\n")[0]
+        right = int(asked.split()[-1]) % 2 == 0 or rounds_in(prompt)
+        return said("right" if right else "wrong", 0.8 if right else 0.4)
+
+    return ScriptedLLM(write)
+
+
+def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load, tmp_path, capsys):
+    loop, compare = load("sgic_loop"), load("sgic_compare")
+    found = [
+        loop.Item(Question(f"{QUESTION} {i}", ("right",), f"q{i}", THREE), (True, False, False))
+        for i in range(COUNT)
+    ]
+    options = argparse.Namespace(
+        variants="documents,answers", rounds=2, few_shot=False, samples="equal", batch=8,
+        out=tmp_path / "out",
+    )  # fmt: skip
+    llm = CachedLLM(mending(), tmp_path / "cache.sqlite")
+    loop.table_5("nq", found, llm, options)
+    printed = capsys.readouterr().out
+    rows = compare.read(tmp_path / "out" / "nq_documents.jsonl")
+    # as many samples as the dearest row has calls: the first answer, 3 documents, 2 rounds
+    assert {"direct", "2 rounds, last", "cut to 2, last", "6 samples, least uncertain"} <= {*rows}
+    assert all([*one] == [f"q{i}" for i in range(COUNT)] for one in rows.values())
+    assert [row.em for row in rows["direct"].values()] == [1, 0] * (COUNT // 2)
+    assert {row.em for row in rows["1 round, last"].values()} == {1}
+    assert {(row.calls, row.tokens) for row in rows["2 rounds, last"].values()} == {(6, 6 * 8)}
+    assert all(row.ms > 0 for row in rows["direct"].values())
+    for name in rows:
+        assert f"{name}  " in printed
+    run = read_run(tmp_path / "out" / "nq_documents_run.jsonl")
+    assert [len(one.right) for one in run] == [3] * COUNT
+    assert [one.right[0] for one in run] == [True, False] * (COUNT // 2)
+    assert {one.relevant for one in run} == {(True, False, False)}
+
+
+def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_path):
+    compare = load("sgic_compare")
+
+    def rows(right: str, order: range):
+        return [
+            compare.Row("direct", f"q{i}", "x", float(right[i]), 0.0, 1 + i, None, 2.0)
+            for i in order
+        ]
+
+    compare.write(rows("0011", range(4)), tmp_path / "deep" / "a.jsonl")
+    compare.write(rows("0111", range(3, -1, -1)), tmp_path / "b.jsonl")
+    a = compare.read(tmp_path / "deep" / "a.jsonl")["direct"]
+    b = compare.read(tmp_path / "b.jsonl")["direct"]
+    expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.9).interval
+    assert compare.gain(a, b) == expected
+    [_, line] = compare.table([(a, b)]).splitlines()
+    assert line.split() == [
+        "direct", "0.500", "0.750", "2.5", "2.5", "-", "-", "2", "2",
+        f"{0.25:+.3f}", f"({expected.low:+.3f}", "to", f"{expected.high:+.3f})",
+    ]  # fmt: skip
+    with pytest.raises(SystemExit, match="1 questions are in one of the two alone"):
+        compare.gain(a, {key: b[key] for key in ("q0", "q1", "q2")})
