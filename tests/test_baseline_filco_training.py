@@ -23,6 +23,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.sgic.dataset.corpus import load
 from ltrag_plugins.types import Generation, Passage, Question, Token
 
 
@@ -132,6 +133,14 @@ def test_training_examples_by_string_inclusion_worked_by_hand():
             {"role": "assistant", "content": "It was written by Jane Austen."},
         ]
     }
+
+
+def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
+    examples = run(filter_examples([WHO]), World())
+    lines = [json.dumps(example.chat, ensure_ascii=False) for example in examples]
+    (tmp_path / "filter.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    read = load(tmp_path / "filter.jsonl").examples
+    assert [(one.prompt, one.target) for one in read] == [(e.prompt, e.reply) for e in examples]
 
 
 def test_what_the_filter_is_taught_to_write_is_what_is_parsed():

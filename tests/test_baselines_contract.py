@@ -1,5 +1,8 @@
 """The contract, held by every row; one line a method."""
 
+import re
+from pathlib import Path
+
 import pytest
 from contracts.methods import LABELLED, MethodContract, taught, world
 
@@ -140,6 +143,14 @@ def test_all_that_show_examples_read_a_reply_alike_and_ask_for_as_much(name, rep
 def test_every_method_is_held_to_the_contract():
     held = {cls.name for cls in MethodContract.__subclasses__()}
     assert held == set(METHODS)
+
+
+def test_every_method_has_a_row_among_those_of_the_papers():
+    page = (Path(__file__).parents[1] / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = [
+        line.split("|")[1] for line in page.partition("## Methods")[2].splitlines() if "|" in line
+    ]
+    assert {name for row in rows for name in re.findall("`([a-z0-9-]+)`", row)} == set(METHODS)
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_names():

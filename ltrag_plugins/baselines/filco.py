@@ -1,11 +1,14 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
-The filter is a prompt to the model, or the same prompt to a model trained on `filter_examples`,
-whose targets are the sentences that an oracle measure (`filco_measures`) finds useful.
+The filter is a prompt to the model that then reads: one model does both. `filter_examples` makes
+data to train it to filter, whose targets are the sentences that an oracle measure
+(`filco_measures`) finds useful. Each example's `chat` is a line of chat JSON, as `ltrag sgic
+finetune` and other trainers take them; the weights or the adapter that come of it also read.
 
 References:
     Wang et al., 2023, "Learning to Filter Context for Retrieval-Augmented Generation",
-    https://arxiv.org/abs/2311.08377. There the filter is always a trained model; our wording.
+    https://arxiv.org/abs/2311.08377. There filter and reader are two models, both trained; our
+    wording.
 """
 
 from collections.abc import Sequence

@@ -13,6 +13,10 @@ References:
     Language Models", sections 3.1 and 3.2 (nearest neighbours), https://arxiv.org/abs/2310.05002.
     The authors' code leaves ties out altogether; here, as in the paper, a question that is right
     both ways is known. Our wording.
+
+    Li et al., ACL 2024 (GECE), appendix A: in their "SKR with GECE" the gate replaces the
+    known/unknown judgment, which here is "single" with the gate. A gate before this method stands
+    in front: SKR still decides on the questions that it lets through.
 """
 
 from collections.abc import Sequence
