@@ -1,17 +1,19 @@
 """Each method as a component of both ecosystems, beside its flow run by itself."""
 
 import pytest
-from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, Scoring, plausible
+from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, Scoring, likely, plausible
 from langchain_core.runnables import RunnableLambda
 from langchain_parts import FunctionChat, Runs
 from llama_index_parts import FunctionLLM
 
+from ltrag_plugins.baselines import SelfRAGSettings
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.langchain import PassageRetriever, as_runnable
 from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
 from ltrag_plugins.llama_index import as_query_engine
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
 BM25 = BM25Retriever(PASSAGES)
@@ -55,6 +57,26 @@ def test_the_frameworks_own_models_and_retrievers_will_do():
     engine = as_query_engine("single", FunctionLLM(reads), NodeRetriever(BM25, k=2))
     assert chain.invoke("Who wrote Middlemarch?") == "George Eliot"
     assert str(engine.query("Who wrote Middlemarch?")) == "George Eliot"
+
+
+@pytest.mark.parametrize(
+    ("settings", "reply", "mode"),
+    [
+        (SelfRAGSettings(), lambda _: "yes", "yes-no texts"),
+        (SelfRAGSettings(), lambda prompt: likely(prompt, "yes"), "yes-no probabilities"),
+        (
+            SelfRAGSettings(reflection_tokens=True),
+            lambda _: "[Retrieval][Relevant]yes[Utility:5]",
+            "reflection tokens",
+        ),
+    ],
+)
+def test_both_say_what_self_rag_reads_its_critiques_from(settings, reply, mode):
+    llm = ScriptedLLM(reply)
+    chain = as_runnable("self-rag", llm, BM25, settings=settings, return_answer=True)
+    engine = as_query_engine("self-rag", llm, BM25, settings=settings)
+    assert chain.invoke(TEXTS[0]).mode == mode
+    assert engine.query(TEXTS[0]).metadata == {"method": "self-rag", "mode": mode}
 
 
 def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():

@@ -108,7 +108,8 @@ def as_runnable(
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
         question_key: where the question is in an input that is a mapping.
-        return_answer: put out the whole `Answer`, with passages and trace, not its text.
+        return_answer: put out the whole `Answer`, with passages and trace, not its text; Self-RAG's
+            is a `SelfRAGAnswer`, whose `mode` says what its critiques were read from.
 
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.

@@ -13,6 +13,7 @@ from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 
 from ltrag_plugins.baselines.method import Method, Ready
+from ltrag_plugins.baselines.self_rag import SelfRAGAnswer
 from ltrag_plugins.baselines.table import method as method_named
 from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.llama_index.dur_nodes import encoder_of
@@ -28,7 +29,8 @@ class MethodQueryEngine(BaseQueryEngine):
     """Answers with a method; see `as_query_engine`.
 
     The passages that the answer rests on are the response's source nodes; its metadata names the
-    method, and the uncertainty where the method gives one.
+    method, the uncertainty where the method gives one, and Self-RAG's `mode`: what its critiques
+    were read from.
     """
 
     def __init__(self, ready: Ready, *, callback_manager: CallbackManager | None = None) -> None:
@@ -48,6 +50,8 @@ class MethodQueryEngine(BaseQueryEngine):
         metadata: dict[str, Any] = {"method": self._ready.method.name}
         if answer.uncertainty is not None:
             metadata["uncertainty"] = answer.uncertainty
+        if isinstance(answer, SelfRAGAnswer):
+            metadata["mode"] = answer.mode
         return Response(answer.text, [node_of(passage) for passage in answer.passages], metadata)
 
 
