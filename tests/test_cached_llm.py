@@ -555,5 +555,6 @@ def test_what_was_answered_before_a_failure_is_kept(tmp_path):
 
 def test_samples_of_a_prompt_come_in_one_call(tmp_path):
     llm = Letters()
-    CachedLLM(llm, tmp_path / "a.sqlite").generate(["a", "b"] * 50, temperature=1.0, seed=1)
-    assert [len(call) for call in llm.calls] == [100]
+    asked = [*["a", "b"] * 20, *["c"] * 40, *["d"] * 100, "e"]
+    CachedLLM(llm, tmp_path / "a.sqlite").generate(asked, temperature=1.0, seed=1)
+    assert llm.calls == [["a", "b"] * 20, ["c"] * 40, ["d"] * 100, ["e"]]

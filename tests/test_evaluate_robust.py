@@ -14,15 +14,18 @@ from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
 from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
 from ltrag_plugins.evaluate.methods import DURMethodSettings
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import Generation, Passage, Question, Token
 
 
 class Outage:
@@ -176,3 +179,93 @@ def test_passages_that_questions_number_themselves_are_all_searched():
         ("1", "Bread"),
         ("0#2", "Walden"),
     ]
+
+
+def test_a_full_disk_ends_the_run_before_more_is_asked_than_can_be_kept(tmp_path):
+    asked: list[str] = []
+
+    def until_full(prompt: str) -> str:
+        asked.append(prompt)
+        if "part 20?" in prompt:
+            raise CacheUnreadable("the disk is full")
+        return "Jane Austen"
+
+    with pytest.raises(CacheUnreadable):
+        evaluate(many(60), [DIRECT, SINGLE], world(until_full), out=tmp_path, batch=4)
+    assert not any("part 24?" in prompt for prompt in asked)
+    assert len(RunFolder(tmp_path).records("direct")) == 20
+
+
+def test_a_full_disk_ends_the_run_while_a_method_learns(tmp_path):
+    def full(prompt: str) -> str:
+        raise CacheUnreadable("the disk is full")
+
+    with pytest.raises(CacheUnreadable):
+        evaluate(QUESTIONS, [Cell(METHODS["skr"])], world(full), out=tmp_path, labelled=LABELLED)
+
+
+def test_scores_are_kept_a_part_at_a_time(tmp_path):
+    class Scoring(ScriptedLLM):
+        down, calls = True, []
+
+        def score(self, prompts, continuations):
+            self.calls.append(list(prompts))
+            if self.down and "100" in prompts:
+                raise ConnectionError("down")
+            return [Generation(text, (Token(text, -0.5),)) for text in continuations]
+
+    llm, prompts = Scoring(lambda prompt: ""), [str(i) for i in range(150)]
+    kept = CachedLLM(llm, tmp_path / "answers.sqlite")
+    with pytest.raises(ConnectionError):
+        kept.score(prompts, prompts)
+    llm.down = False
+    assert [one.text for one in kept.score(prompts, prompts)] == prompts
+    assert [len(call) for call in llm.calls] == [64, 64, 64, 22]
+    assert llm.calls[1] == llm.calls[2] == prompts[64:128]
+
+
+class Remembers(ScriptedLLM):
+    """Notes what it is asked, and when it has to forget."""
+
+    def __init__(self):
+        super().__init__(self.noted)
+        self.told: list[str] = []
+
+    def noted(self, prompt: str) -> str:
+        self.told.append("direct" if prompt.startswith("Answer") else "single")
+        return "Jane Austen"
+
+    def forget(self) -> None:
+        self.told.append("forget")
+
+
+def test_a_row_does_not_profit_from_what_the_model_remembers_of_another(tmp_path):
+    llm = Remembers()
+    there = World(llm=llm, retriever=BM25Retriever(PASSAGES))
+    evaluate(QUESTIONS, [DIRECT, SINGLE], there, out=tmp_path, batch=2)
+    assert llm.told == ["forget", *["direct"] * 3, "forget", *["single"] * 3]
+
+
+def test_a_local_model_that_forgot_reads_all_of_a_prompt_again_and_answers_the_same(
+    smollm2, monkeypatch
+):
+    read = []
+    forward = TreeEngine.forward
+
+    def counted(self, ids, *more):
+        read.append(ids.shape[1])
+        return forward(self, ids, *more)
+
+    monkeypatch.setattr(TreeEngine, "forward", counted)
+    llm = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
+    prompt, costs, answers = "Emma is a novel by Jane Austen, and so is Persuasion. " * 5, [], []
+    for step in (lambda: None, lambda: None, llm.forget):
+        step()
+        read.clear()
+        [one] = llm.generate([prompt], max_tokens=1)
+        costs.append(sum(read))
+        answers.append(one.text)
+    first, again, forgotten = costs
+    assert again < first / 4
+    assert forgotten == first
+    assert len(set(answers)) == 1

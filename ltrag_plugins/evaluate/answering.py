@@ -6,7 +6,7 @@ from typing import Any
 
 from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.errors import LtragError
+from ltrag_plugins.errors import CacheUnreadable, LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER, chosen
 from ltrag_plugins.evaluate.naming import CellName
@@ -14,6 +14,7 @@ from ltrag_plugins.evaluate.records import Outcome, Record, recorded
 from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
 from ltrag_plugins.gece.route import Gate, decided
+from ltrag_plugins.llm.cached import Remembering
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.types import Question
 
@@ -71,7 +72,8 @@ class Work:
     def records(self, some: Sequence[Question]) -> list[Record]:
         """A record of each question, in their order.
 
-        An error of the model or the retriever becomes a record; a mistake in a method is raised.
+        An error of the model or the retriever becomes a record; a mistake in a method is raised,
+        and so is `CacheUnreadable`: with a full disk, no answer could be kept.
         """
         costs, tracing = CostByFlow(), Tracing(self.trace)
         found = run_many(
@@ -86,6 +88,11 @@ class Work:
             else self._record(question, outcome, costs.of(i), tracing.of(i))
             for i, (question, outcome) in enumerate(zip(some, found, strict=True))
         ]
+
+    def start(self) -> None:
+        """Let the model forget the cells before: what it remembers would flatter this one's ms."""
+        if isinstance(self.world.llm, Remembering):
+            self.world.llm.forget()
 
     def failed(
         self,
@@ -109,12 +116,14 @@ class Work:
 
     def _alone(self, question: Question, failed: Exception) -> Record:
         """Ask again, by itself: what failed may have been another question of the batch."""
-        if not isinstance(failed, LtragError):
+        if not isinstance(failed, LtragError) or isinstance(failed, CacheUnreadable):
             raise failed
         cost, tracing = CostCounter(), Tracing(self.trace)
         watching = (cost, tracing, *self.observers)
         try:
             outcome = run(self._flow(question), self.world, observers=watching)
+        except CacheUnreadable:
+            raise
         except LtragError as error:
             return self.failed(question, error, cost.cost, tracing.of(0))
         return self._record(question, outcome, cost.cost, tracing.of(0))
@@ -141,6 +150,7 @@ of its questions."""
 def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
     """The jobs here and now, one after another, `work.batch` questions at a time."""
     for work, questions in jobs:
+        work.start()
         for start in range(0, len(questions), work.batch):
             yield work.cell.name, work.records(questions[start : start + work.batch])
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.errors import InvalidInput, LtragError, MissingReferences
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
 from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
@@ -62,6 +62,7 @@ def evaluate(
         MissingReferences: a question has no accepted answers.
         ArtifactMismatch: the folder holds another run.
         UnwritableArtifact: it cannot be written to; the records so far are kept.
+        CacheUnreadable: its answers cannot be read or written, as on a full disk.
     """
     cells, measures = list(cells), tuple(chosen(metrics))
     _check(questions, cells, world, labelled, batch)
@@ -126,6 +127,8 @@ class _Running:
                 continue
             try:
                 taught = self._taught(work)
+            except CacheUnreadable:
+                raise
             except LtragError as error:  # nothing to learn from: the other methods go on
                 self._keep(work.cell.name, [work.failed(question, error) for question in left])
                 continue

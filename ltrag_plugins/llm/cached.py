@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any, Self, final, overload
+from typing import Any, Protocol, Self, final, overload, runtime_checkable
 
 from ltrag_plugins.errors import InvalidInput, ModelError
 from ltrag_plugins.llm.base import (
@@ -27,6 +27,15 @@ AT_ONCE = 64
 """Prompts that the model is asked for in one call, and so the most that a failure loses."""
 
 
+@runtime_checkable
+class Remembering(Protocol):
+    """A model that keeps something of its calls to be faster in later ones; not its answers."""
+
+    def forget(self) -> None:
+        """Be as slow as at first; no answer changes."""
+        ...
+
+
 class CachedLLM:
     """A model whose answers are kept in a SQLite file and asked for once.
 
@@ -36,9 +45,9 @@ class CachedLLM:
     prompt within a call are kept apart.
 
     Many threads and processes may share the file. The model is asked for at most 64 prompts at a
-    time, and what it answered is written at once, in one transaction, so that a failure or a killed
-    process loses at most these. Two that ask for
-    the same unknown answer at the same moment both ask the model.
+    time (with a seed, all samples of a prompt are among them), and what it answered is written at
+    once, in one transaction, so that a failure or a killed process loses at most these. Two that
+    ask for the same unknown answer at the same moment both ask the model.
 
     `CachedLLM(llm, path)` can do what `llm` can: over a `ScoringLLM` it is a
     `CachedScoringLLM`, over a `GradientLLM` a `CachedGradientLLM`. It is always an
@@ -116,7 +125,7 @@ class CachedLLM:
         keys = _keys(self.name, prompts, settings)
         known = self.store.get(keys)
         missing = _missing(prompts, keys, known)
-        for part in _parts(missing, temperature):
+        for part in _parts(missing):
             start = perf_counter()
             fresh = self.llm.generate(part.prompts, **settings)
             known |= self._kept(part, _timed(fresh, start))
@@ -139,11 +148,16 @@ class CachedLLM:
         keys = _keys(self.name, prompts, settings)
         known = await asyncio.to_thread(self.store.get, keys)
         missing = _missing(prompts, keys, known)
-        for part in _parts(missing, temperature):
+        for part in _parts(missing):
             start = perf_counter()
             fresh = _timed(await self._ask(part.prompts, settings), start)
             known |= await asyncio.to_thread(self._kept, part, fresh)
         return self._counted(keys, known, missing)
+
+    def forget(self) -> None:
+        """Let the model forget, where it remembers (`Remembering`); what is in the file stays."""
+        if isinstance(self.llm, Remembering):
+            self.llm.forget()
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
@@ -216,10 +230,11 @@ class CachedScoringLLM(CachedLLM):
         pairs = list(zip(prompts, continuations, strict=True))
         keys = [_key("score", self.name, *pair) for pair in pairs]
         known = self.store.get(keys)
-        if missing := _missing(pairs, keys, known):
+        missing = _missing(pairs, keys, known)
+        for part in _parts(missing):
             start = perf_counter()
-            fresh = self.llm.score(*map(list, zip(*missing.prompts, strict=True)))
-            known |= self._kept(missing, _timed(fresh, start))
+            fresh = self.llm.score(*map(list, zip(*part.prompts, strict=True)))
+            known |= self._kept(part, _timed(fresh, start))
         return self._counted(keys, known, missing)
 
 
@@ -269,14 +284,25 @@ def _missing(
     return _Missing(list(asked), list(asked.values())) if asked else None
 
 
-def _parts(missing: _Missing | None, temperature: float) -> Iterator[_Missing]:
+def _parts(missing: _Missing | None) -> Iterator[_Missing]:
     """Asked for, and kept, a call at a time; samples of a prompt have to come in one call."""
     if missing is None:
         return
-    step = AT_ONCE if temperature == 0 else len(missing.keys)
-    for start in range(0, len(missing.keys), step):
-        part = slice(start, start + step)
-        yield _Missing(missing.keys[part], missing.prompts[part])
+    samples: dict[Any, list[int]] = {}
+    for place, prompt in enumerate(missing.prompts):
+        samples.setdefault(prompt, []).append(place)
+    part: list[int] = []
+    for places in samples.values():
+        if part and len(part) + len(places) > AT_ONCE:
+            yield _part(missing, part)
+            part = []
+        part += places
+    yield _part(missing, part)
+
+
+def _part(missing: _Missing, places: Sequence[int]) -> _Missing:
+    places = sorted(places)
+    return _Missing([missing.keys[i] for i in places], [missing.prompts[i] for i in places])
 
 
 def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:

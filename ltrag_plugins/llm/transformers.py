@@ -78,7 +78,7 @@ class TransformersLLM:
         self._share = share_prefixes
         if remember_tokens < 0:
             raise InvalidInput(f"remember_tokens is {remember_tokens}; it must be at least 0.")
-        self._remember = remember_tokens
+        self._memory = PrefixMemory(remember_tokens)
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._spellings: dict[int, str] = {}
@@ -226,6 +226,11 @@ class TransformersLLM:
                 found.update(zip(members, agreements, strict=True))
         return [found[i] for i in range(len(prompts))]
 
+    def forget(self) -> None:
+        """Drop the keys and values of earlier prompts (`remember_tokens`); no answer changes."""
+        with self._lock:
+            self._memory.forget()
+
     def __repr__(self) -> str:
         return f"TransformersLLM({self._label!r}, device={str(self.model.device)!r})"
 
@@ -276,7 +281,7 @@ class TransformersLLM:
                 self.model,
                 batch_tokens=self._batch_tokens,
                 share=self._share,
-                memory=PrefixMemory(self._remember),
+                memory=self._memory,
             )
         return self._engine
 

@@ -61,6 +61,10 @@ class PrefixMemory:
     def __len__(self) -> int:
         return sum(len(read.ids) for read in self._kept)
 
+    def forget(self) -> None:
+        """Keep none of them any more."""
+        self._kept = []
+
     def known(self, sequence: Sequence[int]) -> Known | None:
         """The longest beginning of the sequence that is kept, but for its last token.
 
