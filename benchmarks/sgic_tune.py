@@ -8,6 +8,10 @@ answer; "sgic" learns that and the prompts of the rounds (section 3.3). Usage:
 
 What was asked and trained is kept, so a run that was stopped goes on. On two cores the last layers
 of SmolLM2 learn from 200 questions in about an hour; on a GPU give `--questions 0 --layers 0`.
+
+"sgic" makes about twice the examples of "direct", and so twice the steps an epoch: `--steps N` ends
+both after N steps, however many epochs that takes. The first `--leave` questions of each set are
+never learned from, as `sgic_loop.py` fits on them.
 """
 
 import argparse
@@ -23,17 +27,25 @@ from ltrag_plugins.sgic.dataset import CorpusSettings, build
 from ltrag_plugins.sgic.finetune import FinetuneSettings, FinetuneStep, finetune
 from ltrag_plugins.types import Question
 
-ALL = 10**9
 
-
-def questions_of(sets: str, count: int) -> list[Question]:
-    """The last so many of each set: the first are for fits and for looking at documents."""
+def questions_of(sets: str, count: int, leave: int) -> list[Question]:
+    """The last so many of each set (0: all), but none of its first `leave`."""
     found = []
     for name in sets.split(","):
-        rows = items(name, "train", ALL)
+        rows = items(name, "train", 0)[leave:][-count:]  # [-0:] is all of them
         found += [replace(item.question, id=f"{name}/{item.question.id}") for item in rows]
-        found = found if not count else found[: len(found) - len(rows)] + found[-count:]
     return found
+
+
+def settings_of(options: argparse.Namespace) -> FinetuneSettings:
+    """Of the training; N steps are reached by as many epochs as it takes."""
+    return FinetuneSettings(
+        epochs=options.steps or options.epochs,
+        steps=options.steps,
+        learning_rate=options.rate,
+        layers=options.layers or None,
+        batch=options.batch,
+    )
 
 
 def told(step: FinetuneStep) -> None:
@@ -51,8 +63,14 @@ def main() -> None:
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--questions", type=int, default=100, help="of each set; 0: all")
+    parser.add_argument("--leave", type=int, default=200, help="the first of each set, left out")
+    parser.add_argument(
+        "--keep-wrong", type=float, default=1.0,
+        help="share of the never right that stay; so small a model learns too little without them",
+    )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=2, help="k of the training data")
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--steps", type=int, help="end after so many, in the place of --epochs")
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--layers", type=int, default=8, help="the last ones; 0: all")
     parser.add_argument("--batch", type=int, default=16)
@@ -60,12 +78,11 @@ def main() -> None:
     options = parser.parse_args()
     local = model(options.model, remember_tokens=130_000)
     dataset = build(
-        questions_of(options.sets, options.questions),
+        questions_of(options.sets, options.questions, options.leave),
         CachedLLM(local, options.cache),
         out=options.out / "data",
         settings=way("documents", options.rounds, few_shot=False),
-        # a model this small is right too rarely to learn from its right answers alone
-        corpus=CorpusSettings(form=options.form, keep_wrong=1.0),
+        corpus=CorpusSettings(form=options.form, keep_wrong=options.keep_wrong),
         observers=[Progress("training data")],
         batch=8,
     )
@@ -76,15 +93,13 @@ def main() -> None:
         dataset,
         local,
         out=options.out / "adapter",
-        settings=FinetuneSettings(
-            epochs=options.epochs,
-            learning_rate=options.rate,
-            layers=options.layers or None,
-            batch=options.batch,
-        ),
+        settings=settings_of(options),
         on_step=told,
     )
-    print(f"{result.examples} examples learned, {len(result.dropped)} too long")
+    print(
+        f"{result.examples} examples learned in {len(result.history)} steps of {options.batch}, "
+        f"{len(result.dropped)} too long"
+    )
     print(f"validation (step, nats): {result.validation}")
 
 

@@ -1,16 +1,19 @@
 """What the SGIC benchmarks write and compare, beside the report and figures by hand."""
 
 import argparse
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
+from ltrag_plugins.sgic.finetune.config import arguments
 from ltrag_plugins.types import Question
 from tests.sgic_parts import QUESTION, THREE, rounds_in, said
 
@@ -67,6 +70,35 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     assert [len(one.right) for one in run] == [3] * COUNT
     assert [one.right[0] for one in run] == [True, False] * (COUNT // 2)
     assert {one.relevant for one in run} == {(True, False, False)}
+
+
+def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, monkeypatch):
+    (tmp_path / "hotpotqa").mkdir()
+    rows = [
+        {"id": i, "question": "?", "answers": ["a"], "gold_index": 0,
+         "passages": [{"text": "t", "title": "T"}]}
+        for i in range(30)
+    ]  # fmt: skip
+    (tmp_path / "hotpotqa" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
+    tune, distractors = load("sgic_tune"), load("distractors")
+    fitted = [f"hotpotqa/{one.question.id}" for one in distractors.items("hotpotqa", "train", 12)]
+    every = [q.id for q in tune.questions_of("hotpotqa", 0, 12)]
+    assert {*every} == {f"hotpotqa/{i}" for i in range(30)} - {*fitted}
+    assert len(every) == 18
+    assert [q.id for q in tune.questions_of("hotpotqa", 5, 12)] == every[-5:]
+    assert [q.id for q in tune.questions_of("hotpotqa", 25, 12)] == every
+
+
+@pytest.mark.parametrize(("steps", "taken"), [(None, [2 * 2, 2 * 4]), (7, [7, 7])])
+def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(load, steps, taken, tmp_path):
+    options = argparse.Namespace(epochs=2, steps=steps, rate=1e-4, layers=0, batch=16)
+    settings = load("sgic_tune").settings_of(options)
+    found = [
+        arguments(settings, tmp_path, rows=rows, micro=1, device=torch.device("cpu")).max_steps
+        for rows in (30, 60)
+    ]
+    assert found == taken
 
 
 def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_path):
