@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import asdict, replace
 from functools import cache
@@ -43,9 +43,10 @@ from ltrag_plugins.gece import (
 )
 from ltrag_plugins.gece.collecting import is_right
 from ltrag_plugins.gece.drafting import drafting, holding
+from ltrag_plugins.gece.mean_gradients import mean_gradients
 from ltrag_plugins.gece.qualities import QUALITIES
 from ltrag_plugins.gece.reference import references_like
-from ltrag_plugins.llm.base import GradientLLM
+from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -176,36 +177,45 @@ def plain_signals(evidence: list[Evidence], names: list[str]) -> dict[str, np.nd
     return {n: np.array([SIGNALS[n].read(e, frequencies) for e in evidence]) for n in names}
 
 
+def unembedded(evidence: list[Evidence]) -> list[Evidence]:
+    return [replace(e, vectors=None) for e in evidence]
+
+
 def without_gradients(train: Part, test: Part, settings: GECESettings, llm: GradientLLM) -> dict:
     names = [n for n, s in SIGNALS.items() if s.tier != "gradients" and n != "disagreement"]
     scores = plain_signals(test.evidence, names)
-    decisions = judged(train, (train.evidence, test.evidence), settings, llm)
-    scores["fitted gate"] = np.array([d.probability for d in decisions])
+    for name, pair in {
+        "fitted gate, with MiniLM": (train.evidence, test.evidence),
+        "fitted gate, no encoder": (unembedded(train.evidence), unembedded(test.evidence)),
+    }.items():
+        scores[name] = np.array([d.probability for d in judged(train, pair, settings, llm)])
     return table(f"without gradients, {len(test.rows)} questions:", scores, test)
 
 
 def with_gradients(
     train: Part, test: Part, settings: GECESettings, llm: GradientLLM, folder: Path
 ) -> dict:
-    direction = cache(lambda: llm.mean_gradient(train.prompts, train.references))
+    means = cache(lambda: mean_gradients(train.prompts, train.references, llm, settings))
     reference = kept(
         folder / "reference.json",
         lambda: llm.gradient_agreement(
-            test.prompts, test.references, along=direction(), cosine=True
+            test.prompts, test.references, along=means().overall, cosine=True
         ),
     )
     asking = replace(settings, agreement="cosine")
+
+    def agreements(part: Part, along: Sequence[Direction]) -> list[GradientAgreement]:
+        holdings = [holding(e, asking, a) for e, a in zip(part.evidence, along, strict=True)]
+        found = [e.agreement for e in run_many(holdings, World(llm=llm))]
+        return [agreement for agreement in found if agreement is not None]
+
     held = []
     for name, part in (("train", train), ("test", test)):
         found = kept(
             folder / f"{name}.json",
-            lambda part=part: [
-                e.agreement
-                for e in run_many(
-                    [holding(e, asking, direction()) for e in part.evidence], World(llm=llm)
-                )
-                if e.agreement is not None
-            ],
+            lambda part=part: agreements(
+                part, means().without if part is train else [means().overall] * len(part.rows)
+            ),
         )
         held.append([replace(e, agreement=a) for e, a in zip(part.evidence, found, strict=True)])
     found = table(
