@@ -1,7 +1,7 @@
 """Five rounds of SGIC over ten documents beside five sampled answers over the same documents.
 
-Milliseconds and tokens that the model really computed, a question at a time, in one run: the direct
-answer; K sampled answers, each a call of its own; K samples that share their documents; SGIC with
+Milliseconds, and tokens that the model really computed, a question at a time, in one run, and both as
+ratios to the sampled answers (of the time the median over the questions): the direct answer; K sampled answers, each a call of its own; K samples that share their documents; SGIC with
 all K rounds, without and with remembered beginnings. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_speed.py --limit 10
@@ -10,7 +10,7 @@ all K rounds, without and with remembered beginnings. Usage:
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,6 +22,8 @@ from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic import calibrate, sampled
 
 REMEMBERED = 8192
+Measured = tuple[float, int]
+"""Seconds and tokens of a question."""
 
 
 class Counted:
@@ -33,6 +35,19 @@ class Counted:
 
     def _count(self, _module: object, _args: object, given: dict) -> None:
         self.tokens += given["input_ids"].numel()
+
+
+def table(found: Mapping[str, Sequence[Measured]], base: str) -> str:
+    """Means a question of each way, and their ratios to those of `base`."""
+    lines = [f"{'':<32}{'ms':>8}{'tokens':>8}{'ms, of samples':>18}{'tokens, of samples':>20}"]
+    for name, measured in found.items():
+        seconds, tokens = (statistics.mean(column) for column in zip(*measured, strict=True))
+        share = tokens / statistics.mean(t for _, t in found[base])
+        time = statistics.median(
+            s / b for (s, _), (b, _) in zip(measured, found[base], strict=True)
+        )
+        lines.append(f"{name:<32}{1000 * seconds:8.0f}{tokens:8.0f}{time:18.2f}{share:20.2f}")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -72,20 +87,15 @@ def main() -> None:
         f"SGIC, {k} rounds": lambda i: looped(i, 0),
         f"SGIC, {k} rounds, remembered": lambda i: looped(i, REMEMBERED),
     }
-    found: dict[str, list[tuple[float, int]]] = {name: [] for name in ways}
+    found: dict[str, list[Measured]] = {name: [] for name in ways}
     for item in items(options.data, "dev_test", options.limit):
         for name, answer in ways.items():
             before, start = counted.tokens, time.perf_counter()
             answer(item)
             found[name].append((time.perf_counter() - start, counted.tokens - before))
-    base = found[f"{k} samples, a call each"]
-    print(f"{options.limit} questions of {options.data}, {options.threads} threads")
-    print(f"{'':<32}{'tokens':>8}{'of samples':>12}{'time, of samples':>18}")
-    for name, measured in found.items():
-        tokens = statistics.mean(t for _, t in measured)
-        share = tokens / statistics.mean(t for _, t in base)
-        seconds = statistics.median(s / b for (s, _), (b, _) in zip(measured, base, strict=True))
-        print(f"{name:<32}{tokens:8.0f}{share:12.2f}{seconds:18.2f}")
+    asked = len(found["direct"])
+    print(f"{asked} questions of {options.data}, {options.threads} threads")
+    print(table(found, f"{k} samples, a call each"))
 
 
 if __name__ == "__main__":
