@@ -1,8 +1,9 @@
 """Five rounds of SGIC over ten documents beside five sampled answers over the same documents.
 
-Milliseconds, and tokens that the model really computed, a question at a time, in one run, and both as
-ratios to the sampled answers (of the time the median over the questions): the direct answer; K sampled answers, each a call of its own; K samples that share their documents; SGIC with
-all K rounds, without and with remembered beginnings. Usage:
+Milliseconds, and tokens that the model really computed, a question at a time, in one run, and both
+as ratios to the sampled answers (of the time the median over the questions): the direct answer; K
+sampled answers, each a call of its own; K samples that share their documents; SGIC with all K
+rounds, without and with remembered beginnings. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_speed.py --limit 10
 """

@@ -8,7 +8,12 @@ from random import Random
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
+from ltrag_plugins.errors import (
+    BadRecord,
+    InvalidInput,
+    MissingReferences,
+    UnwritableArtifact,
+)
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.sgic import (
@@ -411,3 +416,31 @@ def test_a_number_out_of_its_range_is_named(tmp_path):
         read_run(tmp_path / "run.jsonl")
     with pytest.raises(InvalidInput, match="cannot read"):
         read_run(tmp_path / "absent.jsonl")
+
+
+def test_a_run_that_cannot_be_written_leaves_the_older_one_and_nothing_beside_it(tmp_path):
+    (tmp_path / "run.jsonl").write_text("older")
+    (tmp_path / "run.jsonl.new").mkdir()  # in the way of the new file
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        write_run(FOUR, tmp_path / "run.jsonl")
+    assert (tmp_path / "run.jsonl").read_text() == "older"
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        write_run(FOUR, taken)
+    assert not (tmp_path / "taken.new").exists()
+
+
+def test_the_folder_of_a_run_is_made_and_one_that_cannot_be_is_named(tmp_path):
+    assert read_run(write_run(FOUR, tmp_path / "deep" / "run.jsonl")) == read_run(
+        write_run(FOUR, tmp_path / "run.jsonl")
+    )
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        write_run(FOUR, tmp_path / "run.jsonl" / "below.jsonl")
+
+
+def test_a_folder_of_pictures_that_cannot_be_made_is_named(tmp_path):
+    pictures = pytest.importorskip("ltrag_plugins.sgic.analysis.pictures")
+    (tmp_path / "file").touch()
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        pictures.analysis_pictures(FOUR, tmp_path / "file" / "pictures")

@@ -11,6 +11,7 @@ References:
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.sgic.analysis.drawing import (
     BAD,
@@ -179,18 +180,19 @@ def analysis_pictures(run: Sequence[Judged], folder: str | Path) -> list[Path]:
 
     Raises:
         InvalidInput: there are no answers.
+        UnwritableArtifact: the folder cannot be made or written to.
     """
     _check(run)
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = [
-        spread_picture(run, folder / "uncertainty.png"),
-        paths_picture(run, folder / "paths.png"),
-    ]
-    if any(len(one.right) > 1 for one in run):
-        drawn.append(turns_picture(run, folder / "turns.png"))
-    if any(one.answer.p_wrong is not None for one in run):
-        drawn.append(reliability_picture(run, folder / "wrongness.png"))
+    with writing(folder):
+        drawn = [
+            spread_picture(run, folder / "uncertainty.png"),
+            paths_picture(run, folder / "paths.png"),
+        ]
+        if any(len(one.right) > 1 for one in run):
+            drawn.append(turns_picture(run, folder / "turns.png"))
+        if any(one.answer.p_wrong is not None for one in run):
+            drawn.append(reliability_picture(run, folder / "wrongness.png"))
     return drawn
 
 

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.sgic.analysis.judged import Judged
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
@@ -23,13 +24,23 @@ _UNSAID = ("generation", "samples")
 
 
 def write_run(run: Iterable[Judged], path: str | PathLike[str]) -> Path:
-    """Write a line for each; a file that is there is replaced.
+    """Write a line for each; a file that is there is replaced once the new one is whole.
 
     Of a passage its text, id, title and score are kept, not its metadata.
+
+    Raises:
+        UnwritableArtifact: the file's folder cannot be made, or the file written.
     """
     path = Path(path)
     lines = [json.dumps(as_record(one), allow_nan=False) for one in run]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+    new = path.with_name(f"{path.name}.new")
+    with writing(path.parent):
+        try:
+            new.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
     return path
 
 
