@@ -86,7 +86,7 @@ def test_a_batch_that_fails_ends_the_others_where_exceptions_are_raised():
     llm = Strict("2")
     with pytest.raises(ModelFailed):
         run_many([asking(str(i)) for i in range(5)], World(llm=llm), batch=2)
-    assert llm.calls[-1] == ["2", "3"]
+    assert llm.calls[-2:] == [["2", "3"], ["2"]]
 
 
 def test_a_batch_of_nothing_is_refused():

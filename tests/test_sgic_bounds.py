@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
-from ltrag_plugins.flow import Ask, Step, World, run
+from ltrag_plugins.flow import Ask, Step, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
 from ltrag_plugins.types import Generation, Passage, Token
@@ -106,6 +106,40 @@ def test_limits_hold_for_any_settings_and_any_model(data):
         assert (answer.error is not None) == (answer.stop == "error")
         if llm.counts and answer.error is None:
             assert answer.tokens == llm.tokens
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_questions_side_by_side_send_at_most_twice_what_one_may(data):
+    """Whatever fails: nothing, some prompts, some calls, all of them."""
+    asked = [f"Where is castle {i}?" for i in range(data.draw(st.integers(1, 5)))]
+    chosen = SGICSettings(
+        rounds=data.draw(st.integers(0, 4)),
+        max_calls=data.draw(st.integers(1, 8)),
+        certain_below=0,
+        on_error=data.draw(st.sampled_from(["raise", "best"])),
+    )
+    sent: list[str] = []
+
+    class Failing:
+        name = "failing"
+
+        def generate(self, prompts, **_):
+            sent.extend(prompts)
+            if data.draw(st.booleans()) or asked[0] in " ".join(prompts):
+                raise ConnectionError("gone")
+            return [said(f"a{len(sent)}", 0.3) for _ in prompts]
+
+    flows = [calibrate(q, THREE, chosen) for q in asked]
+    found = run_many(flows, World(llm=Failing()), return_exceptions=True)
+    for question, one in zip(asked, found, strict=True):
+        prompts = [prompt for prompt in sent if question in prompt]
+        assert len(prompts) <= (2 if len(asked) > 1 else 1) * chosen.max_calls
+        assert all(prompts.count(prompt) <= 2 for prompt in prompts)
+        if isinstance(one, Exception):
+            assert isinstance(one, ModelFailed)
+        else:
+            assert len(set(prompts)) <= one.calls <= chosen.max_calls
 
 
 def test_a_model_that_writes_more_than_it_was_asked_for_ends_the_rounds():

@@ -474,6 +474,20 @@ def test_a_failing_round_ends_the_rounds_of_its_questions_where_the_best_so_far_
     )
 
 
+def test_a_question_whose_round_fails_ends_the_rounds_of_no_other():
+    def write(prompt):
+        if round_of(prompt) == 2 and number(prompt) == 3:
+            raise ConnectionError("gone")
+        return said("right" if round_of(prompt) else "wrong", 0.5)
+
+    settings = replace(TO_THE_END, on_error="best")
+    _, report = fit(asked(10), ScriptedLLM(write), settings=settings)
+    assert len(report.means) == 4
+    assert "1 of 10 questions did not get all 3 rounds: a limit or an error ended them" in (
+        report.notes
+    )
+
+
 def test_agreement_is_fitted_without_token_probabilities():
     def write(prompt):
         n = round_of(prompt)

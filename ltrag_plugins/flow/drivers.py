@@ -138,10 +138,11 @@ def run_many(
     """Run flows side by side; requests of one round that can share a call do.
 
     Per round that is one model call for each distinct generation setting and one search
-    for each distinct `k`. When a merged call raises, each flow in it gets the exception at
-    its own `yield`; with `return_exceptions` its part is first asked for by itself, so that a
-    question that cannot be answered takes no other with it; where the first three parts fail
-    as well, the others are not tried. Observers are told of a reply for each part.
+    for each distinct `k`. When a merged call raises, the part of each flow is asked for once
+    more by itself, so that a question that cannot be answered takes no other with it; a flow
+    whose part fails again gets the exception at its own `yield`. Where the first three parts
+    fail, the others are not tried. Observers are told of a reply for each part. So an item is
+    asked for at most twice, however many of the calls fail.
 
     Args:
         batch: most prompts (queries, texts) of one call, so that memory is bounded and
@@ -182,7 +183,7 @@ def run_many(
             for merged, members in merge(now, batch):
                 outcome = _observed(merged, world, observers, members)
                 shares = _shared(outcome, members)
-                if return_exceptions and isinstance(outcome, _Failed) and len(members) > 1:
+                if isinstance(outcome, _Failed) and len(members) > 1:
                     shares = _each_alone(outcome, members, now, world, observers)
                 for i, share in shares:
                     settle(i, lambda i=i, share=share: _resumed(flows[i], share))

@@ -52,9 +52,12 @@ class SGICSettings:
     """Which round's answer to return. "repeated": the first that was given twice, for answers
     without scores (paper, 4.3); the last where none was."""
     document_words: int | None = 150
-    """Cut each document to this many words, at a sentence end (paper: 200 tokens); None: never."""
+    """Cut each document to this many words (paper: 200 tokens, which are about as many), at the
+    last sentence end unless that loses half of them; None: never."""
     max_calls: int = 128
-    """Most prompts that a question may send to the model, answered or not."""
+    """Most prompts that a question may send to the model, answered or not. Beside others in
+    `run_many`, a prompt whose shared call failed is sent once more by itself, and that counts
+    neither here nor in `max_tokens`: with a model that fails, at most twice as many are sent."""
     max_tokens: int | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
     A prompt is sent only if it stays within the bound at one token per byte, which no tokenizer
