@@ -84,23 +84,32 @@ class PromptTemplates:
 
         Small models copy the form of the earlier answers. Nothing is read from what is removed.
         """
+        start, end = self._own(answer)
+        return answer[start:end]
+
+    def said(self, answer: Generation) -> Generation:
+        """An answer without its echo, in text and tokens; as it is where it has none."""
+        start, end = self._own(answer.text)
+        text, tokens = answer.text[start:end], answer.tokens
+        if text == answer.text.strip():
+            return answer
+        if tokens is not None and "".join(token.text for token in tokens) == answer.text:
+            tokens = tuple(_within(tokens, start, end)) if text else ()
+        return replace(answer, text=text, tokens=tokens)
+
+    def _own(self, answer: str) -> tuple[int, int]:
+        """Where the answer's own words begin and end."""
         lead = _spelled(self.answer.partition("{text}")[0])
         before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
         # the token limit may have cut the score short; brackets alone may be the answer's own
         told = any(map(str.isalpha, self.score.partition("{score}")[0]))
         tail = rf"{before}\s*\d*\s*(?:{after})?" if told else ""
-        return re.sub(rf"^{lead}|{tail}$", "", answer.strip()).strip()
-
-    def said(self, answer: Generation) -> Generation:
-        """An answer without its echo, in text and tokens; as it is where it has none."""
-        text = self.without_echo(answer.text)
-        if text == answer.text.strip():
-            return answer
-        start = answer.text.find(text)
-        tokens = answer.tokens
-        if tokens is not None and "".join(token.text for token in tokens) == answer.text:
-            tokens = tuple(_within(tokens, start, start + len(text)))
-        return replace(answer, text=text, tokens=tokens)
+        start, end = _stripped(answer, 0, len(answer))
+        if echoed := re.compile(lead).match(answer, start, end):
+            start = echoed.end()
+        if echoed := re.compile(rf"{tail}$").search(answer, start, end):
+            end = echoed.start()
+        return _stripped(answer, start, end)
 
     def outside(self, text: str, *, lines: bool = False) -> str:
         """Text from outside as it may stand in the prompt; see `neutral`.
@@ -187,6 +196,12 @@ def _score(t: PromptTemplates, score: float | None) -> str:
     return "" if score is None else t.score.format(score=round(score))
 
 
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """The same part of the text without white space at its ends."""
+    left = end - len(text[start:end].lstrip())
+    return left, left + len(text[left:end].rstrip())
+
+
 def _within(tokens: Sequence[Token], start: int, end: int) -> Iterator[Token]:
     """The tokens that write something between two places of the text."""
     place = 0
@@ -217,5 +232,6 @@ STEPS = PromptTemplates(
     "{earlier}Final Answer:",
     document="{number}. {key}{text}{score}",
     instruction="Use the reasoning steps to answer the question; give the final answer alone.",
+    about_answers="Keep an earlier answer if the steps bear it out; otherwise give a better one.",
 )
 """Reasoning steps in the place of documents (table 12)."""
