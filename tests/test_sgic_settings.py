@@ -129,9 +129,11 @@ def test_the_whole_prompt_of_table_1():
         ("ab " + "x" * 50, 3, "ab"),
         ("一二三四五六。七八九十一二三四五六", 1, "一二三四五六。"),
         ("", 3, ""),
+        ("Dr. Who is on air again tonight", 5, "Dr. Who is on air"),
+        ("One. Two three four five six. Seven", 5, "One. Two three four five"),
     ],
 )
-def test_a_cut_ends_with_a_sentence_where_one_fits(text, words, kept):
+def test_a_cut_ends_with_a_sentence_where_one_ends_late_enough(text, words, kept):
     assert cut_to_words(text, words).text == kept
     assert cut_to_words(text, words).dropped == len(text) - len(kept)
 
@@ -143,6 +145,10 @@ def test_a_cut_is_a_beginning_within_its_budget(text, words):
     assert text.startswith(cut.text)
     assert len(cut.text.split()) <= words
     assert len(cut.text) <= 10 * words
+    if cut.dropped:
+        fits = [i for i in range(1, 10 * words + 1) if len(text[:i].split()) <= words]
+        whole = [i for i in fits if text[i : i + 1] in ("", " ") and text[i - 1] != " "]
+        assert 2 * len(cut.text) >= max(whole, default=0)
     assert bool(cut.text) == bool(text)
     if len(text.split()) <= words and len(text) <= 10 * words:
         assert cut.text == text

@@ -1,4 +1,4 @@
-"""Cut a text to a budget of words where a sentence ends."""
+"""Cut a text to a budget of words, where a sentence ends if one ends late enough."""
 
 import re
 from dataclasses import dataclass
@@ -20,7 +20,10 @@ class Cut:
 
 
 def cut_to_words(text: str, words: int | None) -> Cut:
-    """The sentences that fit into the budget, or as many words where not one sentence does.
+    """The sentences that fit into the budget, or as many words where those are less than half.
+
+    A full stop early in the text may be that of "Dr." or of a short first sentence: to end there
+    would lose nearly all that fits.
 
     Args:
         text: without white space at its ends.
@@ -30,7 +33,8 @@ def cut_to_words(text: str, words: int | None) -> Cut:
         return Cut(text)
     end = _last_word(text, words)
     sentences = [found.end() for found in _SENTENCE_END.finditer(text[: end + 1])]
-    kept = text[: min(sentences[-1], end) if sentences else end]
+    late = sentences and 2 * sentences[-1] >= end
+    kept = text[: min(sentences[-1], end) if late else end]
     return Cut(kept, len(text) - len(kept))
 
 
