@@ -277,6 +277,7 @@ def test_steps_stand_in_the_place_of_documents():
     llm = ScriptedLLM(lambda p: said("$70,000", 0.3))
     steps = [Passage("The house cost $80,000."), Passage("So the profit is $<<80-10=70>>70.")]
     answer = answered(llm, steps, question="How much profit?", settings=SGICSettings.steps())
+    assert not any("document" in prompt.lower() for prompt in llm.prompts)
     first, one, _, last = llm.prompts
     assert "Reasoning Steps:\n1. The house cost $80,000.\n2. So" in first
     assert "$<<80-10=70>>70." in first
@@ -367,10 +368,60 @@ def test_an_error_after_the_first_answer_leaves_the_best_so_far(call, rounds):
     settings = SGICSettings(rounds=3, on_error="best")
     answer = answered(broken_at(call), settings=settings)
     assert (answer.stop, len(answer.trace)) == ("error", rounds)
-    assert answer.error == "ModelFailed: the model raised ConnectionError: gone"
+    assert str(answer.error).startswith("ModelFailed: the model raised ConnectionError: gone")
     assert answer.text == ("a" if rounds == 1 else "b")
     with pytest.raises(ModelFailed, match="gone"):
         answered(broken_at(call), settings=THREE_ROUNDS)
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_question_that_fails_beside_others_fails_alone(together):
+    """The others get what they get by themselves."""
+    asked = [f"Where is castle {i}?" for i in range(3)]
+    settings = SGICSettings(rounds=2, on_error="best")
+
+    def llm():
+        inner = model(UNSURE, by_document)
+
+        def write(prompt):
+            if rounds_in(prompt) and asked[1] in prompt:
+                raise ConnectionError("gone")
+            return inner.generate([prompt])[0]
+
+        return ScriptedLLM(write)
+
+    flows = [calibrate(q, THREE, settings) for q in asked]
+    answers = run_many(flows, World(llm=llm()), return_exceptions=together)
+    assert answers == [answered(llm(), question=q, settings=settings) for q in asked]
+    assert [(a.stop, len(a.trace)) for a in answers] == [("rounds", 3), ("error", 1), ("rounds", 3)]
+
+
+def test_without_marks_or_scores_to_show_the_first_prompt_is_not_sent_again():
+    settings = SGICSettings(rounds=1, earlier="none", documents="keys")
+    llm = model([said("a", 0.3)], lambda _: said("x", 0.5))
+    answer = answered(llm, settings=settings)
+    assert (answer.stop, len(answer.trace)) == ("rounds", 1)
+    assert len(set(llm.prompts)) == len(llm.prompts) == answer.calls == 4
+    marked = answered(model([said("a", 0.3)], by_document), settings=settings)
+    assert len(marked.trace) == 2
+
+
+@pytest.mark.parametrize(("rounds", "most", "scored"), [(0, 4, True), (0, 3, False), (1, 4, False)])
+def test_documents_are_scored_where_they_fit_beside_a_round_that_may_come(rounds, most, scored):
+    settings = SGICSettings(rounds=rounds, score_documents="always", max_calls=most)
+    answer = answered(model(UNSURE, by_document), settings=settings)
+    assert all((d.score is not None) == scored for d in answer.documents)
+    assert answer.calls <= most
+
+
+def test_long_answers_that_the_product_cannot_tell_apart_are_remarked_on():
+    pieces = tuple(Token("w ", -1.0) for _ in range(40))
+    llm = ScriptedLLM(lambda _: Generation("w " * 40, pieces))
+    told = answered(llm, settings=SGICSettings(rounds=0)).notes
+    assert [note.startswith("1 of 1 answers") for note in told] == [True]
+    assert "length_normalized" in told[0]
+    other = SGICSettings(rounds=0, estimator="length_normalized")
+    assert answered(llm, settings=other).notes == ()
 
 
 def test_an_error_before_the_first_answer_is_raised_always():

@@ -1,5 +1,6 @@
 """Eq. 2 and eq. 3: by their properties, by numpy, and by what a figure of the paper would show."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,10 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, document_scores
-from tests.sgic_parts import answered, model, said
+from ltrag_plugins.sgic.judging import relevance_scores
+from ltrag_plugins.sgic.scale import rounding
+from ltrag_plugins.types import Generation, Passage, Token
+from tests.sgic_parts import THREE, answered, model, said
 
 unit = st.floats(0, 1)
 inside = st.floats(1e-6, 1 - 1e-6)
@@ -123,6 +127,41 @@ def test_documents_that_are_equal_or_alone_get_fifty(u, count):
 
 def test_rounding_errors_are_not_stretched_over_the_scale():
     assert document_scores([0.3, 0.3 + 1e-7, 0.3 - 1e-7]) == (50.0,) * 3
+
+
+@pytest.mark.parametrize(("sums", "wanted"), [
+    ([-14.0, -15.0, -30.0], [0, 63.2, 100]),
+    ([-14.0, -14.0 + 1e-7, -14.0 - 1e-7], [50, 50, 50]),
+    ([-34.0, -34.0 + 1e-7, -34.0 - 1e-7], [50, 50, 50]),
+    ([-50.0, -60.0, -70.0], [50, 50, 50]),
+])  # fmt: skip
+def test_small_products_are_told_apart_and_rounding_errors_are_not(sums, wanted):
+    us = [-math.expm1(total) for total in sums]
+    scores = document_scores(us, noise=rounding(us, "product"))
+    assert scores == pytest.approx(wanted, abs=0.1)
+
+
+def test_a_question_whose_documents_leave_long_answers_gets_their_order():
+    """Eq. 3 on products of 14, 15 and 30 tokens of 1 nat each."""
+    length = dict(zip((p.text for p in THREE), (14, 15, 30), strict=True))
+
+    def alone(prompt: str) -> Generation:
+        [n] = [n for text, n in length.items() if text in prompt]
+        return Generation("w " * n, tuple(Token("w ", -1.0) for _ in range(n)))
+
+    answer = answered(model([said("a", 0.3)], alone), settings=SGICSettings(rounds=1))
+    products = np.exp([-14.0, -15.0, -30.0])
+    wanted = 100 * (products.max() - products) / np.ptp(products)
+    assert [d.score for d in answer.documents] == pytest.approx(wanted, abs=1e-3)
+
+
+@given(st.floats(1e-12, 1e12))
+def test_the_unit_of_a_relevance_changes_no_score(one):
+    passages = [Passage(str(i)) for i in range(3)]
+    scores = relevance_scores(lambda _, p: [3 * one, one, 2 * one], "q", passages)
+    assert scores == pytest.approx((0, 100, 50))
+    equal = relevance_scores(lambda _, p: [one, one * (1 + 1e-8), one], "q", passages)
+    assert equal == (50.0,) * 3
 
 
 def test_no_document_has_no_score():

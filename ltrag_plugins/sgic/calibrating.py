@@ -16,6 +16,7 @@ from ltrag_plugins.flow import Flow
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop
 from ltrag_plugins.sgic.case import Case
 from ltrag_plugins.sgic.choosing import chosen, reason_to_stop
+from ltrag_plugins.sgic.documents import Documents
 from ltrag_plugins.sgic.judging import Relevance, Truth
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -89,6 +90,7 @@ def calibrate(
         if settings.on_error == "raise":
             raise
         stop, error = "error", f"{type(failure).__name__}: {failure}"
+    notes += _saturated(trace, documents, settings)
     best = chosen(trace, settings.choose)
     return CalibratedAnswer(
         best.text,
@@ -110,6 +112,19 @@ def calibrate(
 def _says_one_thing(first: Round, settings: SGICSettings) -> bool:
     said = {sample.text for sample in first.samples}
     return settings.estimator == AGREEMENT and said == {first.generation.text}
+
+
+def _saturated(trace: Sequence[Round], documents: Documents, settings: SGICSettings) -> list[str]:
+    """A remark on answers whose product of probabilities is below what one minus it can show."""
+    answers = [(one.text, one.uncertainty) for one in trace]
+    answers += [(one.answer, one.uncertainty) for one in documents.scored if one.answer is not None]
+    lost = sum(bool(text) and uncertainty == 1 for text, uncertainty in answers)
+    if settings.estimator != "product" or not lost:
+        return []
+    return [
+        f"{lost} of {len(answers)} answers are as uncertain as can be, as the product of the "
+        "probabilities of a long answer is; estimator='length_normalized' tells such apart"
+    ]
 
 
 def _nobody(_: Round) -> None:

@@ -21,7 +21,7 @@ from ltrag_plugins.sgic.judging import (
 )
 from ltrag_plugins.sgic.neutral import one_line
 from ltrag_plugins.sgic.prompts import Said, render
-from ltrag_plugins.sgic.scale import ScoreScale, document_scores
+from ltrag_plugins.sgic.scale import ScoreScale, document_scores, rounding
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
 from ltrag_plugins.uncertainty import Measured, measured, reestimate
@@ -97,8 +97,12 @@ class Case:
         return render(self.settings.templates, self.question, shown, self._said(trace))
 
     def limit(self, trace: Sequence[Round], documents: Documents) -> Stop | None:
-        """The limit that a further round could pass."""
-        return self.budget.exceeded([self.prompt(trace, documents)])
+        """The limit that a further round could pass; "rounds" where it would ask the same again."""
+        prompt = self.prompt(trace, documents)
+        # only without earlier answers can a prompt be an earlier one
+        if self.settings.earlier == "none" and prompt == self.prompt((), self.documents):
+            return "rounds"
+        return self.budget.exceeded([prompt])
 
     def answered(self, trace: Sequence[Round], documents: Documents) -> Flow[Round]:
         """Ask for the answer of the next round."""
@@ -143,11 +147,12 @@ class Case:
             answers = {self.prompt((), documents): Measured(first.generation, first.uncertainty)}
             once = [prompt for prompt in dict.fromkeys(prompts) if prompt not in answers]
             if once:
-                if left_out := self.budget.exceeded(once, and_calls=1):
+                if left_out := self.budget.exceeded(once, and_calls=int(settings.rounds > 0)):
                     return documents, left_out
                 answers |= zip(once, (yield from self._asked(once)), strict=True)
             documents = _with_answers(documents, [answers[prompt] for prompt in prompts])
-            scores = document_scores([answers[prompt].uncertainty for prompt in prompts])
+            found = [answers[prompt].uncertainty for prompt in prompts]
+            scores = document_scores(found, noise=rounding(found, settings.estimator))
         return documents.with_scores(scores, settings.cut_to), None
 
     def _asked(self, prompts: Sequence[str]) -> Flow[list[Measured]]:

@@ -13,7 +13,7 @@ import numpy as np
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.sgic.scale import document_scores
+from ltrag_plugins.sgic.scale import NOISE, document_scores
 from ltrag_plugins.types import Passage
 
 Relevance = Callable[[str, Sequence[Passage]], Sequence[float]]
@@ -58,7 +58,10 @@ def relevance_scores(
             f"the relevance function gave {len(values)} numbers for {len(passages)} passages; it "
             "gives one for each, in their order"
         )
-    return document_scores([-value for value in values])
+    # their unit is the function's own
+    return document_scores(
+        [-value for value in values], noise=NOISE * max(map(abs, values), default=0.0)
+    )
 
 
 def true_document_scores(truth: Truth, question: str, seed: int) -> tuple[float, ...]:

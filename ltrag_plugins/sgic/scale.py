@@ -4,6 +4,7 @@ References:
     Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
 """
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -12,8 +13,8 @@ from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInpu
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 
 NOISE = 1e-6
-"""Document uncertainties that differ by no more than this are equal: a model that computes in 32
-bits tells no finer, and eq. 3 would stretch its rounding errors over the whole scale."""
+"""Numbers about 1 that differ by no more than this are equal: a model that computes in 32 bits
+tells no finer, and eq. 3 would stretch its rounding errors over the whole scale."""
 _EDGE = 1e-6
 
 
@@ -99,7 +100,18 @@ class ScoreScale:
             )
 
 
-def document_scores(uncertainties: Sequence[float]) -> tuple[float, ...]:
+def rounding(uncertainties: Sequence[float], estimator: str) -> float:
+    """How far the uncertainties of one question's documents may differ by rounding alone.
+
+    A product of probabilities keeps its digits however small it is, so that answers with products
+    of e^-14 and e^-15 can be told apart, until one minus it is 1 for a computer.
+    """
+    if estimator != "product" or not uncertainties:
+        return NOISE
+    return max(sys.float_info.epsilon, NOISE * (1 - min(uncertainties)))
+
+
+def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> tuple[float, ...]:
     r"""Eq. 3: min-max within the question, 0-100; larger is less certain.
 
     .. math:: s_i = 100 (u_i - \min u) / (\max u - \min u)
@@ -108,6 +120,7 @@ def document_scores(uncertainties: Sequence[float]) -> tuple[float, ...]:
 
     Args:
         uncertainties: any finite numbers, larger is less certain.
+        noise: numbers that differ by no more than this are equal.
 
     Raises:
         InvalidInput: one is not finite.
@@ -117,6 +130,6 @@ def document_scores(uncertainties: Sequence[float]) -> tuple[float, ...]:
     if not uncertainties:
         return ()
     least, most = min(uncertainties), max(uncertainties)
-    if most - least <= NOISE:
+    if most - least <= noise:
         return (50.0,) * len(uncertainties)
     return tuple(100 * ((u - least) / (most - least)) for u in uncertainties)

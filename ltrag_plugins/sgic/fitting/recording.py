@@ -138,12 +138,8 @@ class _Line:
     trace: Trace
 
     def goes_on(self, number: int) -> bool:
-        settings = self.case.settings
-        if len(self.trace) < number or number > settings.rounds:
+        if len(self.trace) < number or number > self.case.settings.rounds:
             return False
-        unscored = any(document.score is None for document in self.documents.scored)
-        if settings.earlier == "none" and (unscored or self.case.all_are_kept):
-            return False  # it would ask what round 0 asked
         return self.case.limit(self.trace, self.documents) is None
 
 
