@@ -40,6 +40,13 @@ def test_an_echo_counts_neither_for_nor_against_the_answer_in_it():
     assert answer.trace[1].generation == ECHO  # what was said stays to be seen
 
 
+def test_an_echo_is_told_from_an_answer_that_stands_in_it_too():
+    echo = spelled(("Round", 0.5), (" 2", 0.5), (":", 0.9), (" 2", 0.99), (" (Uncertainty", 0.5),
+                   (" Score:", 0.9), (" 2", 0.05), (")", 0.9))  # fmt: skip
+    own = PromptTemplates().said(echo)
+    assert (own.text, own.tokens) == ("2", (echo.tokens or ())[3:4])
+
+
 def test_an_echo_makes_no_agreement():
     """Six cities in one frame share the frame alone."""
     cities = ["Paris", "Rome", "Oslo", "Bern", "Riga", "Kiev"]
@@ -93,6 +100,17 @@ def test_samples_that_are_all_the_answer_are_remarked_on():
     replies = iter([said("Paris"), *map(said, ["Paris", "Rome", "Paris", "Paris", "Paris"])])
     other = answered(ScriptedLLM(lambda prompt: next(replies, said("x"))), settings=settings)
     assert not any("temperature" in note for note in other.notes)
+
+
+@pytest.mark.parametrize("room", [SGICCalibrator, LlamaSGICCalibrator])
+@pytest.mark.parametrize("fits", [False, True])
+def test_a_probability_that_was_fitted_for_other_settings_is_remarked_on(room, fits, caplog):
+    wrongness, settings = certain(), SGICSettings(rounds=2)
+    calibration = Calibration(settings, wrongness.scale, wrongness)
+    llm = ScriptedLLM(lambda _: said("a"))
+    room(llm, settings=SGICSettings(rounds=2 if fits else 1), calibration=calibration)
+    room(llm, calibration=calibration)
+    assert ["other settings" in m or "others" in m for m in caplog.messages] == [True] * (not fits)
 
 
 @pytest.mark.parametrize(("most", "calls"), [(1, 5), (2, 5), (3, 1), (9, 1)])

@@ -53,6 +53,8 @@ def agreed(
 ) -> "tuple[SGICSettings, Calibration | None]":
     """The settings to run with, and the calibration with them in it.
 
+    A warning is logged where P(wrong) was fitted with others.
+
     Raises:
         InvalidInput: the calibration is none.
         ArtifactMismatch: it is of another estimator than the settings.
@@ -64,6 +66,7 @@ def agreed(
             f"calibration must be a Calibration, got {calibration!r:.60}. A folder is read by "
             "SGICCalibrator.from_pretrained."
         )
+    calibration.remark_on(settings or calibration.settings)
     together = replace(calibration, settings=settings or calibration.settings)
     return together.settings, together
 

@@ -30,6 +30,8 @@ def parts_of(
 ) -> tuple[SGICSettings, ScoreScale]:
     """The settings and the scale to use.
 
+    A warning is logged where the calibration's P(wrong) was fitted with other settings.
+
     Raises:
         InvalidInput: one is of another type, or there are two scales.
         ArtifactMismatch: the scale is of another estimator than the settings.
@@ -45,4 +47,6 @@ def parts_of(
     scale = ScoreScale.default(settings.estimator) if scale is None else scale
     demand(scale, ScoreScale, "scale", "a ScoreScale")
     scale.check(settings.estimator)
+    if calibration is not None:
+        calibration.remark_on(settings)
     return settings, scale

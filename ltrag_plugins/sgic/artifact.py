@@ -1,5 +1,6 @@
 """A fitted scale on disk: `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle."""
 
+import logging
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -14,6 +15,7 @@ from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.sgic.wrongness import WrongnessCalibration
 
 FORMAT = 1
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class Calibration:
         self.scale.check(self.settings.estimator)
         if self.wrongness is not None:
             self.wrongness.check(self.scale)
+
+    def remark_on(self, settings: SGICSettings) -> None:
+        """Log a warning where P(wrong) was fitted with other settings than these."""
+        if self.wrongness is not None and settings != self.settings:
+            log.warning(
+                "P(wrong) was fitted with the calibration's own settings; these are others, so "
+                "take it as a guess, or fit with these"
+            )
 
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
         """Write it; an older one in the same folder is replaced file by file, JSON last.
