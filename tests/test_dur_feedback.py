@@ -247,7 +247,7 @@ def test_options_that_differ_in_signs_alone_are_told_apart():
     ],
 )
 def test_an_answer_is_read_without_lead_in_and_full_stop(written, answer):
-    assert shortened(written, FORMATS["Q-A"]) == answer
+    assert shortened(written, FORMATS["Q-A"].lead) == answer
 
 
 def test_a_written_answer_ends_with_its_line():

@@ -11,7 +11,6 @@ References:
 """
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,20 +18,19 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
+from ltrag_plugins.baselines.replies import chosen, shortened
 from ltrag_plugins.dur.prompts import PromptFormat, Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, ask, score
 from ltrag_plugins.llm.base import checked_token
-from ltrag_plugins.metrics.answer import accuracy, f1, normalized_exact_match
+from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.text import bleu, rouge_l
 from ltrag_plugins.types import Generation, Question, Token
 
 CONTENT_FREE = "N/A"
 """What stands in the question's place when options are calibrated against it."""
 _LEAST = -30.0  # log-probability; below it a reward would be all noise
-# a letter that names an option, and no article or pronoun: it stands alone or before a mark
-_LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*$)", re.IGNORECASE)
 _TEXT_REWARDS: dict[str, Callable[[str, Sequence[str]], float]] = {
     "f1": f1,
     "rouge_l": rouge_l,
@@ -92,7 +90,9 @@ def reading(
     if wanted.text:
         stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
         said = yield from ask(*texts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
-        found = [replace(r, text=shortened(g.text, form)) for r, g in zip(found, said, strict=True)]
+        found = [
+            replace(r, text=shortened(g.text, form.lead)) for r, g in zip(found, said, strict=True)
+        ]
     return found
 
 
@@ -201,28 +201,6 @@ def wanted_for(settings: DURSettings, *, scores: bool) -> Wanted:
         text=not probabilities,
         content_free=settings.option_calibration == "content-free",
     )
-
-
-def shortened(text: str, form: PromptFormat) -> str:
-    """The answer alone: without the lead-in and the full stop at its end."""
-    said = text.strip()
-    lead = form.lead.strip()
-    if lead and said.lower().startswith(lead.lower()):
-        said = said[len(lead) :].strip()
-    return said.removesuffix(".").strip()
-
-
-def chosen(text: str, options: Sequence[str]) -> str:
-    """The option that the text begins with, by its words or its letter; else the text."""
-    for option in sorted(options, key=len, reverse=True):
-        if accuracy(text, [option]):
-            return option
-    for i, option in enumerate(options):
-        if accuracy(text, [f"{chr(ord('A') + i)} {option}"]):
-            return option
-    letter = _LETTER.match(text)
-    place = ord(letter[1].upper()) - ord("A") if letter else len(options)
-    return options[place] if place < len(options) else text
 
 
 def _options(
