@@ -18,7 +18,14 @@ from typer.testing import CliRunner
 from ltrag_plugins.cli import app, calibrating, calibrating_output
 from ltrag_plugins.cli import calibrating_options as own
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.sgic import CorpusSettings, SGICSettings, answer, settings
+from ltrag_plugins.sgic import (
+    CorpusSettings,
+    SGICSettings,
+    analyse,
+    answer,
+    read_run,
+    settings,
+)
 from ltrag_plugins.sgic.dataset.building import load
 from ltrag_plugins.sgic.dataset.settings import Form, IncludeDirect
 from ltrag_plugins.sgic.fitting.variants import METRICS
@@ -196,6 +203,31 @@ def test_answers_above_a_limit_are_kept_back_and_counted(questions, model, calib
         assert [one["id"] for one in refused] == [f"q{i}" for i in range(3, COUNT, 4)]
         assert {one["answer"] for one in refused} == {"I am not sure enough to answer."}
         assert all(one["text"].startswith("nobody") for one in refused)
+
+
+def test_the_records_of_a_run_are_what_an_analysis_reads(questions, model, calibration, tmp_path):
+    path = tmp_path / "deep" / "records.jsonl"
+    told = ["--model", model, "--rounds", ROUNDS, "--certain-below", 0, "--refuse-above", 1]
+    told += ["--calibration", calibration, "--batch", 7, "--records", path, "--json"]
+    result = ltrag("sgic", "answer", questions, *told)
+    assert result.exit_code == 0, result.output
+    assert result.stderr.endswith(f"ltrag: the records are in {path}\n")
+    said, run = [json.loads(line) for line in result.stdout.splitlines()], read_run(path)
+    assert [one.question for one in run] == [one["question"] for one in said]
+    assert [one.answer.text for one in run] == [one["text"] for one in said]  # not the refusals
+    assert [one.answer.p_wrong for one in run] == [one["p_wrong"] for one in said]
+    assert [one.first_right for one in run] == [i % 2 == 0 for i in range(COUNT)]
+    figures = analyse(run)
+    assert figures.rounds[0].right == 1 / 2
+    assert figures.mending.mended == COUNT / 4
+
+
+def test_records_need_accepted_answers_and_a_place_before_a_model_is_loaded(questions, tmp_path):
+    bare = lines_file(tmp_path / "q.jsonl", {**GOOD, "answers": []})
+    line = one_line(ltrag("sgic", "answer", bare, "--records", tmp_path / "records.jsonl"))
+    assert "line 1, field 'answers': no accepted answers" in line
+    line = one_line(ltrag("sgic", "answer", questions, "--records", questions / "records.jsonl"))
+    assert line.startswith("cannot make the folder")
 
 
 def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, model, calibration):
@@ -380,6 +412,7 @@ def test_p_wrong_is_not_made_up(passages, model):
     [
         (["answer"], "give QUESTIONS.jsonl"),
         (["answer", "q", "--question", "who?", "--limit", "3"], "not for --question"),
+        (["answer", "q", "--question", "who?", "--records", "x"], "--records is for QUESTIONS"),
         (["fit", "q", "--out", "x", "--cut-to", "1,0"], "no list of whole numbers"),
         (["fit", "q", "--out", "x", "--cut-to", "many"], "no list of whole numbers"),
         (["fit", "q", "--out", "x", "--rounds", "0"], "--rounds"),

@@ -7,14 +7,17 @@ from pathlib import Path
 from ltrag_plugins.cli.calibrating import Job, askable, changed
 from ltrag_plugins.cli.calibrating_options import Changes
 from ltrag_plugins.cli.notes import noted
-from ltrag_plugins.cli.output import say, working
+from ltrag_plugins.cli.output import checked_folder, say, working
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.sgic.analysis.judged import judged
+from ltrag_plugins.sgic.analysis.records import write_run
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.artifact import Calibration
 from ltrag_plugins.sgic.calibrating import calibrate
 from ltrag_plugins.sgic.case import checked_question
+from ltrag_plugins.sgic.judging import Truth
 from ltrag_plugins.sgic.refusing import Refusal
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
@@ -39,9 +42,19 @@ def answers(
     *,
     above: float | None,
     p_wrong_above: float | None,
+    records: Path | None = None,
 ) -> Iterator[Answered]:
-    """The answer to each question, as soon as those of its batch are there."""
-    questions = _one(asked, job.file) if asked is not None else askable(job)
+    """The answer to each question, as soon as those of its batch are there.
+
+    Args:
+        records: where to write what an analysis reads, after the last answer.
+    """
+    if records is not None:
+        checked_folder(records.parent)
+    labelled = records is not None
+    questions = (
+        _one(asked, job.file) if asked is not None else askable(job, require_answers=labelled)
+    )
     llm = job.llm("embedded" if folder is None or job.model else _noted(folder))
     fitted = None if folder is None else Calibration.load(folder, llm=llm)
     settings = changed(SGICSettings() if fitted is None else fitted.settings, changes)
@@ -50,14 +63,18 @@ def answers(
     _check_fit(fitted, settings)
     scale = None if fitted is None else fitted.scale
     wrongness = None if fitted is None else fitted.wrongness
-    world = World(llm=llm)
+    world, made = World(llm=llm), list[CalibratedAnswer]()
     for start in range(0, len(questions), job.batch):
         part = questions[start : start + job.batch]
         flows = [calibrate(q.text, q.passages, settings, scale, wrongness=wrongness) for q in part]
         with working(f"answering, {start} of {len(questions)} done"):
             found = run_many(flows, world, batch=job.batch)
+        made += found
         for question, one in zip(part, found, strict=True):
             yield Answered(question, one, refusal.said(one), refusal.refuses(one))
+    if records is not None:
+        truths = [Truth((), question.answers) for question in questions]
+        write_run(judged(made, truths, questions=[q.text for q in questions]), records)
 
 
 def _one(asked: str, file: Path | None) -> list[Question]:

@@ -147,6 +147,16 @@ MaxTokens = Annotated[
         "--max-tokens", min=1, help="Most tokens, read and written, that a question may cost."
     ),
 ]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        "--records",
+        metavar="RECORDS.jsonl",
+        dir_okay=False,
+        help="Also write all rounds and documents of each question, and which answers were right, "
+        "for an analysis; needs 'answers' in QUESTIONS.jsonl. An older file is replaced.",
+    ),
+]
 RefuseAbove = Annotated[
     float | None,
     typer.Option(

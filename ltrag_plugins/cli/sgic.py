@@ -119,6 +119,7 @@ def answer(
     limit: opt.Limit = None,
     cache: opt.Cache = None,
     batch: opt.Batch = 16,
+    records: own.Records = None,
     as_data: Annotated[
         bool, typer.Option("--json", help="JSON lines in place of text, one for each question.")
     ] = False,
@@ -132,6 +133,8 @@ def answer(
         raise typer.BadParameter("give QUESTIONS.jsonl, or --question and PASSAGES.jsonl")
     if question is not None and (pool is not None or limit is not None):
         raise typer.BadParameter("--pool and --limit are for QUESTIONS.jsonl, not for --question")
+    if question is not None and records is not None:
+        raise typer.BadParameter("--records is for QUESTIONS.jsonl, not for --question")
     from ltrag_plugins.cli import calibrating, calibrating_answers, calibrating_output
 
     answers = calibrating_answers.answers(
@@ -153,6 +156,7 @@ def answer(
         ),
         above=refuse_above,
         p_wrong_above=refuse_p_wrong_above,
+        records=records,
     )
     refused: list[bool] = []
     for one in answers:
@@ -163,6 +167,8 @@ def answer(
         refused.append(one.refused)
     if any(refused):
         say(f"{sum(refused)} of {len(refused)} answers were kept back")
+    if records is not None:
+        say(f"the records are in {records}")
 
 
 @app.command()
@@ -213,7 +219,9 @@ def build(
     batch: opt.Batch = 16,
     as_data: opt.Json = False,
 ) -> None:
-    """Calibrate questions until right, and write the prompts that a model can learn from.
+    """Ask each question in all rounds, and write the prompts that a model can learn from.
+
+    The prompt of a question's first right answer is learned.
 
     What was stopped goes on with the same command.
 
