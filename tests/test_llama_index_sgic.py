@@ -298,7 +298,7 @@ async def test_a_model_error_in_a_round_is_raised_or_the_best_answer_returned():
     response = await kept.asynthesize(QUESTION, nodes())
     told = response.metadata["sgic"]
     assert (response.response, told["stop"], told["round"]) == ("in Fife", "error", 0)
-    assert told["error"] == "ModelFailed: the model raised RuntimeError: overloaded"
+    assert told["error"].startswith("ModelFailed: the model raised RuntimeError: overloaded")
     assert await asyncio.to_thread(kept.synthesize, QUESTION, nodes()) == response
 
 

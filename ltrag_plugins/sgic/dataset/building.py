@@ -71,7 +71,8 @@ def build(
         out: the folder.
         settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings.paper()`. Stop
             rules count for nothing here: rounds run to their end, as the means of eq. 2 are of all
-            questions.
+            questions; with a `scale` too, so that another measure of right answers in `corpus`
+            asks for none again.
         corpus: which examples are made. None: the defaults.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
