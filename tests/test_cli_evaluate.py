@@ -269,3 +269,28 @@ def test_no_gate_is_put_before_a_method_that_is_one(files, server, tmp_path):
     assert result.exit_code == 0, result.output
     assert "no gate is put before these methods" in result.stderr
     assert RunFolder(tmp_path).read()["identity"]["cells"] == ["gate-frequency"]
+
+
+def test_the_folder_of_a_run_may_begin_with_a_tilde(files, server, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    more = ("--gate", "gece", "--labelled", files / "others.jsonl", "--rate", 0.5)
+    assert evaluated(files, server, "~/run", *more).exit_code == 0
+    assert (tmp_path / "run" / "gate" / "gate.json").is_file()
+    assert not (tmp_path / "~").exists()
+    told = RunFolder(tmp_path / "run").read()["told"]
+    assert told["files"] == ["first.jsonl", "others.jsonl", "pool.jsonl"]
+    assert told["gate"]["target"] == "target rate 0.5"
+
+
+def test_the_questions_are_named_once_by_place_or_by_option(files, server, tmp_path):
+    first = evaluated(files, server, tmp_path / "a")
+    given = ("--model", f"openai:scripted@{server[0]}", "--passages", files / "pool.jsonl")
+    env = {"OPENAI_API_KEY": "not-a-secret"}
+    by_option = ("--data", files / "first.jsonl", "--out", tmp_path / "a")
+    assert ltrag("evaluate", *by_option, *given, env=env).stdout == first.stdout
+    both = ltrag("evaluate", files / "first.jsonl", *by_option, *given, env=env)
+    neither = ltrag("evaluate", "--out", tmp_path / "b", *given, env=env)
+    for result in (both, neither):
+        assert result.exit_code == 1
+        assert "name the file of questions once" in result.stderr

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -117,7 +118,7 @@ sys.path[:0] = [{tests!r}]
 from test_evaluate import DIRECT, SINGLE, many, world, writes, evaluate
 def slow(prompt):
     time.sleep(0.001)
-    print(prompt.splitlines()[-2], flush=True)
+    print(prompt.startswith("Answer"), prompt.splitlines()[-2], flush=True)
     return "no idea" if len(prompt) % 3 else "Jane Austen"
 evaluate(many(500), [DIRECT, SINGLE], world(slow), out={out!r}, batch=8)
 print("done", flush=True)
@@ -141,9 +142,14 @@ def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(
         for _ in range(int(rng.integers(10, 200))):
             asked.append(process.stdout.readline().strip())
         os.kill(process.pid, signal.SIGKILL)
-        asked += process.stdout.read().split("\n")
+        *rest, _ = process.stdout.read().split("\n")  # the last one may be cut off
+        asked += rest
         process.wait()
-    subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.DEVNULL)
+    last = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE)
+    counts = Counter([*asked, *last.stdout.decode().splitlines()])
+    assert counts.pop("done") == 1
+    assert len(counts) == 2 * 500
+    assert sum(counts.values()) - len(counts) <= 5 * 8  # in flight at each kill: one batch
 
     def same(prompt: str) -> str:
         return "no idea" if len(prompt) % 3 else "Jane Austen"
@@ -324,3 +330,41 @@ def test_cells_about_different_questions_are_not_compared(tmp_path):
     two = evaluate(QUESTIONS[:2], [SINGLE], world(), out=tmp_path / "2")
     with pytest.raises(InvalidInput, match="different questions"):
         summarize(one | two)
+
+
+def test_the_direct_row_may_have_settings_and_still_tells_easy_from_hard(tmp_path):
+    short = Cell(DIRECT.method, DIRECT.method.settings(max_tokens=8), label="max_tokens=8")
+    plain = summarize(evaluate(QUESTIONS, [DIRECT, SINGLE], world(), out=tmp_path / "a"))
+    named = summarize(evaluate(QUESTIONS, [SINGLE, short], world(), out=tmp_path / "b"))
+    assert named["single"].easy == plain["single"].easy != {}
+    assert named["single"].hard == plain["single"].hard
+
+
+def test_rows_of_several_seeds_have_their_mean_and_spread(tmp_path):
+    found = evaluate(QUESTIONS, [DIRECT, SINGLE], world(), out=tmp_path, metrics=["em"])
+    seeded = {"x@0": found["direct"], "x@1": found["single"], "y@0": found["single"]}
+    summary = summarize(seeded)
+    # 1/3 and 2/3: mean 1/2, standard deviation (1/3) / sqrt(2)
+    assert summary.seeds["x"]["seeds"] == 2
+    assert summary.seeds["x"]["scores"]["em"] == pytest.approx((0.5, 1 / 3 / 2**0.5))
+    assert list(summary.seeds) == ["x"]
+    assert "x, 2 seeds (mean ± sd): em 0.500 ± 0.236" in str(summary)
+    assert summary.as_dict()["seeds"].keys() == {"x"}
+
+
+def test_run_json_notes_versions_and_how_it_was_run_which_no_second_call_must_equal(tmp_path):
+    evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, batch=2, told={"engine": "here"})
+    body = RunFolder(tmp_path).read()
+    assert body["told"] == {"batch": 2, "engine": "here"}
+    assert body["versions"]["python"] == sys.version.split()[0]
+    assert body["versions"]["numpy"] == np.__version__
+    assert "torch" in body["versions"]
+    evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, batch=3, told={"engine": "ray"})
+
+
+def test_how_a_method_went_about_it_is_in_the_record(tmp_path):
+    cells = [Cell(BASELINES["self-rag"]), DIRECT]
+    found = evaluate(QUESTIONS, cells, world(lambda prompt: "Yes"), out=tmp_path)
+    assert {record.mode for record in found["self-rag"]} == {"yes-no texts"}
+    assert RunFolder(tmp_path).records("self-rag") == found["self-rag"]
+    assert [record.mode for record in RunFolder(tmp_path).records("direct")] == [None] * 3

@@ -18,6 +18,8 @@ from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
 from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
 from ltrag_plugins.evaluate.methods import DURMethodSettings
+from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
+from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.cached import CachedLLM
@@ -269,3 +271,17 @@ def test_a_local_model_that_forgot_reads_all_of_a_prompt_again_and_answers_the_s
     assert again < first / 4
     assert forgotten == first
     assert len(set(answers)) == 1
+
+
+def test_gates_of_two_answers_run_on_recorded_ones_and_choose_between_them(tmp_path):
+    assert {"gate-frequency", "skr"} <= RECORDED
+    told = {q.text: (f"alone {q.id}", f"read {q.id}") for q in many(30)}
+    told |= {q.text: (q.answers[0], "x") for q in LABELLED[::2]}
+    told |= {q.text: ("x", q.answers[0]) for q in LABELLED[1::2]}
+    cells = [Cell(METHODS[name]) for name in sorted(RECORDED - {"direct", "single"})]
+    there = Recording(told).world(Letters())
+    found = evaluate(many(30), cells, there, out=tmp_path, labelled=LABELLED)
+    for records in found.values():
+        wanted = [told[record.question][record.retrievals] for record in records]
+        assert [record.prediction for record in records] == wanted
+        assert not any(record.error for record in records)

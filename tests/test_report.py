@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from xml.etree import ElementTree
@@ -34,6 +34,7 @@ from test_sgic_pictures import RUN
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
 from ltrag_plugins.evaluate import summarize
 from ltrag_plugins.report import write_report
+from ltrag_plugins.report.drawing import rate_figure
 from ltrag_plugins.report.gates import gate_scores, gated_cells, sweep
 from ltrag_plugins.report.labels import label_points
 from ltrag_plugins.report.listing import listing
@@ -89,6 +90,32 @@ class TestGates:
         assert found.right == tuple(s for s, known in zip(SCORES, KNOWN, strict=True) if known)
         assert found.auroc == pytest.approx(roc_auc_score([not k for k in KNOWN], SCORES))
         assert 0.4 < found.threshold < 0.55
+
+    def test_a_method_that_does_not_always_search_is_drawn_where_it_searched(self):
+        found = cells()
+        found["single"] = [replace(r, retrievals=i % 2) for i, r in enumerate(found["single"])]
+        found["single"][9] = replace(found["single"][9], retrievals=0)  # it failed
+        [cell] = gated_cells(found, "em")
+        assert cell.always_rate == 0.5
+        assert cell.curve[-1] == (0.5, pytest.approx(cell.always))
+        retrieved = [score > 0.5 for score in SCORES]
+        assert cell.rate == sum(yes and i % 2 for i, yes in enumerate(retrieved)) / 10
+
+    def test_methods_that_are_gates_themselves_are_points_beside_the_gate(self):
+        found = cells()
+        found["skr"] = [record(i, i < 4, retrievals=int(i < 3)) for i in range(10)]
+        [cell] = gated_cells(found, "em")
+        assert cell.others == (("skr", 0.3, 0.4),)
+        with styled():
+            figure = rate_figure(cell, "em")
+        assert "skr" in [label.get_text() for label in figure.axes[0].texts]
+
+    def test_a_direct_row_with_settings_is_as_good_as_one_without(self):
+        plain, named = cells(), cells()
+        named = {"direct:max_tokens=8": named.pop("direct"), **named}
+        assert gated_cells(named, "em") == gated_cells(plain, "em")
+        assert gate_scores(named, "em") == gate_scores(plain, "em") != []
+        assert reliabilities(named, "em") == reliabilities(plain, "em")
 
     def test_a_reliability_has_the_bins_of_scikit_learn(self):
         rng = np.random.default_rng(0)
@@ -159,6 +186,13 @@ class TestThePage:
         assert prompt == asked["asked"][0]["prompt"]
         assert sum(PASSAGE in json.dumps(step) for step in traced) == 0
         assert searched["fetched"][0]["query"] == traced[0]["fetched"][0]["query"]
+
+    def test_how_an_answer_came_about_is_told_with_it(self, tmp_path):
+        found = cells()
+        found["direct"][2] = replace(found["direct"][2], mode="yes-no texts")
+        page = Parsed(write_report(run_folder(tmp_path, found)).page)
+        answers = [question["r"]["0"] for question in page.data("index")["questions"]]
+        assert [answer.get("m") for answer in answers] == [None] * 2 + ["yes-no texts"] + [None] * 7
 
     def test_a_strangers_text_makes_no_element_and_turns_no_reading_order(self, page):
         assert "pwned" in page.text
@@ -283,6 +317,7 @@ class TestBadInput:
             ({"ms": True}, "'ms'"),
             ({"uncertainty": 1.5}, "'uncertainty'"),
             ({"error": 5}, "'error'"),
+            ({"mode": 5}, "'mode'"),
             ({"passages": ["text"]}, "'passages'"),
             ({"answers": [1]}, "'answers'"),
             ({"trace": ["step"]}, "'trace'"),

@@ -8,6 +8,7 @@ import typer
 
 from ltrag_plugins.cli import options as opt
 from ltrag_plugins.cli.output import say, show, show_json
+from ltrag_plugins.errors import InvalidInput
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -15,13 +16,27 @@ def _names(value: str) -> tuple[str, ...]:
 
 
 def evaluate(
-    questions: opt.Questions,
     out: Annotated[
         Path,
         typer.Option(
             "--out", metavar="RUN/", help="Folder of the run; a run that was stopped goes on."
         ),
     ],
+    questions: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="QUESTIONS.jsonl",
+            help='One JSON object a line: {"question": ..., "answers": [...], "id": ...}; '
+            "may be gzipped (.gz).",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="QUESTIONS.jsonl", help="The same file, named by an option."
+        ),
+    ] = None,
     methods: Annotated[
         str,
         typer.Option(
@@ -85,7 +100,8 @@ def evaluate(
         typer.Option(
             metavar="ANSWERS.jsonl",
             help="Answers that a model gave elsewhere, without retrieval and with it, in the place "
-            "of --model; may be given several times. For direct, single and --gate.",
+            "of --model; may be given several times. For direct, single, gate-frequency, skr and "
+            "--gate.",
         ),
     ] = None,
     recorded_fields: Annotated[
@@ -109,8 +125,15 @@ def evaluate(
     """
     from ltrag_plugins.cli import evaluating
 
+    given = [path for path in (questions, data) if path is not None]
+    if len(given) != 1:
+        raise InvalidInput(
+            "name the file of questions once: ltrag evaluate QUESTIONS.jsonl ..., or "
+            "--data QUESTIONS.jsonl"
+        )
+    out = out.expanduser()
     summary = evaluating.evaluate(
-        evaluating.Asked(questions, labelled, passages, limit, labelled_limit),
+        evaluating.Asked(given[0], labelled, passages, limit, labelled_limit),
         out,
         methods=_names(methods),
         gate=gate,

@@ -34,6 +34,7 @@ from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.running import check_begun, check_distinct, check_questions
 from ltrag_plugins.evaluate.words import words_of
 from ltrag_plugins.flow import World
+from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -76,8 +77,8 @@ class Parts:
         asking = sorted({row.name for row in rows} - RECORDED)
         if self.recorded and asking:
             raise InvalidInput(
-                f"recorded answers are of {' and '.join(sorted(RECORDED))}; {', '.join(asking)} "
-                "would ask the model for more"
+                f"recorded answers are enough for {', '.join(sorted(RECORDED))}; "
+                f"{', '.join(asking)} would ask the model for more"
             )
 
     def possible(self, world: World, labelled: Sequence[Question]) -> list[Method]:
@@ -168,6 +169,7 @@ def evaluate(
                 batch=batch,
                 engine=_engine(parts, workers, gating if found_gate else None, folder),
                 on_record=bar,
+                told=_told(asked, parts, workers, compared, found_gate),
                 **how,
             )
     return summarize(records, compared=compared)
@@ -186,6 +188,23 @@ def listed(name: str | None = None) -> list[dict[str, Any]]:
         }
         for row in rows
     ]
+
+
+def _told(
+    asked: Asked, parts: Parts, workers: int, compared: str | None, gate: GECEGate | None
+) -> dict[str, Any]:
+    """What a reader of run.json may want to know, and no answer depends on."""
+    files = (asked.questions, asked.labelled, asked.passages, *parts.recorded)
+    found = {
+        "engine": "ray" if workers else "here",
+        "workers": workers or 1,
+        "compare": compared,
+        "files": [path.name for path in files if path is not None],
+    }
+    if gate is None:
+        return found
+    report = gate.report
+    return found | {"gate": {"scorer": report.scorer, "target": report.target, "tier": report.tier}}
 
 
 class _Bar:

@@ -12,7 +12,7 @@ from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.naming import RESERVED
+from ltrag_plugins.evaluate.naming import RESERVED, is_gate
 from ltrag_plugins.evaluate.running import digest_of
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.gece.decision import Decision
@@ -22,8 +22,6 @@ from ltrag_plugins.types import Question
 
 FITTED_ON = "fitted_on.json"
 """Beside a gate that a run fitted: what it learned from."""
-OWN_GATES = frozenset({"skr", "adaptive"})
-"""Methods that decide on retrieval before all else, as `gate-*` do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ class Gating:
 
     def before(self, method: Method) -> bool:
         """Whether a gate is put before this method: it retrieves, and is no gate itself."""
-        own = method.name in OWN_GATES or method.name.startswith("gate-")
-        return self.spec != "none" and "retriever" in method.needs and not own
+        retrieves = "retriever" in method.needs and not is_gate(method.name)
+        return self.spec != "none" and retrieves
 
     def folder(self, run: RunFolder) -> Path:
         """Where it is kept."""

@@ -2,7 +2,7 @@
 
 ::
 
-    RUN/run.json                     every setting, versions, hashes; what a second call must equal
+    RUN/run.json                     what a second call must equal (settings, hashes), and versions
     RUN/records/CELL.jsonl           one record a question, in the questions' order
     RUN/answers.sqlite               the model's answers, so that nothing is asked twice
 """

@@ -4,11 +4,14 @@ A label says what tells two cells of one method apart, such as ``single:k=1`` an
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
 from ltrag_plugins.errors import InvalidInput
 
+OWN_GATES = frozenset({"skr", "adaptive"})
+"""Methods that decide on retrieval before all else, as `gate-*` do."""
 _NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
 RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
 
@@ -53,3 +56,17 @@ class CellName:
     def file(self) -> str:
         """The name as a file's, which on some systems may hold no colon."""
         return str(self).replace(":", "~")
+
+
+def is_gate(method: str) -> bool:
+    """Whether the method of this name is a gate itself: it decides on retrieval first."""
+    return method in OWN_GATES or method.startswith("gate-")
+
+
+def direct_of(names: Iterable[str]) -> str | None:
+    """The first of these cells that answers without retrieval, whatever its settings are."""
+    for name in names:
+        cell = CellName.parse(name)
+        if cell.method == "direct" and not cell.gate:
+            return name
+    return None

@@ -40,6 +40,8 @@ class Record:
     """What the method raised, if it did."""
     trace: tuple[Mapping[str, Any], ...] | None = None
     """Every request and its replies, on request."""
+    mode: str | None = None
+    """How it went about it, where the method says so: Self-RAG's reflection tokens, or judged."""
 
     def as_line(self) -> str:
         """One line of JSON, without the line's end."""
@@ -111,4 +113,5 @@ def recorded(
         round(1000 * cost.seconds, 3),
         None if error is None else f"{type(error).__name__}: {error}",
         trace,
+        getattr(answer, "mode", None),
     )

@@ -4,9 +4,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
@@ -18,7 +20,11 @@ from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.types import Question
 
-VERSIONED = ("ltrag-plugins", "numpy")
+VERSIONED = (
+    "ltrag-plugins", "numpy", "torch", "transformers", "sentence-transformers", "ray",
+    "langchain-core", "llama-index-core",
+)  # fmt: skip
+"""Packages whose versions a run notes, where they are installed."""
 
 
 def evaluate(
@@ -34,6 +40,7 @@ def evaluate(
     engine: Engine = in_process,
     observers: Iterable[Observer] = (),
     on_record: Callable[[str, Record], None] | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> dict[str, list[Record]]:
     """Answer every question in every way, and keep one record of each in `out`.
 
@@ -52,6 +59,7 @@ def evaluate(
         trace: keep every request and reply in the records.
         observers: told of every request and reply, in this process; not on Ray.
         on_record: told the cell's name and each new record.
+        told: more to note in run.json, as plain values; no part of what makes a run the same.
 
     Returns:
         The records of each cell, in the order of the questions.
@@ -69,12 +77,21 @@ def evaluate(
     folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
     with folder.held():
         identity = _identity(questions, cells, world, measures, labelled, trace)
-        folder.begin(identity, {"versions": {name: version(name) for name in VERSIONED}})
+        folder.begin(identity, {"versions": versions(), "told": {"batch": batch, **(told or {})}})
         llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
         asking = replace(world, llm=llm)
         works = [Work(cell, None, asking, measures, batch, trace, (*observers,)) for cell in cells]
         running = _Running(folder, questions, labelled, on_record or (lambda _, __: None))
         return running.records(works, engine)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of the packages that may change an answer, as far as they are installed."""
+    found = {"python": python_version()}
+    for name in VERSIONED:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def check_begun(

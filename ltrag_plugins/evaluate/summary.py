@@ -1,14 +1,14 @@
 """From records to a table: means with intervals, gains over one row, easy and hard questions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
-from ltrag_plugins.evaluate.naming import CellName
+from ltrag_plugins.evaluate.naming import CellName, direct_of
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import mean_interval, paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
@@ -59,9 +59,24 @@ class Summary:
         """
         return {row.name: row for row in self.rows}[name]
 
+    @property
+    def seeds(self) -> dict[str, dict[str, Any]]:
+        """By row without its seed: how many seeds, and (mean, standard deviation) of each metric
+        over them; only rows with two or more."""
+        rows: dict[str, list[Row]] = {}
+        for row in self.rows:
+            cell = CellName.parse(row.name)
+            if cell.seed:
+                rows.setdefault(str(replace(cell, seed="")), []).append(row)
+        return {
+            name: {"seeds": len(some), "scores": {m: _spread(some, m) for m in some[0].scores}}
+            for name, some in rows.items()
+            if len(some) > 1
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return asdict(self)
+        return asdict(self) | {"seeds": self.seeds}
 
     def __str__(self) -> str:
         metrics = list(self.rows[0].scores)
@@ -70,6 +85,9 @@ class Summary:
         gain = f"  {metrics[0]} over {self.compared}"
         lines = [f"{'':<{wide}}{names}{gain}"]
         lines += [self._line(row, metrics, wide) for row in self.rows]
+        for name, found in self.seeds.items():
+            told = (f"{m} {mean:.3f} ± {sd:.3f}" for m, (mean, sd) in found["scores"].items())
+            lines.append(f"{name}, {found['seeds']} seeds (mean ± sd): {', '.join(told)}")
         failed = [f"{row.name}: {row.failed} of {row.questions}" for row in self.rows if row.failed]
         return "\n".join(lines + ([f"failed: {', '.join(failed)}"] if failed else []))
 
@@ -136,7 +154,8 @@ def _row(
         for metric, values in scores.items()
         if name != compared
     }
-    easy = _easy(records.get("direct"))
+    direct = direct_of(records)
+    easy = None if direct is None else _easy(records[direct])
     return Row(
         name,
         len(found),
@@ -150,13 +169,16 @@ def _row(
     )
 
 
+def _spread(rows: Sequence[Row], metric: str) -> tuple[float, float]:
+    values = [row.scores[metric].value for row in rows]
+    return float(np.mean(values)), float(np.std(values, ddof=1))
+
+
 def _scores(records: Sequence[Record], metric: str) -> np.ndarray:
     return np.array([record.scores[metric] for record in records])
 
 
-def _easy(direct: Sequence[Record] | None) -> np.ndarray | None:
-    if direct is None:
-        return None
+def _easy(direct: Sequence[Record]) -> np.ndarray:
     return np.array([_right(record) for record in direct])
 
 

@@ -65,13 +65,19 @@ def rate_figure(cell: GatedCell, metric: str) -> Figure:
         rates, accuracies = zip(*cell.curve, strict=True)
         axes.plot(rates, accuracies, color=ORANGE, label="every threshold", zorder=2)
     if cell.never is not None and cell.always is not None:
-        axes.plot([0, 1], [cell.never, cell.always], "--", color=QUIET, label="by chance")
-    ends = ((0.0, cell.never, "never"), (1.0, cell.always, "always"))
+        axes.plot(
+            [0, cell.always_rate], [cell.never, cell.always], "--", color=QUIET, label="by chance"
+        )
+    ends = ((0.0, cell.never, "never"), (cell.always_rate, cell.always, "always"))
     for x, y, name in ends:
         if y is not None:
             axes.plot(x, y, "o", color=BLUE, zorder=3, clip_on=False)
             points.append((x, y))
             names.append(name)
+    for name, rate, accuracy in cell.others:
+        axes.plot(rate, accuracy, "s", color=QUIET, zorder=3, clip_on=False)
+        points.append((rate, accuracy))
+        names.append(visible(name))
     value = cell.accuracy
     _whiskers(axes, cell.rate, value.value, value.low, value.high)
     axes.plot(cell.rate, value.value, "D", color=ORANGE, markeredgecolor="#ffffff", zorder=4)
@@ -94,7 +100,10 @@ def _between(cell: GatedCell) -> list[tuple[float, float]]:
     """Points on the line from never to always."""
     if cell.never is None or cell.always is None:
         return []
-    return [(i / 50, cell.never + (cell.always - cell.never) * i / 50) for i in range(51)]
+    return [
+        (cell.always_rate * i / 50, cell.never + (cell.always - cell.never) * i / 50)
+        for i in range(51)
+    ]
 
 
 def scores_figure(found: GateScores) -> Figure:

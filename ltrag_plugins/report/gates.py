@@ -12,14 +12,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import CalibrationError
-from ltrag_plugins.evaluate.naming import CellName
+from ltrag_plugins.evaluate.naming import CellName, direct_of, is_gate
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import auroc, mean_interval
 from ltrag_plugins.metrics.interval import Interval
 from ltrag_plugins.report.reading import right
 
 Records = Mapping[str, Sequence[Record]]
-DIRECT = "direct"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +27,18 @@ class GatedCell:
 
     name: str
     rate: float
-    """Share of the questions for which the gate retrieved, 0 to 1."""
+    """Share of the questions that searched, 0 to 1."""
     accuracy: Interval
     never: float | None
     """Of the direct answers; None where the run has none."""
     always: float | None
     """Of the same method without a gate; None where the run has it not."""
+    always_rate: float
+    """Share of the questions for which that method searched; 1 where the run has it not."""
     curve: tuple[tuple[float, float], ...]
     """(rate, accuracy) of every threshold, from never to always; empty where a part is missing."""
+    others: tuple[tuple[str, float, float], ...] = ()
+    """Methods that are gates themselves: name, share of the questions that searched, accuracy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,14 @@ def gated_cells(records: Records, metric: str) -> list[GatedCell]:
 
 def gate_scores(records: Records, metric: str) -> list[GateScores]:
     """The scores of each gate, once; [] without direct answers to split them by."""
-    if DIRECT not in records:
+    direct = direct_of(records)
+    if direct is None:
         return []
     gated = [name for name in records if _decided(records[name])]
     first = {CellName.parse(name).gate: name for name in reversed(gated)}
-    return [_scores(gate, records[name], records, metric) for gate, name in first.items()][::-1]
+    return [_scores(gate, records[name], records[direct], metric) for gate, name in first.items()][
+        ::-1
+    ]
 
 
 def _decided(records: Sequence[Record]) -> bool:
@@ -70,23 +76,31 @@ def _decided(records: Sequence[Record]) -> bool:
 
 
 def _gated(name: str, records: Records, metric: str) -> GatedCell:
-    retrieved = [r.decision["retrieve"] for r in records[name] if r.decision is not None]
     always = records.get(CellName.parse(name).alone)
-    never = records.get(DIRECT)
+    direct = direct_of(records)
+    never = None if direct is None else records[direct]
+    searched = np.ones(len(records[name])) if always is None else _searched(always)
+    retrieved = [
+        r.decision["retrieve"] * one
+        for r, one in zip(records[name], searched, strict=True)
+        if r.decision is not None
+    ]
     return GatedCell(
         name,
         float(np.mean(retrieved)),
         mean_interval(_values(records[name], metric)),
         None if never is None else float(_values(never, metric).mean()),
         None if always is None else float(_values(always, metric).mean()),
+        float(searched.mean()),
         () if always is None or never is None else sweep(records[name], always, never, metric),
+        _others(records, metric),
     )
 
 
 def sweep(
     gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
 ) -> tuple[tuple[float, float], ...]:
-    """(rate, accuracy) of every threshold between the scores, from never to always.
+    """(share that searches, accuracy) of every threshold between the scores, never to always.
 
     Questions with equal scores are retrieved for together; those without a decision (the gate
     failed) are left out.
@@ -98,11 +112,16 @@ def sweep(
     changes = np.concatenate([[0.0], np.cumsum(with_ - without)])
     ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(known)]
     count = len(known)
-    return tuple((k / count, float((without.sum() + changes[k]) / count)) for k in ends)
+    searches = np.concatenate([[0.0], np.cumsum(_searched(always)[known][order])])
+    return tuple(
+        (float(searches[k] / count), float((without.sum() + changes[k]) / count)) for k in ends
+    )
 
 
-def _scores(gate: str, found: Sequence[Record], records: Records, metric: str) -> GateScores:
-    known = [(r.decision, right(d, metric)) for r, d in zip(found, records[DIRECT], strict=True)]
+def _scores(
+    gate: str, found: Sequence[Record], direct: Sequence[Record], metric: str
+) -> GateScores:
+    known = [(r.decision, right(d, metric)) for r, d in zip(found, direct, strict=True)]
     pairs = [(d["score"], d["retrieve"], good) for d, good in known if d is not None]
     scores = [score for score, _, _ in pairs]
     try:
@@ -119,6 +138,19 @@ def _scores(gate: str, found: Sequence[Record], records: Records, metric: str) -
         (max(no) + min(yes)) / 2 if split else None,
         area,
     )
+
+
+def _others(records: Records, metric: str) -> tuple[tuple[str, float, float], ...]:
+    return tuple(
+        (name, float(_searched(found).mean()), float(_values(found, metric).mean()))
+        for name, found in records.items()
+        if is_gate(CellName.parse(name).method)
+    )
+
+
+def _searched(records: Sequence[Record]) -> Float[np.ndarray, " n"]:
+    """1 for a question that searched; also for one that failed, of which nobody knows."""
+    return np.array([float(r.retrievals > 0 or r.error is not None) for r in records])
 
 
 def _values(records: Sequence[Record], metric: str) -> Float[np.ndarray, " n"]:

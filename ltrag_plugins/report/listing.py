@@ -5,7 +5,7 @@
     questions  [{"q": question, "a": [accepted], "r": {cell: answer}, "t": block of its traces}]
     answer     {"p": prediction, "ok": right?, "s": [scores], "c": [calls, searches, tokens, ms],
                 "g": [[title, id, score, passage]], "d": decision, "u": uncertainty, "e": error,
-                "n": steps of its trace}
+                "m": mode, "n": steps of its trace}
     passages   [[id, title, text]], each once
     blocks     [{question: {cell: [step]}}]
 
@@ -75,6 +75,7 @@ def _answer(record: Record, metric: str, traces: "_Traces") -> dict[str, Any]:
         "d": _decision(record.decision),
         "u": record.uncertainty,
         "e": record.error,
+        "m": record.mode,
         "n": len(record.trace) if record.trace is not None else None,
     }
     return answer | {key: value for key, value in more.items() if value not in (None, [])}

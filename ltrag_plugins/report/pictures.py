@@ -56,7 +56,7 @@ def _cost(summary: Summary, metric: str, cost: str) -> Picture:
 
 
 def _rate(cell: GatedCell, metric: str) -> Picture:
-    told = f"The gate retrieves for {cell.rate:.0%} of the questions."
+    told = f"{cell.rate:.0%} of the questions retrieve behind the gate."
     if cell.curve:
         told += " The line: every other threshold, tried on the records."
     return Picture(

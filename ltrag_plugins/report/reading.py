@@ -130,6 +130,8 @@ def _wrong(record: Record) -> str:
         return f"field 'uncertainty': expected a number from 0 to 1, got {record.uncertainty:g}"
     if record.error is not None and not isinstance(record.error, str):
         return f"field 'error': expected text, got {record.error!r:.40}"
+    if record.mode is not None and not isinstance(record.mode, str):
+        return f"field 'mode': expected text, got {record.mode!r:.40}"
     return _wrong_parts(record)
 
 

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltrag_plugins.evaluate.naming import CellName
+from ltrag_plugins.evaluate.naming import CellName, direct_of
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import brier, expected_calibration_error
-from ltrag_plugins.report.gates import DIRECT
 from ltrag_plugins.report.reading import right
 
 BINS = 10
@@ -48,8 +47,9 @@ def reliabilities(records: Mapping[str, Sequence[Record]], metric: str) -> list[
     the method's on the other.
     """
     found = []
-    for name in dict.fromkeys(_gates(records).values()) if DIRECT in records else ():
-        pairs = zip(records[name], records[DIRECT], strict=True)
+    direct = direct_of(records)
+    for name in () if direct is None else _gates(records).values():
+        pairs = zip(records[name], records[direct or ""], strict=True)
         said = [(r.decision["probability"], not right(d, metric)) for r, d in pairs if r.decision]
         gate = CellName.parse(name).gate or "gate"
         found.append(_of(gate, "P(direct answer fails), says the gate", said))

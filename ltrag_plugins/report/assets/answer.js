@@ -67,6 +67,7 @@ function costLine(answer) {
   const parts = [many(calls, 'call'), many(searches, 'search')];
   if (tokens !== null) parts.push(many(tokens, 'token'));
   parts.push(`${number(ms)} ms`);
+  if (answer.m !== undefined) parts.push(answer.m);
   if (answer.u !== undefined) parts.push(`uncertainty ${number(answer.u)} of 1`);
   return make('p', 'line', parts.join(' · '));
 }
