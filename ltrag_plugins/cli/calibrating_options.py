@@ -71,7 +71,7 @@ DocumentWords = Annotated[
     typer.Option(
         "--document-words",
         min=1,
-        help="Cut each document to so many words, at a sentence end.",
+        help="Cut each document to so many words, at a sentence end where one comes late enough.",
         show_default="150",
     ),
 ]
