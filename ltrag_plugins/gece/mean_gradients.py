@@ -35,7 +35,9 @@ def mean_gradients(
     """
     count = len(prompts)
     order = np.random.default_rng(settings.seed).permutation(count)
-    folds = [fold for fold in np.array_split(order, settings.folds) if len(fold)]
+    folds: list[list[int]] = [
+        fold.tolist() for fold in np.array_split(order, settings.folds) if len(fold)
+    ]
     means = [
         mean_gradient([prompts[i] for i in fold], [references[i] for i in fold], llm, settings)
         for fold in folds
