@@ -290,24 +290,24 @@ def test_what_a_killed_run_was_writing_does_not_disturb_the_next(tmp_path):
 def test_a_model_that_raises_in_the_middle_leaves_its_whole_batches(tmp_path):
     calls = []
 
-    def fragile(prompt):
-        calls.append(prompt)
-        if len(calls) == 30:
-            raise ConnectionResetError("hung up")
-        return moody(prompt)
+    def fit(answers_at_most):
+        def fragile(prompt):
+            calls.append(prompt)
+            if len(calls) >= answers_at_most:  # from then on, also where it is tried again
+                raise ConnectionResetError("hung up")
+            return moody(prompt)
 
-    def fit():
         llm = ScriptedLLM(fragile, name="moody")
         return DURTrainer(Nonsense(), llm, settings=SETTINGS_QA).fit(
             CANDIDATES, VALIDATION, checkpoint=tmp_path
         )
 
     with pytest.raises(ModelFailed, match="hung up") as caught:
-        fit()
+        fit(answers_at_most=30)
     assert isinstance(caught.value.__cause__, ConnectionResetError)
     kept = trained(checkpoint=tmp_path, max_calls=0).history
     assert 0 < len(kept) < 6
-    again = fit()
+    again = fit(answers_at_most=10_000)
     whole = trained()
     assert again.history == whole.history
     assert again.ranker.head.weight.tobytes() == whole.ranker.head.weight.tobytes()
