@@ -228,14 +228,14 @@ class TestAGateThatTheRunFits:
 
     def test_is_not_fitted_in_the_folder_of_another_run(self, files, server, tmp_path):
         assert evaluated(files, server, tmp_path, "--methods", "direct").exit_code == 0
-        self.refused(files, server, tmp_path, "a run with another cells")
+        self.refused(files, server, tmp_path, "another run: cells")
         assert not (tmp_path / "gate").exists()
 
     def test_is_not_taken_for_one_of_other_questions_or_passages(self, files, server, tmp_path):
         learning = ("--labelled", files / "others.jsonl")
         assert evaluated(files, server, tmp_path, *self.more, *learning).exit_code == 0
         fewer = ("--labelled-limit", 25)
-        self.refused(files, server, tmp_path, "a run with another labelled", *fewer)
+        self.refused(files, server, tmp_path, "another run: labelled", *fewer)
         (tmp_path / "run.json").unlink()  # as a kill between the fit and the run leaves it
         self.refused(files, server, tmp_path, "was fitted on 30 questions", *fewer)
         (tmp_path / "gate" / "fitted_on.json").unlink()

@@ -219,9 +219,9 @@ class TestBadInput:
 
     def test_a_folder_of_another_run(self, tmp_path):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
-        self.refused(tmp_path, ArtifactMismatch, "another cells", cells=[DIRECT, SINGLE])
-        self.refused(tmp_path, ArtifactMismatch, "another questions", questions=QUESTIONS[:2])
-        self.refused(tmp_path, ArtifactMismatch, "another metrics", metrics=["f1"])
+        self.refused(tmp_path, ArtifactMismatch, "another run: cells", cells=[DIRECT, SINGLE])
+        self.refused(tmp_path, ArtifactMismatch, "another run: questions", questions=QUESTIONS[:2])
+        self.refused(tmp_path, ArtifactMismatch, "another run: metrics", metrics=["f1"])
 
     def test_a_folder_of_a_run_with_another_pool_or_gate(self, tmp_path):
         def gated(rate: float) -> Cell:
@@ -232,7 +232,7 @@ class TestBadInput:
         evaluate(QUESTIONS, [SINGLE], world(), out=tmp_path / "a")
         other = dataclasses.replace(world(), retriever=BM25Retriever(PASSAGES[:3]))
         self.refused(
-            tmp_path / "a", ArtifactMismatch, "another retriever", cells=[SINGLE], world=other
+            tmp_path / "a", ArtifactMismatch, "another run: retriever", cells=[SINGLE], world=other
         )
         first = gated(0.5)
         evaluate(QUESTIONS, [first], world(), out=tmp_path / "b")
@@ -240,7 +240,7 @@ class TestBadInput:
         loaded = GECEGate.load(tmp_path / "gate", llm=first.gate.world.llm)
         again = [dataclasses.replace(first, gate=loaded)]
         evaluate(QUESTIONS, again, world(), out=tmp_path / "b")
-        self.refused(tmp_path / "b", ArtifactMismatch, "another gates", cells=[gated(1.0)])
+        self.refused(tmp_path / "b", ArtifactMismatch, "another run: gates", cells=[gated(1.0)])
 
     def test_a_damaged_record(self, tmp_path):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)

@@ -126,7 +126,7 @@ def test_a_head_whose_encoder_cannot_be_copied_ranks_in_a_run_and_names_it(tmp_p
     found = evaluate(QUESTIONS, cells(*ones), there, out=tmp_path)
     assert not [record.error for record in found["dur"] if record.error]
     assert without_ms(evaluate(QUESTIONS, cells(*ones), there, out=tmp_path)) == without_ms(found)
-    with pytest.raises(ArtifactMismatch, match="another settings"):
+    with pytest.raises(ArtifactMismatch, match="another run: settings"):
         evaluate(QUESTIONS, cells(*ones[:-1], 2.0), there, out=tmp_path)
 
 

@@ -174,7 +174,7 @@ def _check_same(path: Path, known: Mapping[str, Any], wanted: Mapping[str, Any])
     for name in {**wanted, **known}:
         if known.get(name) != wanted.get(name):
             raise ArtifactMismatch(
-                f"{path} holds a run with another {name} ({_short(known.get(name))}, now "
+                f"{path} holds another run: {name} ({_short(known.get(name))}, now "
                 f"{_short(wanted.get(name))}). Name another folder, or the same settings."
             )
 
