@@ -141,6 +141,7 @@ def measured(
     samples: int = 5,
     temperature: float = 0.7,
     seed: int = 0,
+    may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Measured]]:
     """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
 
@@ -150,6 +151,7 @@ def measured(
     Args:
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
             (above 0), and the seed of its first sample; the others count on from it.
+        may_repeat: of each of these requests; see `Ask`.
 
     Raises:
         InvalidInput, NoTokenProbabilities, InvalidLogProbability: as `estimate`.
@@ -160,13 +162,18 @@ def measured(
             f"agreement needs at least 1 sample at a temperature above 0, got {samples} at "
             f"{temperature}"
         )
-    drafts = yield from ask(*prompts, max_tokens=max_tokens, stop=stop)
+    drafts = yield from ask(*prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
     if estimator != AGREEMENT:
         return [Measured(draft, estimate(draft, estimator)) for draft in drafts]
     again: list[list[Generation]] = []
     for i in range(samples):
         told = yield from ask(
-            *prompts, max_tokens=max_tokens, stop=stop, temperature=temperature, seed=seed + i
+            *prompts,
+            max_tokens=max_tokens,
+            stop=stop,
+            temperature=temperature,
+            seed=seed + i,
+            may_repeat=may_repeat,
         )
         again.append(told)
     return [

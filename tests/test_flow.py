@@ -408,6 +408,29 @@ def test_one_failing_flow_leaves_its_neighbours_alone_if_asked_to():
         run_many(flows(), world)
 
 
+def test_prompts_that_may_not_repeat_are_not_sent_once_more():
+    entered = []
+
+    def counting(prompt, *, allowed):
+        def may_repeat():
+            entered.append(prompt)
+            return allowed
+
+        return ask(prompt, may_repeat=may_repeat)
+
+    llm = ScriptedLLM(moody)
+    flows = [counting("a", allowed=True), counting("b", allowed=False), ask("bad"), ask("d")]
+    first, second, third, fourth = run_many(flows, World(llm), return_exceptions=True)
+    assert entered == ["a", "b"]  # and only since "bad" was in their call
+    assert llm.prompts == ["a", "b", "bad", "d", "a", "bad", "d"]
+    assert (first[0].text, fourth[0].text) == ("a", "d")
+    assert isinstance(second, ModelFailed)
+    assert isinstance(third, ModelFailed)
+    entered.clear()
+    run_many([counting("a", allowed=False), counting("b", allowed=False)], World(llm))
+    assert not entered
+
+
 def test_a_flow_with_a_bug_fails_in_its_own_place():
     def buggy():
         yield from ask("a")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow.requests import Flow, Request, merge
+from ltrag_plugins.flow.requests import Ask, Flow, Request, merge
 from ltrag_plugins.flow.world import World
 
 T = TypeVar("T")
@@ -141,8 +141,9 @@ def run_many(
     for each distinct `k`. When a merged call raises, the part of each flow is asked for once
     more by itself, so that a question that cannot be answered takes no other with it; a flow
     whose part fails again gets the exception at its own `yield`. Where the first three parts
-    fail, the others are not tried. Observers are told of a reply for each part. So an item is
-    asked for at most twice, however many of the calls fail.
+    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`).
+    Observers are told of a reply for each part. So an item is asked for at most twice, however
+    many of the calls fail.
 
     Args:
         batch: most prompts (queries, texts) of one call, so that memory is bounded and
@@ -242,13 +243,18 @@ def _each_alone(
     """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
     tried: list[bool] = []
     for i, size in members:
-        if len(tried) == HOPELESS and not any(tried):
+        hopeless = len(tried) == HOPELESS and not any(tried)
+        if hopeless or not _may_repeat(requests[i]):
             yield i, failed
             continue
         outcome = _answered(requests[i], world, observers, [(i, size)])
         if len(tried) < HOPELESS:
             tried.append(not isinstance(outcome, _Failed))
         yield i, outcome
+
+
+def _may_repeat(request: Request) -> bool:
+    return not (isinstance(request, Ask) and request.may_repeat) or request.may_repeat()
 
 
 def _observed(

@@ -1,7 +1,7 @@
 """What a flow may yield, typed helpers to yield it, and how requests merge."""
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,6 +22,9 @@ class Ask:
     stop: tuple[str, ...] = ()
     temperature: float = 0.0
     seed: int | None = None
+    may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
+    """Called before these prompts are sent once more, because a call that they shared failed: a
+    flow that counts what it may send enters them here, or says no and gets the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,10 @@ def ask(
     stop: Sequence[str] = (),
     temperature: float = 0.0,
     seed: int | None = None,
+    may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Generation]]:
-    """Ask the model; one generation per prompt."""
-    return (yield Ask(prompts, max_tokens, tuple(stop), temperature, seed))
+    """Ask the model; one generation per prompt. `may_repeat`: see `Ask`."""
+    return (yield Ask(prompts, max_tokens, tuple(stop), temperature, seed, may_repeat))
 
 
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:

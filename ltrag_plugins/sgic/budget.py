@@ -48,16 +48,21 @@ class Budget:
 
     def bound(self, prompts: Sequence[str]) -> int:
         """The most tokens that these prompts, their answers and samples can cost."""
-        each = self._calls(1)
-        return each * sum(
-            len(p.encode(errors="replace")) + CHAT_TEMPLATE + self._settings.answer_tokens
-            for p in prompts
-        )
+        return self._calls(1) * self._bound(prompts)
 
     def sent(self, prompts: Sequence[str]) -> None:
         """Enter a request at the most it can cost."""
         self.calls += self._calls(len(prompts))
         self._held += self.bound(prompts)
+
+    def repeats(self, prompts: Sequence[str]) -> bool:
+        """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
+        calls, held = self.calls + len(prompts), self._held + self._bound(prompts)
+        settings = self._settings
+        if calls > settings.max_calls or held > (settings.max_tokens or held):
+            return False
+        self.calls, self._held = calls, held
+        return True
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
         """Put what the replies report in the place of the bound, if they all report it."""
@@ -69,6 +74,10 @@ class Budget:
         self._held += sum(known) - self.bound(prompts)
         if self.tokens is not None:
             self.tokens += sum(known)
+
+    def _bound(self, prompts: Sequence[str]) -> int:
+        each = CHAT_TEMPLATE + self._settings.answer_tokens
+        return sum(len(prompt.encode(errors="replace")) + each for prompt in prompts)
 
     def _calls(self, prompts: int) -> int:
         return calls_for(prompts, self._settings.estimator, self._settings.samples)

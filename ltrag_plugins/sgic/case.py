@@ -166,6 +166,7 @@ class Case:
             samples=settings.samples,
             temperature=settings.temperature,
             seed=settings.seed,
+            may_repeat=partial(self.budget.repeats, prompts),
         )
         replies = [reply for one in found for reply in (one.generation, *one.samples)]
         self.budget.received(prompts, replies)

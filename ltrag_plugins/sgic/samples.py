@@ -6,6 +6,7 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from numbers import Integral
 
 from ltrag_plugins.errors import InvalidInput
@@ -63,6 +64,7 @@ def sampled(
             stop=settings.stop,
             temperature=settings.temperature,
             seed=settings.seed + len(said),
+            may_repeat=partial(budget.repeats, [prompt]),
         )
         budget.received([prompt], [reply])
         said.append(reply)

@@ -55,9 +55,7 @@ class SGICSettings:
     """Cut each document to this many words (paper: 200 tokens, which are about as many), at the
     last sentence end unless that loses half of them; None: never."""
     max_calls: int = 128
-    """Most prompts that a question may send to the model, answered or not. Beside others in
-    `run_many`, a prompt whose shared call failed is sent once more by itself, and that counts
-    neither here nor in `max_tokens`: with a model that fails, at most twice as many are sent."""
+    """Most prompts that a question may send to the model, answered or not."""
     max_tokens: int | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
     A prompt is sent only if it stays within the bound at one token per byte, which no tokenizer
