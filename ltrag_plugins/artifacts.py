@@ -51,8 +51,8 @@ def write(
     body["sha256"] = _seal(body, content)
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
-        _replace(folder / f"{name}.safetensors", content)
-        _replace(folder / f"{name}.json", text.encode())
+        replace_file(folder / f"{name}.safetensors", content)
+        replace_file(folder / f"{name}.json", text.encode())
 
 
 def digest(value: Any) -> str:
@@ -151,7 +151,8 @@ def _built(value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, typ
     return kinds[kind](**{k: _built(v, arrays, kinds) for k, v in value.items() if k != "is"})
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that is then there whole, or as it was before."""
     new = path.with_name(path.name + ".new")
     new.write_bytes(content)
     new.replace(path)

@@ -1,6 +1,6 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Literal, Self
@@ -36,6 +36,8 @@ class Method:
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
     """In the place of `learn`, for a training that makes its own calls to the world's model."""
+    told: Callable[[Any], Mapping[str, Any]] | None = None
+    """From what was learned to plain values that tell how; None: there is nothing to tell."""
     spells_out: bool = False
     """It shows a question's options and context by itself. To others they are part of the text,
     but for searches, which are by the question alone."""

@@ -8,6 +8,7 @@ from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.errors import CacheUnreadable, LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
+from ltrag_plugins.evaluate.methods import SGICAnswer
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER, chosen
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Outcome, Record, recorded
@@ -16,7 +17,10 @@ from ltrag_plugins.flow import Flow, Observer, World, run, run_many
 from ltrag_plugins.gece.route import Gate, decided
 from ltrag_plugins.llm.cached import Remembering
 from ltrag_plugins.metrics.cost import Cost, CostCounter
-from ltrag_plugins.types import Question
+from ltrag_plugins.sgic.analysis.judged import judged
+from ltrag_plugins.sgic.analysis.records import as_record
+from ltrag_plugins.sgic.judging import Truth
+from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,21 @@ class Work:
     ) -> Record:
         text, metrics = outcome.answer.text, chosen(self.metrics)
         scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
-        return recorded(question, outcome, cost, scores, trace=trace)
+        rounds = self._rounds(question, outcome.answer)
+        return recorded(question, outcome, cost, scores, trace=trace, rounds=rounds)
+
+    def _rounds(self, question: Question, answer: Answer) -> Mapping[str, Any] | None:
+        if not isinstance(answer, SGICAnswer) or answer.calibrated is None:
+            return None
+        [(name, measure)] = chosen(self.metrics[:1]).items()
+
+        def quality(text: str, answers: Sequence[str]) -> float:
+            score = float(measure(text, answers))
+            return 1 - score if name in LOWER_IS_BETTER else score
+
+        truth = Truth((), question.answers)
+        [one] = judged([answer.calibrated], [truth], questions=[question.text], measure=quality)
+        return as_record(one)
 
 
 Job = tuple[Work, Sequence[Question]]

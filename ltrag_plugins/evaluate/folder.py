@@ -4,6 +4,7 @@
 
     RUN/run.json                     what a second call must equal (settings, hashes), and versions
     RUN/records/CELL.jsonl           one record a question, in the questions' order
+    RUN/learned/CELL.json            how a method that trains in the run was trained
     RUN/answers.sqlite               the model's answers, so that nothing is asked twice
 """
 
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ltrag_plugins.artifacts import DAMAGE, writing
+from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
@@ -92,10 +93,9 @@ class RunFolder:
             _check_same(self.path, known["identity"], json.loads(json.dumps(identity)))
             return
         body = {"format": FORMAT, "identity": identity, **told}
-        new = self.path / "run.json.new"
         with writing(self.path):
-            new.write_text(json.dumps(body, indent=1, ensure_ascii=False))
-            new.replace(self.path / "run.json")
+            content = json.dumps(body, indent=1, ensure_ascii=False).encode()
+            replace_file(self.path / "run.json", content)
 
     def read(self) -> dict[str, Any] | None:
         """What run.json says; None where there is none yet.
@@ -152,9 +152,23 @@ class RunFolder:
                 file.truncate(whole)
                 raise
 
+    def tell(self, cell: str, learned: Mapping[str, Any]) -> None:
+        """Write how a cell's method learned, over what is there.
+
+        Raises:
+            UnwritableArtifact: the file cannot be written.
+        """
+        path = self.learned(cell)
+        with writing(path.parent):
+            replace_file(path, json.dumps(learned, indent=1).encode())
+
     def file(self, cell: str) -> Path:
         """Where a cell's records stand."""
         return self.path / "records" / f"{CellName.parse(cell).file}.jsonl"
+
+    def learned(self, cell: str) -> Path:
+        """Where it stands how a cell's method learned."""
+        return self.path / "learned" / f"{CellName.parse(cell).file}.json"
 
 
 def _whole_lines(file: BinaryIO) -> int:

@@ -19,6 +19,7 @@ from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.trained_shots import DUR_SHOTS, PROMPTPG
 from ltrag_plugins.flow import Flow, ask, embed, fetch
+from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrating import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -87,12 +88,19 @@ def reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
     return Answer(reply.text.strip(), passages=tuple(best), trace=(reply,))
 
 
-def calibrated(question: str, settings: SGICMethodSettings) -> Flow[Answer]:
+@dataclass(frozen=True, slots=True)
+class SGICAnswer(Answer):
+    """An answer with all that SGIC knows of it."""
+
+    calibrated: CalibratedAnswer | None = None
+
+
+def calibrated(question: str, settings: SGICMethodSettings) -> Flow[SGICAnswer]:
     """One search, then the loop of SGIC."""
     [found] = yield from fetch(question, k=settings.k)
     answer = yield from calibrate(question, found, settings.loop, settings.scale)
     trace = tuple(one.generation for one in answer.trace)
-    return Answer(answer.text, answer.uncertainty, tuple(found), trace)
+    return SGICAnswer(answer.text, answer.uncertainty, tuple(found), trace, answer)
 
 
 def _ranked(

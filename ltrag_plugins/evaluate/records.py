@@ -42,6 +42,9 @@ class Record:
     """Every request and its replies, on request."""
     mode: str | None = None
     """How it went about it, where the method says so: Self-RAG's reflection tokens, or judged."""
+    rounds: Mapping[str, Any] | None = None
+    """Of SGIC: all answers with their uncertainties, right or wrong by the first metric, and the
+    documents with their scores; `sgic.read_run` reads files of such records."""
 
     def as_line(self) -> str:
         """One line of JSON, without the line's end."""
@@ -93,6 +96,7 @@ def recorded(
     scores: Mapping[str, float],
     error: Exception | None = None,
     trace: tuple[Mapping[str, Any], ...] | None = None,
+    rounds: Mapping[str, Any] | None = None,
 ) -> Record:
     """A record of an outcome, or of what was raised instead of one."""
     answer = Answer("") if outcome is None else outcome.answer
@@ -114,4 +118,5 @@ def recorded(
         None if error is None else f"{type(error).__name__}: {error}",
         trace,
         getattr(answer, "mode", None),
+        rounds,
     )

@@ -162,6 +162,8 @@ class _Running:
         if not cell.method.learns:
             return work
         learned = cell.method.taught(self.labelled, cell.set, work.world, work.observers)
+        if cell.method.told is not None:
+            self.folder.tell(cell.name, cell.method.told(learned))
         return replace(work, learned=learned)
 
 

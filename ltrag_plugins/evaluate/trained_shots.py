@@ -9,7 +9,8 @@ References:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -23,6 +24,7 @@ from ltrag_plugins.dur.preselect import Preselector, text_of
 from ltrag_plugins.dur.prompts import PromptFormat, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.trainer import DURTrainer
+from ltrag_plugins.dur.training import Batch
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.types import Answer, Question
@@ -79,6 +81,8 @@ class TrainedShots:
     chooser: Preselector
     adapts: bool = False
     """Whether the prompt format gives way to one that shows more, where a question has more."""
+    history: tuple[Batch, ...] = ()
+    """Of the training."""
 
     def form(self, question: Question) -> PromptFormat:
         """How the question is asked: as in the training, with all that it comes with."""
@@ -121,12 +125,21 @@ def trained_shots(
     form = _showing(known) if adapts else settings.training.format
     training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
-    ranker = trainer.fit(
-        examples, asked, max_calls=settings.max_calls, observers=(*observers,)
-    ).ranker
+    result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
+    ranker = result.ranker
     vectors = world.encoder.encode([text_of(e) for e in examples]).astype(float)
     chooser = Preselector(examples, vectors, how=training.preselect, size=training.preselected)
-    return TrainedShots(ranker.head, ranker.shots, training, examples, vectors, chooser, adapts)
+    return TrainedShots(
+        ranker.head, ranker.shots, training, examples, vectors, chooser, adapts, result.history
+    )
+
+
+def told(learned: TrainedShots) -> dict[str, Any]:
+    """The training as plain values, as far as pictures of it need them."""
+    return {
+        "history": [asdict(batch) for batch in learned.history],
+        "settings": {"shots": learned.settings.shots},
+    }
 
 
 def _showing(questions: Sequence[Question]) -> str:
@@ -159,6 +172,7 @@ def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings])
         most_calls=lambda _: 1,
         needs=frozenset({"encoder", "labelled questions"}),
         train=trained_shots,
+        told=told,
         spells_out=True,
     )
 

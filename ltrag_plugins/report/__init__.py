@@ -12,7 +12,8 @@
     picture      one of them, in the page and as files
     labels       names beside points
     drawing      the pictures of an evaluation
-    training     those of DUR and SGIC, where a run folder has their files
+    rounds       those of SGIC
+    training     those of DUR
     pictures     which ones a run has
     page         all of it as HTML; assets/ holds its parts
 """

@@ -34,7 +34,8 @@ SECTIONS = {
     "cost": ("Accuracy against cost", "What each way to answer buys, and for how much."),
     "gates": ("Gates", "Who needs retrieval, and what it buys to ask a gate."),
     "calibration": ("Calibration", "Do the probabilities keep what they promise?"),
-    "training": ("Training", "What else lies in the run's folder."),
+    "rounds": ("Rounds", "What it does to look again."),
+    "training": ("Training", "What DUR's heads learned from the model."),
 }
 
 

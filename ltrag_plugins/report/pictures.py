@@ -1,6 +1,5 @@
 """Which pictures a run has, by section of the page."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +10,9 @@ from ltrag_plugins.report.gates import GatedCell, GateScores, gate_scores, gated
 from ltrag_plugins.report.picture import Picture
 from ltrag_plugins.report.reading import Run
 from ltrag_plugins.report.reliability import Reliability, reliabilities
+from ltrag_plugins.report.rounds import round_pictures
 from ltrag_plugins.report.training import training_pictures
-from ltrag_plugins.report.words import visible
+from ltrag_plugins.report.words import slug, visible
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ COSTS = {"calls": "model calls", "retrievals": "searches", "tokens": "tokens", "
 
 
 def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
-    """All that can be drawn, by section: cost, gates, calibration, training."""
+    """All that can be drawn, by section: cost, gates, calibration, rounds, training."""
     records, metric = run.complete, run.metric
     gates = [_rate(cell, metric) for cell in gated_cells(records, metric)]
     gates += [_scores(found) for found in gate_scores(records, metric)]
@@ -29,7 +29,8 @@ def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
         "cost": [_cost(summary, metric, name) for name in COSTS if _known(summary, name)],
         "gates": gates,
         "calibration": [_reliability(found) for found in reliabilities(records, metric)],
-        "training": training_pictures(run.path),
+        "rounds": round_pictures(run.path, records),
+        "training": training_pictures(run.path, records),
     }
 
 
@@ -60,7 +61,7 @@ def _rate(cell: GatedCell, metric: str) -> Picture:
     if cell.curve:
         told += " The line: every other threshold, tried on the records."
     return Picture(
-        f"rate-{_slug(cell.name)}",
+        f"rate-{slug(cell.name)}",
         visible(cell.name),
         told,
         _drawn(drawing.rate_figure, cell, metric),
@@ -70,7 +71,7 @@ def _rate(cell: GatedCell, metric: str) -> Picture:
 def _scores(found: GateScores) -> Picture:
     area = "" if found.auroc is None else f" AUROC {found.auroc:.2f} (0.5: chance, 1: perfect)."
     return Picture(
-        f"scores-{_slug(found.gate or 'gate')}",
+        f"scores-{slug(found.gate or 'gate')}",
         f"Scores of the gate {visible(found.gate)}".rstrip(),
         f"Does a larger score find the questions that the model gets wrong alone?{area}",
         _drawn(drawing.scores_figure, found),
@@ -79,7 +80,7 @@ def _scores(found: GateScores) -> Picture:
 
 def _reliability(found: Reliability) -> Picture:
     return Picture(
-        f"reliability-{_slug(found.name)}",
+        f"reliability-{slug(found.name)}",
         f"{visible(found.name)}: said, and true",
         f"How often were answers wrong, by {found.what}? ECE {found.ece:.3f}, "
         f"Brier {found.brier:.3f} (0 is best), {found.answers} answers.",
@@ -93,8 +94,3 @@ def _drawn(figure: "Callable[..., Figure]", *parts: Any) -> Callable[[Path], Any
         figure(*parts).savefig(path, metadata=undated)
 
     return draw
-
-
-def _slug(name: str) -> str:
-    """The name as letters, digits and hyphens; others as their number, so that none coincide."""
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"-{ord(found[0]):x}-", name).strip("-")

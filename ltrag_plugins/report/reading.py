@@ -11,6 +11,7 @@ from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.sgic.analysis.records import from_record
 
 LOWER_IS_BETTER = frozenset({"ter"})
 
@@ -145,6 +146,11 @@ def _wrong_parts(record: Record) -> str:
         return "field 'passages': expected a list of objects"
     if not all(isinstance(step, dict) for step in record.trace or ()):
         return "field 'trace': expected a list of objects"
+    if record.rounds is not None:
+        try:
+            from_record(record.rounds)
+        except BadRecord as error:
+            return f"field 'rounds': {error}"
     decision = record.decision
     if decision is None:
         return ""

@@ -19,6 +19,11 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
 
 
+def slug(name: str) -> str:
+    """The name as letters, digits and hyphens; others as their number, so that none coincide."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"-{ord(found[0]):x}-", name).strip("-")
+
+
 def script_json(value: Any) -> str:
     """A value as JSON that can stand inside a script element: nothing in it ends the element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

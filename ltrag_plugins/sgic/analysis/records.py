@@ -45,7 +45,10 @@ def write_run(run: Iterable[Judged], path: str | PathLike[str]) -> Path:
 
 
 def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
-    """Read what `write_run` wrote; a round's `generation` has its text alone.
+    """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did.
+
+    A round's `generation` has its text alone. Records of questions that SGIC did not answer,
+    because a gate did or it failed, are left out.
 
     Raises:
         BadRecord: a line is not what it should be; the message names file, line and field.
@@ -55,9 +58,8 @@ def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    return tuple(
-        _read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
-    )
+    found = (_read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip())
+    return tuple(one for one in found if one is not None)
 
 
 def as_record(one: Judged) -> dict[str, Any]:
@@ -102,9 +104,14 @@ def from_record(record: Mapping[str, Any]) -> Judged:
         raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
 
 
-def _read(line: str, where: str) -> Judged:
+def _read(line: str, where: str) -> Judged | None:
     try:
-        return from_record(json.loads(line))
+        record = json.loads(line)
+        if isinstance(record, dict) and "rounds" in record:  # of an evaluation
+            record = record["rounds"]
+            if record is None:
+                return None
+        return from_record(record)
     except json.JSONDecodeError as error:
         raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
     except BadRecord as error:

@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.errors import UnreadableArtifact
 
 FORMAT = 1
@@ -87,8 +87,8 @@ def write(
     told = {"format": FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
     text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
-        _replace(folder / LINES, content)
-        _replace(folder / MANIFEST, f"{text}\n".encode())
+        replace_file(folder / LINES, content)
+        replace_file(folder / MANIFEST, f"{text}\n".encode())
     return told
 
 
@@ -109,12 +109,6 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
             f"{path} is of format {found!r}, and this version reads {FORMAT}. Build the data again."
         )
     return told
-
-
-def _replace(path: Path, content: bytes) -> None:
-    new = path.with_name(path.name + ".new")
-    new.write_bytes(content)
-    new.replace(path)
 
 
 def _content(path: Path) -> bytes:
