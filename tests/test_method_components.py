@@ -2,6 +2,7 @@
 
 import pytest
 from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, Scoring, likely, plausible
+from gates import RuleGate
 from langchain_core.runnables import RunnableLambda
 from langchain_parts import FunctionChat, Runs
 from llama_index_parts import FunctionLLM
@@ -10,7 +11,8 @@ from ltrag_plugins.baselines import SelfRAGSettings
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, run
-from ltrag_plugins.langchain import PassageRetriever, as_runnable
+from ltrag_plugins.langchain import GECERouter, PassageRetriever, as_runnable
+from ltrag_plugins.llama_index import GECERouter as EngineRouter
 from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
 from ltrag_plugins.llama_index import as_query_engine
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -86,6 +88,21 @@ def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():
     assert chain.invoke("Who wrote Emma?", config=config) == "JANE AUSTEN"
     [asked] = runs.named("FunctionChat")
     assert runs.ancestry(asked)[1] == "direct"
+
+
+@pytest.mark.parametrize("name", ["ircot", "sure", "sgic"])
+async def test_a_gate_stands_before_it_in_both_frameworks(name):
+    """One question is the model's own to answer, the other goes to the method, as by hand."""
+    direct, retrieved = TEXTS[0], TEXTS[1]
+    draft = World(ScriptedLLM(lambda _: "a draft"))
+    gate = RuleGate(draft, lambda question, _: question != direct)
+    chain = GECERouter(gate, as_runnable(name, Scoring(plausible), BM25))
+    engine = EngineRouter(gate, as_query_engine(name, Scoring(plausible), BM25))
+    expected = ["a draft", alone(name)[1].text]
+    assert chain.batch([direct, retrieved]) == expected
+    assert [await chain.ainvoke(text) for text in (direct, retrieved)] == expected
+    assert [str(engine.query(text)) for text in (direct, retrieved)] == expected
+    assert [str(await engine.aquery(text)) for text in (direct, retrieved)] == expected
 
 
 def test_an_input_without_a_question_is_its_own_error_in_a_batch():

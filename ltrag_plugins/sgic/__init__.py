@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
     from ltrag_plugins.sgic.scale import document_scores as document_scores
     from ltrag_plugins.sgic.settings import SGICSettings as SGICSettings
+    from ltrag_plugins.sgic.steps import steps_of as steps_of
     from ltrag_plugins.sgic.wrongness import WrongnessCalibration as WrongnessCalibration
 
 _HOMES = {
@@ -64,6 +65,7 @@ _HOMES = {
     "r_at_k": "analysis.ranking",
     "read_run": "analysis.records",
     "sampled": "samples",
+    "steps_of": "steps",
     "write_run": "analysis.records",
 }
 
@@ -94,6 +96,7 @@ __all__ = [
     "r_at_k",
     "read_run",
     "sampled",
+    "steps_of",
     "write_run",
 ]
 

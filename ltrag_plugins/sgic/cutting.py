@@ -7,7 +7,7 @@ from itertools import islice
 CHARACTERS_A_WORD = 10
 """A budget of n words is also one of ten times n characters, so that text without spaces is
 bounded too."""
-_SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
+SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def cut_to_words(text: str, words: int | None) -> Cut:
     if words is None or _fits(text, words):
         return Cut(text)
     end = _last_word(text, words)
-    sentences = [found.end() for found in _SENTENCE_END.finditer(text[: end + 1])]
+    sentences = [found.end() for found in SENTENCE_END.finditer(text[: end + 1])]
     late = sentences and 2 * sentences[-1] >= end
     kept = text[: min(sentences[-1], end) if late else end]
     return Cut(kept, len(text) - len(kept))
