@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ltrag_plugins.errors import (
     LtragError,
@@ -39,7 +39,7 @@ class World:
             ModelError, RetrievalError: more or fewer replies came than were asked for.
             UnknownRequest: this is no request.
         """
-        with _explained(request):
+        with explained(_part(request)):
             match request:
                 case Ask():
                     reply = self._model().generate(request.prompts, **_settings(request))
@@ -59,7 +59,7 @@ class World:
 
     async def areply(self, request: Request) -> Sequence[Any]:
         """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
-        with _explained(request):
+        with explained(_part(request)):
             match request:
                 case Ask() if isinstance(self.llm, AsyncLLM):
                     reply = await self.llm.agenerate(request.prompts, **_settings(request))
@@ -144,14 +144,19 @@ _ITEMS = {
 
 
 @contextmanager
-def _explained(request: Request) -> Iterator[None]:
+def explained(part: Literal["model", "retriever"]) -> Iterator[None]:
+    """What a model or a retriever raises, as an error of this package with a remedy.
+
+    Raises:
+        ModelFailed, RetrieverFailed: something was raised that is no `LtragError`; it is the cause.
+    """
     try:
         yield
     except LtragError:
         raise
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
-        if isinstance(request, Fetch):
+        if part == "retriever":
             raise RetrieverFailed(
                 f"the retriever raised {what}. Its own error is the __cause__: see whether the "
                 "store it searches is there and answers, or try again"
@@ -160,3 +165,7 @@ def _explained(request: Request) -> Iterator[None]:
             f"the model raised {what}. Its own error is the __cause__: a time-out or a rate limit "
             "passes, so try again or raise the client's retries; else mend the model's set-up"
         ) from error
+
+
+def _part(request: Request) -> Literal["model", "retriever"]:
+    return "retriever" if isinstance(request, Fetch) else "model"

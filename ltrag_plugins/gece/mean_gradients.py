@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltrag_plugins.errors import LtragError, ModelFailed, NeedsGradients
+from ltrag_plugins.errors import NeedsGradients
+from ltrag_plugins.flow.world import explained
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 
@@ -45,7 +46,8 @@ def mean_gradients(
     shares = [len(fold) / count for fold in folds]
     overall = _weighted(means, shares)
     without: list[Direction] = [overall] * count
-    for fold, mean, share in zip(folds, means, shares, strict=True):
+    for fold, share in zip(folds, shares, strict=True):
+        mean = means.pop(0)  # each is as large as the weights it is about
         if share < 1:
             others = _weighted([overall, mean], [1 / (1 - share), -share / (1 - share)])
             for i in fold:
@@ -63,12 +65,8 @@ def mean_gradient(
         ModelFailed: the model's call raised.
     """
     model = gradient_llm(llm)
-    try:
+    with explained("model"):
         return model.mean_gradient(prompts, references, layers=settings.layers)
-    except LtragError:
-        raise
-    except Exception as error:
-        raise ModelFailed(f"the model raised {type(error).__name__}: {error}") from error
 
 
 def gradient_llm(llm: LLM) -> GradientLLM:

@@ -145,7 +145,9 @@ class _Line:
 
 def _advance(lines: list[list[_Line]], number: int, source: Source) -> None:
     """One round more for all that have one, in one request, and the scores on its mean."""
-    going = [line for way in lines for line in way if line.goes_on(number)]
+    # the cuts come first, as they end here: a local model that remembers the beginnings of so many
+    # prompts and no more then still has those that the next round begins with
+    going = [line for way in reversed(lines) for line in way if line.goes_on(number)]
     flows = [
         _attempted(line.case.answered(line.trace, line.documents), line.case.settings)
         for line in going
