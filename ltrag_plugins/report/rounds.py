@@ -18,7 +18,6 @@ from ltrag_plugins.sgic.analysis.judged import Judged
 from ltrag_plugins.sgic.analysis.records import from_record, read_run
 
 FILE = "sgic_run.jsonl"
-_WIDE = ("uncertainty", "paths")  # panels side by side
 
 
 def round_pictures(run: Path, records: Mapping[str, Sequence[Record]]) -> list[Picture]:
@@ -47,14 +46,16 @@ def _of(run: Sequence[Judged], slug: str, title: str) -> list[Picture]:
 
     again = any(len(one.right) > 1 for one in run)
     promised = any(one.answer.p_wrong is not None for one in run)
-    kinds = (
-        ("uncertainty", "Of right and wrong first answers.", sgic.spread_picture, True),
-        ("paths", "Single questions, right or wrong in each round.", sgic.paths_picture, again),
-        ("turns", "Answers that stay or turn, by round.", sgic.turns_picture, again),
-        ("wrongness", "P(wrong): said, and true.", sgic.reliability_picture, promised),
+    known = any(one.relevant for one in run)
+    paths = "Single questions, right or wrong in each round."
+    kinds = (  # whether it can be drawn, and whether its panels stand side by side
+        ("uncertainty", "Of right and wrong first answers.", sgic.spread_picture, True, known),
+        ("paths", paths, sgic.paths_picture, again, True),
+        ("turns", "Answers that stay or turn, by round.", sgic.turns_picture, again, False),
+        ("wrongness", "P(wrong): said, and true.", sgic.reliability_picture, promised, False),
     )
     return [
-        Picture(f"{slug}-{name}", f"{title}: {name}", told, partial(draw, run), wide=name in _WIDE)
-        for name, told, draw, possible in kinds
+        Picture(f"{slug}-{name}", f"{title}: {name}", told, partial(draw, run), wide=wide)
+        for name, told, draw, possible, wide in kinds
         if possible
     ]
