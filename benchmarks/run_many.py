@@ -2,10 +2,10 @@
 
     python benchmarks/run_many.py [questions=64] [rounds=3]
 
-Natural Questions of `examples/data`, asked directly and with one BM25 retrieval of three passages:
-with the embedded model, whose prompts then share batches, and with a scripted model that waits
-50 ms a call, however many prompts the call has. No answer cache. The ways take turns; times are
-medians over the rounds, and answers must be the same.
+Natural Questions of `examples/data`, asked directly and with one BM25 retrieval of three passages
+by each engine: with the embedded model, whose prompts then share batches, and with a scripted model
+that waits 50 ms a call, however many prompts the call has. No answer cache. The ways take turns;
+times are medians over the rounds, and answers must be the same.
 """
 
 import statistics
@@ -21,14 +21,15 @@ from ltrag_plugins.flow import Flow, World, run, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.retrieval.bm25 import BM25Retriever, Engine
 from ltrag_plugins.types import Answer, Generation
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 WAIT = 0.05
-FLOWS: dict[str, Callable[[str], Flow[Answer]]] = {
-    "direct": direct,
-    "single retrieval": single_retrieval,
+WAYS: dict[str, tuple[Callable[[str], Flow[Answer]], Engine]] = {
+    "direct": (direct, "auto"),
+    "single, rank-bm25": (single_retrieval, "rank-bm25"),
+    "single, bm25s": (single_retrieval, "bm25s"),
 }
 
 
@@ -70,8 +71,8 @@ def main(questions: int = 64, rounds: int = 3) -> None:
     models: dict[str, LLM] = {"embedded model": embedded(), "scripted, 50 ms a call": Waiting()}
     print(f"{len(texts)} questions, {rounds} rounds; side by side against one after another")
     for name, llm in models.items():
-        world = World(llm=llm, retriever=BM25Retriever(pool))
-        for kind, flow in FLOWS.items():
+        for kind, (flow, engine) in WAYS.items():
+            world = World(llm=llm, retriever=BM25Retriever(pool, engine=engine))
             print(f"{name:<24}{kind:<18}{timed(world, flow, texts, rounds)}", flush=True)
 
 
