@@ -16,6 +16,7 @@ from test_evaluate import DIRECT, SINGLE, many, without_ms, world
 from ltrag_plugins.batch import on_ray
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.answering import in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World, ask
 from ltrag_plugins.gece.decision import Decision
@@ -95,11 +96,13 @@ def test_every_method_and_a_gate_give_the_records_of_one_process(tmp_path):
 
 
 def here_as(make_world, questions, out):
-    """The same cells in this process, taught by `teaching` and asked of the other world."""
+    """The same cells in this process, taught by `teaching` and asked of the other world.
+
+    In the same batches: a failed question has its neighbours asked again, and SGIC counts that.
+    """
 
     def engine(jobs):
-        for work, left in jobs:
-            yield work.cell.name, replace(work, world=make_world()).records(left)
+        yield from in_process((replace(work, world=make_world()), left) for work, left in jobs)
 
     found = evaluate(
         questions, cells(), teaching(), out=out, labelled=LABELLED, batch=5, engine=engine
