@@ -3,7 +3,7 @@
 Milliseconds, and tokens that the model really computed, a question at a time, in one run, and both
 as ratios to the sampled answers (of the time the median over the questions): the direct answer; K
 sampled answers, each a call of its own; K samples that share their documents; SGIC with all K
-rounds, without and with remembered beginnings. Usage:
+rounds, without and with remembered beginnings, and with these but without prompt lookup. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_speed.py --limit 10
 """
@@ -66,8 +66,9 @@ def main() -> None:
     settings = way("documents", options.rounds, few_shot=False)
     direct, k = replace(settings, rounds=0), options.rounds
 
-    def fresh(remember: int) -> World:
-        return World(llm=TransformersLLM(*parts, remember_tokens=remember))
+    def fresh(remember: int, lookup: bool = True) -> World:
+        llm = TransformersLLM(*parts, remember_tokens=remember, prompt_lookup=lookup)
+        return World(llm=llm)
 
     def apart(item: Item) -> None:
         q = item.question
@@ -78,8 +79,9 @@ def main() -> None:
     def together(item: Item) -> None:
         run(sampled(item.question.text, item.question.passages, k, settings), fresh(REMEMBERED))
 
-    def looped(item: Item, remember: int) -> None:
-        run(calibrate(item.question.text, item.question.passages, settings), fresh(remember))
+    def looped(item: Item, remember: int, lookup: bool = True) -> None:
+        flow = calibrate(item.question.text, item.question.passages, settings)
+        run(flow, fresh(remember, lookup))
 
     ways: dict[str, Callable[[Item], object]] = {
         "direct": lambda i: run(calibrate(i.question.text, i.question.passages, direct), fresh(0)),
@@ -87,6 +89,7 @@ def main() -> None:
         f"{k} samples, documents shared": together,
         f"SGIC, {k} rounds": lambda i: looped(i, 0),
         f"SGIC, {k} rounds, remembered": lambda i: looped(i, REMEMBERED),
+        "the same, without prompt lookup": lambda i: looped(i, REMEMBERED, lookup=False),
     }
     found: dict[str, list[Measured]] = {name: [] for name in ways}
     for item in items(options.data, "dev_test", options.limit):

@@ -18,6 +18,7 @@ from ltrag_plugins.llm.local.engine import Engine, Ids, Place
 from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
 from ltrag_plugins.llm.local.loading import adapted, fingerprint, load_model
+from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.memory import PrefixMemory
 from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
 from ltrag_plugins.llm.local.spelling import Speller
@@ -56,6 +57,8 @@ class TransformersLLM:
             later calls of `generate` that begin alike, as the rounds of a calibration do. They
             take two numbers a token for each key-value channel of each layer (SmolLM2-135M in
             float32: 46 kB a token). The answers are the same up to rounding. 0: none.
+        prompt_lookup: guess tokens that the text copies from its prompt, and check some at once
+            (Leviathan et al., 2023; Saxena, 2023). The answers are the same up to rounding.
         label: what `name` starts with; None: the model's own name.
     """
 
@@ -69,6 +72,7 @@ class TransformersLLM:
         batch_tokens: int | None = None,
         share_prefixes: bool = True,
         remember_tokens: int = 0,
+        prompt_lookup: bool = True,
         label: str | None = None,
     ) -> None:
         self.model = model
@@ -79,6 +83,7 @@ class TransformersLLM:
         if remember_tokens < 0:
             raise InvalidInput(f"remember_tokens is {remember_tokens}; it must be at least 0.")
         self._memory = PrefixMemory(remember_tokens)
+        self._prompt_lookup = prompt_lookup
         self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._spellings: dict[int, str] = {}
@@ -97,6 +102,7 @@ class TransformersLLM:
         batch_tokens: int | None = None,
         share_prefixes: bool = True,
         remember_tokens: int = 0,
+        prompt_lookup: bool = True,
         adapter: str | Path | None = None,
     ) -> Self:
         """From a folder in transformers' format, a hub name, or a ``.gguf`` file.
@@ -106,7 +112,8 @@ class TransformersLLM:
             device: "auto" takes CUDA if there is one, else MPS, else the CPU.
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
                 bfloat16 on a CPU that computes in it, about twice as fast there.
-            chat, system, batch_tokens, share_prefixes, remember_tokens: as for the class.
+            chat, system, batch_tokens, share_prefixes, remember_tokens, prompt_lookup: as for the
+                class.
             adapter: a folder that `ltrag_plugins.sgic.finetune` wrote for these weights; it is
                 merged into them, so that answers take no longer.
 
@@ -127,6 +134,7 @@ class TransformersLLM:
             batch_tokens=batch_tokens,
             share_prefixes=share_prefixes,
             remember_tokens=remember_tokens,
+            prompt_lookup=prompt_lookup,
             label=label,
         )
 
@@ -244,15 +252,18 @@ class TransformersLLM:
         written: dict[int, Generation] = {}
         with self._lock, torch.inference_mode():
             for writing in self._running().write(sequences):
-                rows = [
-                    Row(i, Speller(self.tokenizer, sequences[i]), throws[i], settings)
-                    for i in writing.members
-                ]
+                rows = [self._row(i, sequences[i], throws[i], settings) for i in writing.members]
                 write(writing, rows, ends)
                 for row in rows:
                     read = len(sequences[row.member])
                     written[row.member] = row.generation(read, self._token)
         return [written[i] for i in range(len(sequences))]
+
+    def _row(
+        self, member: int, prompt: Ids, throws: np.random.Generator, settings: WritingSettings
+    ) -> Row:
+        lookup = Lookup(prompt) if self._prompt_lookup else None
+        return Row(member, Speller(self.tokenizer, prompt), throws, settings, lookup)
 
     def _read(self, cut: Sequence[Scored]) -> list[list[Reading]]:
         sequences = [one.prompt + one.continuation for one in cut]

@@ -41,6 +41,19 @@ class Writing(Protocol):
 
 
 @runtime_checkable
+class Ahead(Writing, Protocol):
+    """A `Writing` that can try several tokens at once, and take some of them back."""
+
+    def try_on(self, tokens: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens vocabulary"]:
+        """Append tokens to each row; the scores of what follows each of them."""
+        ...
+
+    def take(self, counts: Sequence[int]) -> None:
+        """Keep the first tokens, at least one, of those that were tried on each row."""
+        ...
+
+
+@runtime_checkable
 class Engine(Protocol):
     """Runs the model."""
 

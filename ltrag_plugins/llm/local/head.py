@@ -25,7 +25,7 @@ class Head:
         self._times /= getattr(config, "logits_scaling", None) or 1.0
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
 
-    def __call__(self, hidden: Float[Tensor, "places hidden"]) -> Float[Tensor, "places vocab"]:
+    def __call__(self, hidden: Float[Tensor, "*places hidden"]) -> Float[Tensor, "*places vocab"]:
         """Score every token of the vocabulary."""
         logits = self._layer(hidden) * self._times
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits

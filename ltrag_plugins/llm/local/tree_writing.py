@@ -17,23 +17,23 @@ except ImportError as error:
 
 @runtime_checkable
 class Steps(Protocol):
-    """What reads one token more in each row; `TreeEngine` does."""
+    """What reads some tokens more in each row; `TreeEngine` does."""
 
     device: torch.device
 
     def step(
         self,
-        ids: Int[Tensor, " rows"],
-        positions: Int[Tensor, " rows"],
+        ids: Int[Tensor, "rows tokens"],
+        positions: Int[Tensor, "rows tokens"],
         key_positions: Int[Tensor, "rows keys"],
         cache: DynamicCache,
-    ) -> Float[Tensor, "rows vocabulary"]:
-        """Logits after it; `cache` grows by it."""
+    ) -> Float[Tensor, "rows tokens vocabulary"]:
+        """Logits after each of them; `cache` grows by them."""
         ...
 
 
 class TreeWriting:
-    """Rows with caches of their own; see `Writing`."""
+    """Rows with caches of their own; see `Writing` and `Ahead`."""
 
     def __init__(
         self,
@@ -47,15 +47,34 @@ class TreeWriting:
         self.logits = logits
         self._engine = engine
         self._cache = cache
+        self._tried = logits[:, None]
         self._lengths = torch.tensor(lengths, device=engine.device)
         places = torch.arange(cache.get_seq_length(), device=engine.device)[None]
         self._key_positions = torch.where(places < self._lengths[:, None], places, -1)
 
     def step(self, chosen: Int[Tensor, " rows"]) -> None:
         """See `Writing`."""
-        self._key_positions = torch.cat([self._key_positions, self._lengths[:, None]], dim=1)
-        self.logits = self._engine.step(chosen, self._lengths, self._key_positions, self._cache)
-        self._lengths = self._lengths + 1
+        self.logits = self._appended(chosen[:, None])[:, 0]
+
+    def try_on(self, tokens: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens vocabulary"]:
+        """See `Ahead`."""
+        self._tried = self._appended(tokens)
+        return self._tried
+
+    def take(self, counts: Sequence[int]) -> None:
+        """See `Ahead`."""
+        taken = torch.tensor(counts, device=self._engine.device)
+        rows, tried = self._tried.shape[:2]
+        self.logits = self._tried[torch.arange(rows, device=taken.device), taken - 1]
+        self._lengths = self._lengths - tried + taken
+        # the end that no row takes is cut off; what a row leaves below it, no query sees again
+        most = max(counts)
+        if most < tried:
+            self._cache.crop(most - tried)
+        before = self._key_positions.shape[1] - tried
+        places = torch.arange(most, device=taken.device)[None]
+        new = self._key_positions[:, before : before + most].where(places < taken[:, None], -1)
+        self._key_positions = torch.cat([self._key_positions[:, :before], new], dim=1)
 
     def keep(self, rows: Sequence[int]) -> None:
         """See `Writing`."""
@@ -64,3 +83,12 @@ class TreeWriting:
         self._cache.batch_select_indices(index)
         self._lengths, self.logits = self._lengths[index], self.logits[index]
         self._key_positions = self._key_positions[index]
+
+    def _appended(
+        self, tokens: Int[Tensor, "rows tokens"]
+    ) -> Float[Tensor, "rows tokens vocabulary"]:
+        more = torch.arange(tokens.shape[1], device=tokens.device)[None]
+        positions = self._lengths[:, None] + more
+        self._key_positions = torch.cat([self._key_positions, positions], dim=1)
+        self._lengths = self._lengths + tokens.shape[1]
+        return self._engine.step(tokens, positions, self._key_positions, self._cache)

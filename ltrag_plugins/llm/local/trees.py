@@ -137,16 +137,16 @@ class TreeEngine:
 
     def step(
         self,
-        ids: Int[Tensor, " rows"],
-        positions: Int[Tensor, " rows"],
+        ids: Int[Tensor, "rows tokens"],
+        positions: Int[Tensor, "rows tokens"],
         key_positions: Int[Tensor, "rows keys"],
         cache: DynamicCache,
-    ) -> Float[Tensor, "rows vocabulary"]:
-        """Logits after one more token in each row; a key position below 0 is padding."""
-        masks = self._windows.masks(
-            (key_positions >= 0)[:, None], positions[:, None], key_positions, self._dtype
-        )
-        return self._head(self.forward(ids[:, None], positions[:, None], masks, cache)[:, 0])
+    ) -> Float[Tensor, "rows tokens vocabulary"]:
+        """Logits after each more token of each row; a key position below 0 is padding."""
+        keys = key_positions[:, None]
+        visible = (keys >= 0) & (keys <= positions[:, :, None])
+        masks = self._windows.masks(visible, positions, key_positions, self._dtype)
+        return self._head(self.forward(ids, positions, masks, cache))
 
     def _begun(
         self,
