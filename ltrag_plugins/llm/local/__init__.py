@@ -10,6 +10,7 @@
     head                             hidden states -> logits, where they are read
     memory                           what was read before, for calls that begin alike
     plain                            ordinary batches, for architectures that a tree does not fit
-    writing  choosing                the loop that writes; greedy, sampled, with probabilities
+    writing  choosing  lookup        the loop that writes; greedy, sampled, with probabilities;
+                                     tokens copied from the prompt, checked some at once
     gradients  tail                  the gradient term, in forward mode over the last layers
 """

@@ -1,7 +1,8 @@
 """Guess the next tokens of a text: what followed the last time that its last tokens were seen.
 
 Answers copy from their prompts: names out of passages, whole answers out of earlier rounds. The
-model checks a guess in one pass (`Ahead.try_on`), which takes little longer than a token alone.
+model checks a guess in one pass (`Ahead.try_on`), which on a CPU takes as long as two or three
+tokens one at a time, and on a GPU little longer than one.
 
 References:
     Leviathan et al., 2023, "Fast Inference from Transformers via Speculative Decoding", for the
@@ -13,11 +14,11 @@ from collections.abc import Sequence
 SHORTEST, LONGEST = 2, 4
 """Tokens that must have been seen before a guess: at first, and after wrong guesses."""
 PAYS, MOST = 3, 15
-"""Tokens of a guess: what one takes to check is two or three of the model's steps."""
+"""Tokens of a guess: so many, or else it is not worth its pass."""
 
 
 class Lookup:
-    """The tokens of a prompt and of what is written after it.
+    """The tokens of a prompt and of what is written after it, and guesses of the next.
 
     After each guess that did not pay, one token more must have been seen before the next: texts
     that copy little cost little.
