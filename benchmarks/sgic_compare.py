@@ -1,7 +1,7 @@
 """Two runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
 
 For every row that both files have: EM, calls, tokens and milliseconds of both, and the difference
-in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A,B` one
+in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A/B` one
 row is held against another, in the same file too. Usage:
 
     python benchmarks/sgic_compare.py untuned/nq_documents.jsonl tuned/nq_documents.jsonl

@@ -14,7 +14,8 @@ share, with beginnings of prompts remembered; `sgic_speed.py` takes them a quest
 
 With `--out` every question's EM, F1 and costs of every row are written to SET_VARIANT.jsonl
 (`sgic_compare.py` holds two such files against each other), and all rounds of K to
-SET_VARIANT_run.jsonl (`sgic.read_run` and `analyse`).
+SET_VARIANT_run.jsonl (`sgic.read_run` and `analyse`). With `--oracle` the rounds are also asked
+with scores that know the truth: does the model make use of scores at all?
 """
 
 import argparse
@@ -23,6 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 from distractors import SETS, Item, items, model, settings
 from sgic_compare import Row, table, write
 
@@ -177,6 +179,30 @@ def _row(label: str, item: Item, text: str, cost: Spent) -> Row:
     return Row(label, item.question.id, text, em, overlap, cost.calls, cost.tokens, ms)
 
 
+def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
+    """Answers of each round where the scores that the model is shown are true (table 6)."""
+    ours = way("documents", options.rounds, options.few_shot)
+    settings = replace(ours, source="oracle", choose="last")
+    questions = [item.question for item in found]
+    flows = [
+        calibrate(q.text, q.passages, settings, truth=Truth(item.gold, q.answers))
+        for item, q in zip(found, questions, strict=True)
+    ]
+    seen = [Progress(f"{name}, oracle")]
+    answers = run_many(flows, World(llm=llm), observers=seen, batch=options.batch)
+    golds = [question.answers for question in questions]
+    print(f"\n{name}, dev_test, {len(found)} questions, true scores:\n{'':<10}{'EM':>7}{'F1':>7}")
+    for number in range(options.rounds + 1):
+        texts = [answer.trace[number].text for answer in answers]
+        scored = [
+            np.mean([right(*pair) for pair in zip(texts, golds, strict=True)])
+            for right in (normalized_exact_match, f1)
+        ]
+        print(f"round {number:<4}{scored[0]:>7.3f}{scored[1]:>7.3f}")
+    same = [r.text == a.trace[0].text for a in answers for r in a.trace[1:]]
+    print(f"rounds that repeat the first answer: {np.mean(same):.3f}\n")
+
+
 def how_many(value: str) -> int | Literal["equal"]:
     """K samples, or "equal"."""
     return "equal" if value == "equal" else int(value)
@@ -197,6 +223,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8, help="prompts of a model call")
     parser.add_argument("--out", type=Path, help="folder for each question's figures")
     parser.add_argument("--fit", type=int, default=100, help="questions of train; 0: leave it out")
+    parser.add_argument("--oracle", action="store_true", help="also rounds with true scores")
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
     if options.samples is None:
@@ -207,6 +234,8 @@ def main() -> None:
         found = items(name, "dev_test", options.limit)
         if options.variants:
             table_5(name, found, llm, options)
+        if options.oracle:
+            told_the_truth(name, found, llm, options)
         if options.fit:
             fitted(name, found, llm, options)
 
