@@ -194,11 +194,11 @@ def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Nam
     print(f"\n{name}, dev_test, {len(found)} questions, true scores:\n{'':<10}{'EM':>7}{'F1':>7}")
     for number in range(options.rounds + 1):
         texts = [answer.trace[number].text for answer in answers]
-        scored = [
+        em, overlap = (
             np.mean([right(*pair) for pair in zip(texts, golds, strict=True)])
             for right in (normalized_exact_match, f1)
-        ]
-        print(f"round {number:<4}{scored[0]:>7.3f}{scored[1]:>7.3f}")
+        )
+        print(f"round {number:<4}{em:>7.3f}{overlap:>7.3f}")
     same = [r.text == a.trace[0].text for a in answers for r in a.trace[1:]]
     print(f"rounds that repeat the first answer: {np.mean(same):.3f}\n")
 
@@ -226,6 +226,8 @@ def main() -> None:
     parser.add_argument("--oracle", action="store_true", help="also rounds with true scores")
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
+    if options.oracle and options.rounds < 1:
+        parser.error(f"--oracle is about rounds; give --rounds 1 or more, not {options.rounds}")
     if options.samples is None:
         options.samples = options.rounds
     local = model(options.model, adapter=options.adapter, remember_tokens=130_000)
