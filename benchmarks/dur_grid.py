@@ -144,9 +144,9 @@ def run(arguments: argparse.Namespace) -> None:
     done = {tuple(cell["key"]) for cell in read(out)}
     chat = None if arguments.chat else False
     if arguments.model == "embedded":
-        inner = embedded(chat=chat, dtype="fast")
+        inner = embedded(chat=chat)
     else:
-        inner = TransformersLLM.load(arguments.model, chat=chat, dtype="fast")
+        inner = TransformersLLM.load(arguments.model, chat=chat)
     llm = CachedLLM(inner, out.parent / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), out.parent / "vectors.sqlite")
     for data in arguments.data.split(","):

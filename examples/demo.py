@@ -111,7 +111,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--refuse-above", type=float, default=0.8, help="P(wrong) above which to refuse"
     )
-    parser.add_argument("--dtype", default="fast", help="of the weights: fast, float32, ...")
+    parser.add_argument(
+        "--dtype", default="float32", help="of the weights; fast: bfloat16 where it is faster"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/demo"))
     options = parser.parse_args()
     if options.fit + options.train + options.calibrate > 200:

@@ -213,7 +213,11 @@ def _in_float32(
 def _widened(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_widened, value))
-    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    if value.dtype == torch.float64:  # a mask holds its least number, which float32 has not
+        value = value.clamp(min=torch.finfo(torch.float32).min)
+    return value.float()
 
 
 def _unsupported(model: object, reason: str) -> NeedsGradients:
