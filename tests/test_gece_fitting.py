@@ -16,6 +16,8 @@ from ltrag_plugins.gece import (
     gece_score,
 )
 from ltrag_plugins.gece.features import features
+from ltrag_plugins.gece.labels import labels_of
+from ltrag_plugins.gece.training import fit_failure, fit_gain
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.uncertainty import mean_probability
@@ -170,6 +172,22 @@ def test_a_named_scorer_is_thresholded_itself_whatever_retrieval_brought():
     recorded = outcomes([0] * 20 + [1] * 20, np.linspace(0.95, 0.05, 40), mended=[0, 1] * 20)
     fitted, report = fit_outcomes(recorded, settings=PRODUCT)
     assert (fitted.gain, report.objective) == (None, "failure")
+
+
+@pytest.mark.parametrize("tried", [False, True], ids=["failure", "gain"])
+def test_the_threshold_is_on_the_scale_of_the_gate_that_was_fitted_on_all_questions(tried):
+    certainty, rng = np.linspace(0.95, 0.05, 60), np.random.default_rng(0)
+    fails = (rng.random(60) < 0.9).astype(int)
+    middle = rng.random(60)
+    mended = (middle > 0.5).astype(int) if tried else None
+    recorded = outcomes(fails, certainty, mended=mended, extra=middle)
+    fitted, report = fit_outcomes(recorded, target_rate=0.3)
+    assert report.objective == ("gain" if tried else "failure")
+    columns = features([o.evidence for o in recorded], fitted.names, fitted.frequencies)
+    labels = labels_of(recorded)
+    own = fit_gain(columns, labels.gain, 0) if tried else fit_failure(columns, labels.fails, 0)
+    assert fitted.scores == pytest.approx(np.sort(own.unseen))
+    assert (own.unseen >= fitted.threshold).mean() == report.retrieval_rate.value == 0.3
 
 
 def test_the_curve_runs_from_never_to_always():

@@ -44,4 +44,5 @@ class FittedGate:
     quantiles: Float[np.ndarray, "signals points"]
     """Each signal's quantiles on the calibration questions, for explanations."""
     scores: Float[np.ndarray, " questions"]
-    """Cross-validated scores of the calibration questions, sorted, for pictures."""
+    """Of the calibration questions, on the scale of `threshold`, as of questions that were not
+    seen; sorted, for pictures."""

@@ -59,23 +59,28 @@ def fit_outcomes(
     scores = unseen_gain if by_gain and unseen_gain is not None else unseen
     if target_accuracy is None:
         rate = DEFAULT_RATE if target_rate is None else target_rate
-        threshold, target = rate_threshold(scores, rate), f"target rate {rate:g}"
+        cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
     else:
-        threshold = accuracy_threshold(scores, labels, target_accuracy)
+        cut = accuracy_threshold(scores, labels, target_accuracy)
         target = f"target accuracy {target_accuracy:g}"
     logarithm = settings.scorer == "gece"
     calibration = settings.calibration
+    failure = fit_scorer(columns, labels, names, settings)
+    gain = fit_gain_scorer(columns, labels, settings) if by_gain else None
+    own = failure.unseen if gain is None else gain.unseen
+    retrieve = scores >= cut
     fitted = FittedGate(
         settings=settings,
         tier=_tier(names),
         names=tuple(names),
         frequencies=frequencies,
-        failure=fit_scorer(columns, labels, names, settings),
-        gain=fit_gain_scorer(columns, labels) if by_gain else None,
-        calibrator=fit_calibrator(unseen, labels.fails, calibration, logarithm=logarithm),
-        threshold=threshold,
+        failure=failure.model,
+        gain=None if gain is None else gain.model,
+        calibrator=fit_calibrator(failure.unseen, labels.fails, calibration, logarithm=logarithm),
+        # the folds' scores say how many may retrieve; only the gate's own say from where on
+        threshold=rate_threshold(own, float(retrieve.mean())),
         quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
-        scores=np.sort(scores),
+        scores=np.sort(own),
     )
     probabilities = cross_calibrated(
         unseen,
@@ -85,7 +90,7 @@ def fit_outcomes(
         folds=settings.folds,
         seed=settings.seed,
     )
-    judged = Judged(labels, columns.signals, unseen, scores, probabilities)
+    judged = Judged(labels, columns.signals, unseen, scores, retrieve, probabilities)
     silent = sum(item.draft.tokens is None for item in evidence)
     return fitted, report(fitted, judged, target, target_rate=target_rate, silent=silent)
 
@@ -126,9 +131,12 @@ def _cross_validated(
         if fitted and labels[train].rarer < 2:  # too few for the folds inside: no opinion
             unseen[test] = fails.mean()
         else:
-            unseen[test] = fit_scorer(columns[train], labels[train], names, settings)(columns[test])
+            scorer = fit_scorer(columns[train], labels[train], names, settings).model
+            unseen[test] = scorer(columns[test])
         if gain is not None:
-            gain[test] = fit_gain_scorer(columns[train], labels[train])(columns[test])
+            gain[test] = fit_gain_scorer(columns[train], labels[train], settings).model(
+                columns[test]
+            )
     return unseen, gain
 
 

@@ -12,9 +12,8 @@ from ltrag_plugins.metrics.interval import Interval
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """Figures of a fit. The scores behind them are cross-validated: each question's is of a
-    model that was fitted without it. The threshold is set on those same scores, so the retrieval
-    rate (or the accuracy) that was asked for is met on them by construction; on other questions
-    it comes out a few points beside."""
+    model that was fitted without it. The retrieval rate (or the accuracy) that was asked for is met
+    on them by construction; on other questions it comes out a few points beside."""
 
     questions: int
     tier: Tier

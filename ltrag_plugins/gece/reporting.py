@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from ltrag_plugins.gece.fitted import FittedGate
 from ltrag_plugins.gece.labels import Labels
@@ -26,7 +26,9 @@ class Judged:
     failure: Float[np.ndarray, " questions"]
     """Scores for "the direct answer fails"."""
     scores: Float[np.ndarray, " questions"]
-    """What is held against the threshold: the above, or expected gains."""
+    """What ranks them: the above, or expected gains."""
+    retrieve: Bool[np.ndarray, " questions"]
+    """Those that the target sends to retrieval."""
     probabilities: Float[np.ndarray, " questions"]
 
 
@@ -40,7 +42,7 @@ def report(
     """
     labels, seed = judged.labels, fitted.settings.seed
     fails, mended = labels.fails, labels.mended
-    retrieve = judged.scores >= fitted.threshold
+    retrieve = judged.retrieve
     kept = 1 - fails[~retrieve]
     signals = {n: auroc(judged.signals[:, i], fails) for i, n in enumerate(fitted.names)}
     gated = None if mended is None else np.where(retrieve, mended, 1 - fails)

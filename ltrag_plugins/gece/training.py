@@ -8,16 +8,22 @@ traits, the best plain signal by itself, and the unweighted mean of the token-pr
 Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning 1996) and are
 pulled towards equal ones: with few questions an even mean is better than learned weights.
 `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no change, -1 spoiled.
+
+A threshold belongs to one model: two fits of the same kind rank alike, but one spreads its scores
+wide where the other does not. So each fit also tells what it says of questions that it has not
+seen, on its own scale (`Fit.unseen`).
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import nnls
 from sklearn import config_context
 from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.model_selection import KFold
 
 from ltrag_plugins.calibrator_fitting import stratified
 from ltrag_plugins.gece.features import Features
@@ -25,11 +31,24 @@ from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, 
 from ltrag_plugins.metrics.calibration import auroc
 
 _INNER_FOLDS = 4
+_GAIN_FOLDS = 10
 _EVENNESS = 500.0
 """Questions that the even mean of the members is worth against learned weights."""
 _LEAST_SLOPE = 0.01  # of the even mean, where the members know nothing
 _SCALAR_WEIGHT = 0.1
 """Weight of a standardized scalar beside unit-length embeddings in the ridge regression."""
+
+
+Model = TypeVar("Model")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit(Generic[Model]):
+    """A fitted model, and what it would say of its own questions, had it not seen them."""
+
+    model: Model
+    unseen: Float[np.ndarray, " questions"]
+    """Scores on the scale of `model`, as they spread over new questions."""
 
 
 def logistic(
@@ -91,17 +110,20 @@ def read_trees(model: GradientBoostingClassifier, *, prior: float) -> Trees:
 
 def fit_failure(
     features: Features, fails: Int[np.ndarray, " questions"], seed: int
-) -> FailureModel:
+) -> Fit[FailureModel]:
     """Fit the members on all rows, and their weights on what each says of rows it has not seen."""
     model = _fit_members(features, fails, seed)
     unseen = np.zeros(members(model, features).shape)
     for train, test in stratified(fails, _INNER_FOLDS, seed).split(unseen, fails):
         part = _fit_members(features[train], fails[train], seed)
         unseen[test] = members(part, features[test])
-    return replace(model, stack=stacked(unseen, fails))
+    stack = stacked(unseen, fails)
+    return Fit(replace(model, stack=stack), stack(unseen))
 
 
-def fit_gain(features: Features, gain: Float[np.ndarray, " questions"]) -> GainModel:
+def fit_gain(
+    features: Features, gain: Float[np.ndarray, " questions"], seed: int
+) -> Fit[GainModel]:
     """Fit the ridge regression, its strength by leave-one-out error."""
     scalars, vectors = features.scalars, features.vectors
     mean, deviation = scalars.mean(axis=0), scalars.std(axis=0)
@@ -110,9 +132,31 @@ def fit_gain(features: Features, gain: Float[np.ndarray, " questions"]) -> GainM
     x = np.hstack([(scalars - mean) / scale, vectors - center])
     model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
     weights, size = np.asarray(model.coef_), scalars.shape[1]
+    alpha: Any = model.alpha_  # annotated as possibly None
     on_scalars = Linear(mean, scale, weights[:size], float(model.intercept_))
     on_vectors = Linear(center, np.ones_like(center), weights[size:], 0.0)
-    return GainModel(on_scalars, on_vectors if len(center) else None)
+    return Fit(
+        GainModel(on_scalars, on_vectors if len(center) else None),
+        model.intercept_ + _unseen_slopes(x, gain, float(alpha), seed),
+    )
+
+
+def _unseen_slopes(
+    x: Float[np.ndarray, "rows columns"],
+    gain: Float[np.ndarray, " rows"],
+    alpha: float,
+    seed: int,
+) -> Float[np.ndarray, " rows"]:
+    """What the centred `x` add to the intercept, by weights that were learned without the row.
+
+    The intercept stays that of all rows: without a row that was mended it is lower, and where the
+    weights are small that alone would put the row last.
+    """
+    found = np.zeros(len(gain))
+    for train, test in KFold(_GAIN_FOLDS, shuffle=True, random_state=seed).split(x):
+        ridge = Ridge(alpha=alpha * len(train) / len(gain)).fit(x[train], gain[train])
+        found[test] = x[test] @ ridge.coef_
+    return found
 
 
 def stacked(unseen: Float[np.ndarray, "rows members"], fails: Int[np.ndarray, " rows"]) -> Linear:
