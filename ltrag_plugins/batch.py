@@ -6,7 +6,7 @@
 
 A worker builds its own world (model, retriever, encoder) from a function, once for all cells. Ray
 starts a worker that died again and gives its questions to another; what was answered is in the
-records of the run and its answer cache.
+records of the run and its answer cache, which all workers share.
 """
 
 import os
@@ -42,7 +42,7 @@ def on_ray(
     *,
     workers: int = 2,
     gpus: float = 0,
-    answers: str | Path | None = None,
+    answers: str | Path | bool | None = True,
     gates: Mapping[str, Callable[[World], Gate]] | None = None,
 ) -> Engine:
     """An engine for `evaluate` that does the work in Ray's workers, which load their model once.
@@ -55,8 +55,9 @@ def on_ray(
             one that holds paths and names rather than models.
         workers: processes, at least 1.
         gpus: of each worker.
-        answers: a SQLite file that all workers reach, where their models' answers are kept; None:
-            they are not.
+        answers: where the workers' models keep their answers. True: in the run's own
+            `answers.sqlite`; a path: in that SQLite file; both must be reached by all workers.
+            False or None: nowhere, and what a worker that dies was at is asked again.
         gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
 
@@ -67,12 +68,13 @@ def on_ray(
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
-    makers = _Makers(make_world, dict(gates or {}), None if answers is None else str(answers))
+    makers = _Makers(make_world, dict(gates or {}))
 
     def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
-        works, parts = [], []
+        works, parts, kept = [], [], None
         for work, questions in jobs:
             makers.check(work.cell)
+            kept = _kept_in(answers, work.world)
             if work.observers:
                 raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             parts += [
@@ -89,7 +91,7 @@ def on_ray(
         )
         done = data.map_batches(
             _Worker,
-            fn_constructor_args=(makers, works, [ray.put(part) for part in parts]),
+            fn_constructor_args=(replace(makers, answers=kept), works, list(map(ray.put, parts))),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(size=workers),
@@ -112,7 +114,7 @@ class _Makers:
 
     world: Callable[[], World]
     gates: Mapping[str, Callable[[World], Gate]]
-    answers: str | None
+    answers: str | None = None
 
     def check(self, cell: Cell) -> None:
         if cell.gate is not None and cell.gate_name not in self.gates:
@@ -160,6 +162,13 @@ class _Worker:
             self._last = part.work
         records = self._works[part.work].records(part.questions)
         return {"work": [part.work], "records": ["\n".join(r.as_line() for r in records)]}
+
+
+def _kept_in(answers: str | Path | bool | None, world: World) -> str | None:
+    """The file for the workers' answers, of a run in this world; None: they are not kept."""
+    if answers is True:  # the run has put its own cache around the model
+        return str(world.llm.store.path) if isinstance(world.llm, CachedLLM) else None
+    return None if answers is None or answers is False else str(answers)
 
 
 def _travelling(work: Work) -> Work:

@@ -6,8 +6,9 @@
 
 `question` is required. `answers` is a list of accepted strings (or `answer` one string).
 `passages` is a list of `{"title", "text"}` that belong to the question; `passage_ids` names
-passages of a pool file instead. `options` is the list that a multiple-choice question offers,
-`context` a text that it comes with. Other fields are left alone.
+passages of a pool file instead. `options` is the list that a multiple-choice question offers; an
+accepted answer is one of them, by its text or else by its letter (A is the first). `context` is a
+text that it comes with. Other fields are left alone.
 """
 
 import gzip
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
@@ -118,13 +120,14 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         raise record.wrong("answers", why, MissingReferences)
     passages = (*_own_passages(record), *_pooled_passages(record, pool))
     name = _id(record, record.fields.get("id"), "id") or _digest(text)
+    options = _options(record)
     context = record.fields.get("context")
     return Question(
         text,
-        answers,
+        _among(options, answers, record),
         name,
         passages,
-        _options(record, answers),
+        options,
         "" if context in (None, "") else record.string(context, "context"),
     )
 
@@ -139,17 +142,29 @@ def _answers(record: _Record) -> tuple[str, ...]:
     return tuple(record.string(value, f"answers[{i}]") for i, value in enumerate(values))
 
 
-def _options(record: _Record, answers: tuple[str, ...]) -> tuple[str, ...]:
+def _options(record: _Record) -> tuple[str, ...]:
     values = record.fields.get("options") or []
     if not isinstance(values, list):
         raise record.wrong("options", f"expected a list of strings, got {_kind(values)}")
-    options = tuple(record.string(value, f"options[{i}]") for i, value in enumerate(values))
+    return tuple(record.string(value, f"options[{i}]") for i, value in enumerate(values))
+
+
+def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) -> tuple[str, ...]:
+    """The accepted answers, with options for their letters where none is an option by its text."""
+    by_letter = dict(zip(ascii_uppercase, options, strict=False))
+    if not set(options) & set(answers) and set(by_letter) & set(answers):
+        # a letter tells options apart that read the same, of which MMLU has a few
+        return tuple(dict.fromkeys(by_letter.get(answer, answer) for answer in answers))
     for i, option in enumerate(options):
         if option in options[:i]:
             raise record.wrong(f"options[{i}]", f"{option!r} comes twice")
     if options and answers and not set(options) & set(answers):
-        raise record.wrong("options", f"none of the accepted answers {list(answers)} is among them")
-    return options
+        raise record.wrong(
+            "options",
+            f"none of the accepted answers {list(answers)} is among them, by its text or as a "
+            f"letter from A to {[*by_letter][-1]}",
+        )
+    return answers
 
 
 def _own_passages(record: _Record) -> Iterator[Passage]:

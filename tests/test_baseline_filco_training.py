@@ -150,6 +150,33 @@ def test_what_the_filter_is_taught_to_write_is_what_is_parsed():
         assert (" ".join(kept) or "none") == example.reply
 
 
+FILLER = " ".join(["Filler words go on."] * 49)  # 196 words of the 200 that a prompt shows
+
+
+@pytest.mark.parametrize(
+    ("text", "reply"),
+    [
+        (f"{FILLER} Some more words here. Emma was written by Jane Austen.", "none"),
+        (f"{FILLER} It is by Jane Austen.", "none"),
+        (f"{FILLER} By Jane Austen in 1815.", "By Jane Austen in"),
+        ("Emma was  written\tby Jane Austen.", "Emma was written by Jane Austen."),
+    ],
+)
+def test_the_filter_is_taught_to_copy_only_what_its_prompt_shows(text, reply):
+    asked = Question("Who wrote Emma?", ("Jane Austen",), passages=(Passage(text),))
+    [example] = run(filter_examples([asked]), World())
+    assert example.reply == reply
+    assert reply == "none" or reply in example.prompt
+
+
+def test_no_sentence_that_the_prompt_does_not_show_is_scored():
+    llm = Likely(Austen=-0.5)
+    hidden = Passage(f"{FILLER} Some more words here. Emma was written by Jane Austen.")
+    asked = Question("Who wrote Emma?", ("Jane Austen",), passages=(hidden,))
+    run(filter_examples([asked], FilterDataSettings(measure="cxmi")), World(llm=llm))
+    assert len(llm.scored[0]) == 1 + 49 + 1  # the question alone, and with each sentence shown
+
+
 def test_overlap_keeps_the_nearest_sentence():
     asked = Question("What is bread?", ("good bread",), passages=(BREAD,))
     [example] = run(filter_examples([asked], FilterDataSettings(measure="overlap")), World())

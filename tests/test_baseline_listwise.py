@@ -125,6 +125,57 @@ def test_any_reply_names_each_passage_once(reply, expected):
     assert places(reply, 3) == expected
 
 
+def chain(order, label="", between=" > "):
+    return between.join(f"{label}{i + 1}" for i in order)
+
+
+def enumerated(order, label="", between="\n", mark="."):
+    return between.join(f"{at}{mark} {label}{i + 1}" for at, i in enumerate(order, 1))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda order: f"Here are the 4 passages in order: {chain(order, between=', ')}",
+        lambda order: f"I put 4 numbered passages in order:\n{chain(order)}",
+        lambda order: f"Top 4: {chain(order)}",
+        lambda order: f"The 4 passages, best first:\n{enumerated(order, 'Passage ')}",
+        enumerated,
+        lambda order: enumerated(order, mark=")"),
+        lambda order: enumerated(order, "Passage "),
+        lambda order: enumerated(order, "Passage ", mark=":", between=" (Emma)\n"),
+        lambda order: enumerated(order, "Passage ", between=" "),
+        lambda order: enumerated(order, "Doc-", between=", "),
+        lambda order: chain(order, "Passage-"),
+        lambda order: chain(order, "Passage "),
+        lambda order: chain(order, "Passage ", between=". "),
+        lambda order: chain(order, "document-", between=", "),
+        lambda order: chain(order, between="\n"),
+    ],
+)
+def test_an_order_is_read_back_however_it_was_written(written):
+    for order in itertools.permutations(range(4)):
+        assert places(written(order), 4) == list(order)
+
+
+@pytest.mark.parametrize(
+    ("reply", "expected"),
+    [
+        ("1. Passage 3\n2. Passage 2", [2, 1, 0]),
+        ("1. Emma is by Austen\n2. Bath\n3. Bread", [0, 1, 2]),
+        ("2. It tops passage 1\n1. It tops passage 3", [1, 0, 2]),
+        ("1: it names 3 novels\n2: of no use", [0, 2, 1]),
+        ("Best is 1. Passage 3 is next", [0, 2, 1]),
+        ("Passage 3 tops passages 1 and 2", [2, 0, 1]),
+        ("the 2nd, then the 1st", [1, 0, 2]),
+        ("Covid-3 and 1-2", [0, 1, 2]),
+        ("passage -2", [0, 1, 2]),
+    ],
+)
+def test_numbers_are_places_unless_a_list_or_a_count_needs_them(reply, expected):
+    assert places(reply, 3) == expected
+
+
 @given(st.text(alphabet="[]0123456789 >,.-Doc:\n"), st.integers(0, 12))
 def test_an_order_is_a_permutation_whatever_was_written(reply, count):
     assert sorted(places(reply, count)) == list(range(count))

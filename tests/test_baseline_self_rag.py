@@ -244,6 +244,30 @@ def test_at_the_start_a_token_need_not_be_the_one_that_was_written():
     assert value(later, RETRIEVE) is None
 
 
+def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer():
+    start = {"[Relevant]": 0.9, "[Irrelevant]": 0.09, "[Utility:1]": 1e-4}
+    contradictory = {"[No support / Contradictory]": 1e-5}
+    reply = spelled(
+        ("[Relevant]", start | contradictory),
+        "Jane Austen",
+        ("[Fully supported]", {"[Fully supported]": 0.98, "[Partially supported]": 0.02}),
+        ("[Utility:5]", {"[Utility:5]": 0.9, "[Utility:4]": 0.1}),
+    )
+    assert value(reply, RELEVANT) == pytest.approx(0.9 / 0.99)
+    assert value(reply, SUPPORTED) == pytest.approx(0.98 + 0.5 * 0.02)
+    assert value(reply, USEFUL) == pytest.approx(0.9 + 0.5 * 0.1)
+    unjudged = spelled(("[Relevant]", start | contradictory), "Jane Austen")
+    assert (value(unjudged, SUPPORTED), value(unjudged, USEFUL)) == (None, None)
+
+
+@pytest.mark.parametrize("group", [RETRIEVE, RELEVANT])
+def test_a_token_that_was_written_counts_before_alternatives_at_the_start(group):
+    yes, no = group
+    begun = ("\n", {"\n": 0.9, no: 1e-4})
+    assert value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(0.75)
+    assert value(spelled(begun, "Jane"), group) == 0.0
+
+
 def test_without_probabilities_the_token_named_first_counts():
     reply = Generation("[Irrelevant]x[Partially supported]y[Fully supported][Utility:4]")
     assert value(reply, RELEVANT) == 0.0

@@ -113,6 +113,43 @@ def test_candidates_are_read_from_lists_of_many_forms(reply, candidates):
     assert listed_candidates(reply, 2) == candidates
 
 
+NUMBERS_IN_THEM = ("Apollo 11", "1984", "World War 2", "No. 5", "Henry IV, Part 1", "2", "2.5 km")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "1. {} 2. {}",
+        "1. {}. 2. {}.",
+        "1. {}, 2. {}",
+        "1) {} 2) {}",
+        "Here are two answers: 1. {}; 2. {}",
+        "1. {}. \n2. {}. ",
+        "1. {}\n2. {}, 3. none",
+    ],
+)
+def test_a_numbered_list_is_read_back_whatever_numbers_its_candidates_hold(written):
+    for pair in itertools.permutations(NUMBERS_IN_THEM, 2):
+        assert listed_candidates(written.format(*pair), 2) == list(pair)
+
+
+@pytest.mark.parametrize(
+    ("reply", "candidates"),
+    [
+        ("1. Jane Austen 2. George Eliot 3. Bath", ["Jane Austen", "George Eliot", "Bath"]),
+        ("2. Emma 3. Bath", ["Emma", "Bath"]),
+        ("1. No. 2. Yes.", ["No", "Yes"]),
+        ("1. World War 2.", ["World War 2"]),
+        ("World War 2. World War 1.", ["World War 2. World War 1"]),
+        ("1. World War 2. It was long.\n2. Emma", ["World War 2. It was long", "Emma"]),
+        ("1. Toy Story 2: a film", ["Toy Story 2: a film"]),
+        ("1. Jane Austen 3. Bath", ["Jane Austen 3. Bath"]),
+    ],
+)
+def test_only_the_next_number_of_a_list_begins_another_candidate(reply, candidates):
+    assert listed_candidates(reply, 9) == candidates
+
+
 def test_a_single_candidate_is_the_answer_without_further_calls():
     llm = says(("Answers:", "1. Jane Austen\n2. jane austen"))
     answer = run(sure(QUESTION), world(llm, SHELF))

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from ltrag_plugins.evaluate.answering import in_process
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World, ask
 from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.llm.store import AnswerStore
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 
@@ -110,25 +113,52 @@ def here_as(make_world, questions, out):
     return without_ms(found)
 
 
-def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path):
-    flag = tmp_path / "killed"
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path, monkeypatch, kept):
+    monkeypatch.setattr("ltrag_plugins.batch.BLOCKS", 1)  # what is lost: 8 parts, 4 answered
+    flag, asked = tmp_path / "killed", tmp_path / "asked"
+
+    def answering(prompt: str) -> str:
+        return by_length(prompt.replace("part 7?", "part 70?"))  # nothing fails here
 
     def dying() -> World:
         def reply(prompt: str) -> str:
-            if "part 33?" in prompt and not flag.exists():
+            with asked.open("a") as file:
+                file.write(json.dumps(prompt) + "\n")
+            if prompt.startswith("Answer") and "part 33?" in prompt and not flag.exists():
                 flag.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
-            return by_length(prompt)
+            return answering(prompt)
 
         return world(reply)
 
     both = [DIRECT, SINGLE]
-    here = evaluate(many(), both, world(by_length), out=tmp_path / "here", batch=8)
-    there = evaluate(
-        many(), both, world(by_length), out=tmp_path / "ray", batch=8, engine=on_ray(dying)
-    )
+    engine = on_ray(dying) if kept else on_ray(dying, answers=False)
+    here = evaluate(many(), both, world(answering), out=tmp_path / "here", batch=8)
+    there = evaluate(many(), both, world(), out=tmp_path / "ray", batch=8, engine=engine)
     assert flag.exists()
     assert without_ms(there) == without_ms(here)
+    counts = Counter(asked.read_text().splitlines())
+    again = [prompt for prompt, count in counts.items() if count > 1]
+    assert len(counts) == 2 * 60
+    # of its part, questions 32 to 39, the killed worker had asked two; no answer had come
+    parts = [int(re.findall(r"part (\d+)\?", prompt)[-1]) for prompt in again]
+    assert sorted(parts)[-2:] == [32, 33]
+    assert (len(again) == 2) == kept
+    assert max(counts.values()) == 2
+
+
+@pytest.mark.parametrize(
+    ("where", "rows"), [("the run", (4, 0)), ("a file", (0, 4)), ("nowhere", (0, 0))]
+)
+def test_the_workers_answers_are_kept_with_the_run_or_where_it_is_said(tmp_path, where, rows):
+    mine = tmp_path / "mine.sqlite"
+    given = {"the run": {}, "a file": {"answers": mine}, "nowhere": {"answers": None}}[where]
+    engine = on_ray(lengths, workers=1, **given)
+    evaluate(many()[:4], [DIRECT], lengths(), out=tmp_path / "run", engine=engine)
+    assert mine.exists() == (where == "a file")
+    files = (RunFolder(tmp_path / "run").answers, mine)
+    assert tuple(len(AnswerStore(file)) for file in files) == rows
 
 
 def test_what_cannot_run_there_is_refused(tmp_path):

@@ -526,6 +526,13 @@ def test_what_an_answer_took_comes_with_it_out_of_the_file(path):
     assert kept[0] == ScriptedLLM(str.upper).generate(["b"])[0]  # and does not tell it apart
 
 
+def test_an_answer_of_a_cache_inside_keeps_what_it_took_once(tmp_path):
+    inner = CachedLLM(ScriptedLLM(lambda prompt: "yes"), tmp_path / "inner.sqlite")
+    [first] = inner.generate(["asked?"])
+    [again] = CachedLLM(inner, tmp_path / "outer.sqlite").generate(["asked?"])
+    assert again.seconds == first.seconds is not None
+
+
 def test_an_answer_that_was_kept_without_its_seconds_is_read_as_it_is():
     assert decoded(encoded(Generation("a", None, 1, 2))) == Generation("a", None, 1, 2)
     assert decoded(encoded(Generation("a", None, 1, 2))).seconds is None

@@ -84,6 +84,51 @@ def test_options_and_context_are_read_with_a_multiple_choice_question(file):
     assert (open_.answers, open_.options) == ((), ("yes", "no"))
 
 
+# of MMLU as its authors publish it: the answer is a letter, some options are letters themselves,
+# and a few come twice
+INDEX = {"question": "the index of <p> in S_5?", "options": ["8", "2", "24", "120"]}
+CURVE = {"question": "the slope of the line?", "options": ["L", "R", "1/C", "C"]}
+WORK = {"question": "how much work?", "options": ["0.015 J", "0.15 J", "0.015 J", "1.15 J"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "letters", "texts"),
+    [
+        (INDEX, "A", ["8"]),
+        (INDEX, "D", ["120"]),
+        (INDEX, ["B", "C"], ["2", "24"]),
+        (INDEX, ["B", "twenty-four"], ["2", "twenty-four"]),
+        (CURVE, "A", ["L"]),
+        (CURVE, "D", ["C"]),
+        (WORK | {"options": [*"hgfedcb", "last"]}, "H", ["last"]),
+    ],
+)
+def test_an_answer_may_be_the_letter_of_its_option(file, line, letters, texts):
+    field = "answer" if isinstance(letters, str) else "answers"
+    lettered, written = read_questions(file({**line, field: letters}, {**line, "answers": texts}))
+    assert lettered == written
+    assert lettered.answers == tuple(texts)
+    assert lettered.options == tuple(line["options"])
+
+
+def test_an_answer_that_is_an_option_itself_is_no_letter_of_another(file):
+    options = {"question": "which grade?", "options": ["B", "A", "C"]}
+    one, both, neither = read_questions(
+        file(
+            {**CURVE, "answer": "C"},
+            {**options, "answers": ["A", "C"]},
+            {**CURVE, "answers": ["R", "A"]},  # "A" is another way to write it, not the first
+        )
+    )
+    assert (one.answers, both.answers, neither.answers) == (("C",), ("A", "C"), ("R", "A"))
+
+
+def test_with_its_answer_by_letter_a_question_may_offer_a_text_twice(file):
+    [plain, twice] = read_questions(file({**WORK, "answer": "B"}, {**WORK, "answers": ["A", "C"]}))
+    assert (plain.answers, plain.options) == (("0.15 J",), tuple(WORK["options"]))
+    assert twice.answers == ("0.015 J",)
+
+
 def test_passage_ids_are_looked_up_in_a_pool(file):
     path = file({**EMMA, "passage_ids": ["b", "a"]})
     pool = [Passage("A", id="a"), Passage("B", id="b")]
@@ -122,6 +167,14 @@ def test_a_pool_of_passages_is_read(file):
         ({"question": "q", "options": ["a", " "]}, "field 'options[1]': expected a string with wo"),
         ({"question": "q", "options": ["a", "a"]}, "field 'options[1]': 'a' comes twice"),
         ({"question": "q", "answer": "No", "options": ["yes", "no"]}, "none of the accepted answe"),
+        (
+            {**INDEX, "answer": "E"},
+            "none of the accepted answers ['E'] is among them, by its text or",
+        ),
+        ({**INDEX, "answer": "d"}, "by its text or as a letter from A to D"),
+        ({**INDEX, "answer": "AB"}, "none of the accepted answers ['AB'] is among them"),
+        ({**WORK, "answer": "0.15 J"}, "field 'options[2]': '0.015 J' comes twice"),
+        (WORK, "field 'options[2]': '0.015 J' comes twice"),
         ({"question": "q", "context": ["c"]}, "field 'context': expected a string, got list"),
         ({"question": "q", "context": 0}, "field 'context': expected a string, got int"),
         (b'{"question": "\\ud800"}', "field 'question': half of a surrogate pair"),

@@ -319,6 +319,40 @@ def test_where_less_is_better_easy_questions_are_those_with_less(tmp_path):
     assert summary["direct"].hard == {"ter": 1.5}
 
 
+def timed(*ms: float) -> list[Record]:
+    """Records of questions q0, q1, ... that took so long."""
+    return [
+        Record(f"q{i}", "who?", ("a",), "a", {"em": 1.0}, ms=one, prompt_tokens=3)
+        for i, one in enumerate(ms)
+    ]
+
+
+def test_the_speed_up_of_a_gated_row_is_over_its_own_row_without_the_gate():
+    summary = summarize(
+        {
+            "direct": timed(1.0, 1.0),
+            "single": timed(30.0, 50.0),
+            "single+gece": timed(10.0, 6.0),
+            "single:k=5@1": timed(3.0, 5.0),
+            "single:k=5+gece@1": timed(16.0, 0.0),
+            "ircot+gece": timed(2.0, 2.0),
+            "direct+free": timed(0.0, 0.0),
+        }
+    )
+    assert [row.costs["ms"] for row in summary.rows] == [1.0, 40.0, 8.0, 4.0, 8.0, 2.0, 0.0]
+    assert {row.name: row.speed_up for row in summary.rows} == {
+        "direct": None,
+        "single": None,
+        "single+gece": 40 / 8,  # of the means; the mean of 30 / 10 and 50 / 6 is another
+        "single:k=5@1": None,
+        "single:k=5+gece@1": 4 / 8,
+        "ircot+gece": None,  # there is no ircot
+        "direct+free": None,  # as recorded answers are
+    }
+    *_, speed_up = str(summary).splitlines()[3].partition("  +")[0].split()
+    assert speed_up == "5.00"
+
+
 def test_no_two_heads_of_the_table_touch(tmp_path):
     found = evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path)
     head = str(summarize(found)).splitlines()[0]

@@ -1,16 +1,23 @@
 """Costs and traces of flows that run side by side, beside those of each alone."""
 
 import dataclasses
+import sqlite3
+from contextlib import closing
 
+import pytest
 from contracts.methods import PASSAGES, QUESTIONS, Letters, Scoring, plausible
 
 from ltrag_plugins.baselines import BASELINES
+from ltrag_plugins.evaluate import Cell, Work, evaluate, in_process, summarize
 from ltrag_plugins.evaluate.costs import CostByFlow
+from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.tracing import Tracing
-from ltrag_plugins.flow import Ask, Step, World, run, run_many
+from ltrag_plugins.flow import Ask, Step, World, ask, run, run_many
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.llm.store import decoded, encoded
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Answer, Generation
 
 WORLD = World(llm=Scoring(plausible), retriever=BM25Retriever(PASSAGES), encoder=Letters())
 
@@ -55,3 +62,63 @@ def test_a_tracing_that_is_off_has_nothing_of_any():
     tracing = Tracing(on=False)
     run_many(flows(), WORLD, observers=[tracing])
     assert tracing.of(0) is None
+
+
+SECONDS = {"one": 0.25, "two": 0.5, "three": 4.0}
+
+
+def in_two_requests(question, settings, learned):
+    """Two prompts side by side, then one that shows what they gave."""
+    first = yield from ask(f"one {question.id}", f"two {question.id}")
+    [last] = yield from ask(f"three {question.id} {' '.join(reply.text for reply in first)}")
+    return Answer(last.text, trace=(*first, last))
+
+
+THRICE = Cell(dataclasses.replace(BASELINES["direct"], name="thrice", answer=in_two_requests))
+
+
+def known_seconds(prompt: str) -> float:
+    """By the prompt's first word; of the third question's, twice as many."""
+    word, name, *_ = prompt.split()
+    return SECONDS[word] * (2 if name == "q2" else 1)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_the_ms_of_a_record_add_up_the_seconds_of_its_replies(batch):
+    llm = ScriptedLLM(lambda prompt: Generation("x", seconds=known_seconds(prompt)))
+    work = Work(THRICE, None, World(llm=llm), ("em",), batch)
+    jobs = in_process([(work, QUESTIONS)])
+    found = [record.ms for _, records in jobs for record in records]
+    assert found == [4750.0, 4750.0, 9500.0]
+
+
+def test_what_comes_from_the_cache_has_the_ms_that_it_took_once(tmp_path):
+    """A run whose records were lost after the first, and whose answers took known seconds."""
+    asked = ScriptedLLM(lambda prompt: f"to {' '.join(prompt.split()[:2])}")
+    [first, *_] = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
+    folder = RunFolder(tmp_path)
+    with closing(sqlite3.connect(folder.answers)) as file, file:
+        for key, kept in file.execute("SELECT key, answer FROM answers").fetchall():
+            answer = decoded(kept)
+            seconds = known_seconds(answer.text.removeprefix("to "))
+            changed = encoded(dataclasses.replace(answer, seconds=seconds))
+            file.execute("UPDATE answers SET answer = ? WHERE key = ?", (changed, key))
+    lines = folder.file("thrice").read_bytes().splitlines(keepends=True)
+    folder.file("thrice").write_bytes(lines[0])
+    idle = ScriptedLLM(lambda prompt: f"{prompt} is asked again")
+    found = evaluate(QUESTIONS, [THRICE], World(llm=idle), out=tmp_path)["thrice"]
+    assert idle.prompts == []
+    assert [record.ms for record in found] == [first.ms, 4750.0, 9500.0]
+    assert summarize({"thrice": found[1:]})["thrice"].costs["ms"] == 7125.0
+
+
+def test_a_fresh_answer_has_the_ms_that_the_cache_keeps_of_it(tmp_path):
+    asked = ScriptedLLM(lambda prompt: f"to {' '.join(prompt.split()[:2])}")
+    found = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
+    with closing(sqlite3.connect(RunFolder(tmp_path).answers)) as file:
+        kept = [decoded(row[0]) for row in file.execute("SELECT answer FROM answers")]
+    for record in found:
+        seconds = [one.seconds or 0.0 for one in kept if one.text.endswith(f" {record.id}")]
+        assert len(seconds) == 3
+        assert record.ms == pytest.approx(1000 * sum(seconds), abs=0.001)
+        assert sum(seconds) > 0

@@ -14,7 +14,7 @@ from ltrag_plugins.cli.inputs import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
 from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
 from ltrag_plugins.evaluate.methods import DURMethodSettings
@@ -54,7 +54,32 @@ def test_what_failed_is_tried_again_and_nothing_else(tmp_path):
     assert [prompt for prompt in llm.asked[before:] if "part 3?" not in prompt] == []
     clean = evaluate(many()[:6], [DIRECT], World(llm=llm), out=tmp_path / "clean")
     assert without_ms(mended) == without_ms(clean)
-    assert RunFolder(tmp_path).records("direct")[-1].error is None
+    assert RunFolder(tmp_path).records("direct") == mended["direct"]
+
+
+def test_a_question_that_failed_twice_has_one_record_the_last_at_its_own_place(tmp_path):
+    llm, asked = Outage(down=lambda prompt: "part 1?" in prompt), many()[:3]
+    for _ in range(2):
+        evaluate(asked, [DIRECT], World(llm=llm), out=tmp_path)
+    folder = RunFolder(tmp_path)
+    assert [(r.id, r.error is None) for r in folder.records("direct")] == [
+        ("q0", True), ("q1", False), ("q2", True),
+    ]  # fmt: skip
+    llm.down = lambda prompt: False
+    mended = evaluate(asked, [DIRECT], World(llm=llm), out=tmp_path)["direct"]
+    lines = folder.file("direct").read_text().splitlines()
+    assert [json.loads(line)["id"] for line in lines] == ["q0", "q1", "q2", "q1", "q1"]
+    assert [number for number, record in folder.lines("direct") if record.error] == [2, 4]
+    assert folder.records("direct") == mended
+    assert [(r.id, r.prediction) for r in mended] == [(f"q{i}", "Jane Austen") for i in range(3)]
+
+
+def test_a_record_whose_id_is_no_text_is_named_by_its_line(tmp_path):
+    evaluate(many()[:2], [DIRECT], world(), out=tmp_path)
+    path = RunFolder(tmp_path).file("direct")
+    path.write_text(path.read_text().replace('"q1"', '["q1"]'))
+    with pytest.raises(BadRecord, match=r"direct.jsonl, line 2: field 'id': expected text"):
+        RunFolder(tmp_path).records("direct")
 
 
 def test_what_could_not_be_learned_in_an_outage_is_learned_later(tmp_path):
@@ -150,12 +175,12 @@ def test_an_error_inside_is_not_taken_for_one_of_the_folder(tmp_path):
 @pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_a_torn_line_of_any_length_is_written_over(tmp_path, size):
     folder = RunFolder(tmp_path)
-    record = Record("q", "who?", ("a",), "a", {"em": 1.0})
-    folder.add("direct", [record])
+    first, second = (Record(name, "who?", ("a",), "a", {"em": 1.0}) for name in ("q0", "q1"))
+    folder.add("direct", [first])
     with folder.file("direct").open("ab") as file:
         file.write(b"x" * size)
-    folder.add("direct", [record])
-    assert folder.records("direct") == [record, record]
+    folder.add("direct", [second])
+    assert folder.records("direct") == [first, second]
 
 
 def test_nothing_is_made_where_a_run_is_only_looked_for(tmp_path):

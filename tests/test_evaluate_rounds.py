@@ -11,6 +11,7 @@ from report_parts import Parsed
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.errors import BadRecord, UnreadableArtifact
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.methods import SGICMethodSettings
 from ltrag_plugins.evaluate.trained_shots import DURShotsSettings, trained_shots
 from ltrag_plugins.flow import Flow, World, run
@@ -71,6 +72,30 @@ def test_the_first_metric_says_what_is_right(tmp_path):
         names[metric] = [one.right for one in kept]
     assert names["ter"] == names["f1"] == names["contains"]
     assert names["ter"][1] == (False, False, True)
+
+
+def test_of_a_question_that_was_tried_again_its_last_record_is_read_at_its_own_place(tmp_path):
+    down = True
+
+    def failing(prompt: str) -> Generation:
+        if down and "Middlemarch, the" in prompt:
+            raise ConnectionError("server down")
+        return wavering(prompt)
+
+    cells, there = [Cell(METHODS["sgic"], SETTINGS)], replace(world(), llm=ScriptedLLM(failing))
+    file, alone = tmp_path / "records" / "sgic.jsonl", {"metrics": ["em"], "batch": 1}
+    evaluate(QUESTIONS, cells, there, out=tmp_path, **alone)
+    assert [one.question for one in read_run(file)] == [QUESTIONS[0].text, QUESTIONS[2].text]
+    down = False
+    evaluate(QUESTIONS, cells, there, out=tmp_path, **alone)
+    assert len(file.read_text().splitlines()) == 4
+    once = evaluate(QUESTIONS, cells, world(), out=tmp_path / "once", **alone)
+    whole = read_run(tmp_path / "once" / "records" / "sgic.jsonl")
+    assert [one.question for one in whole] == [question.text for question in QUESTIONS]
+    assert read_run(file) == whole
+    last = replace(once["sgic"][2], id="q0")  # a second record of q0, though the first has rounds
+    RunFolder(tmp_path).add("sgic", [last])
+    assert read_run(file) == (whole[2], *whole[1:])
 
 
 class ByName:

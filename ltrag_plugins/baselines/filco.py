@@ -47,7 +47,14 @@ def filter_prompt(question: str, passage: Passage, template: str = FILTER_PROMPT
     Raises:
         InvalidInput: the template has no place for passage or question.
     """
-    return filled(template, passage=passages_block([_cut(passage)]), question=question)
+    return filled(template, passage=passages_block([as_shown(passage)]), question=question)
+
+
+def as_shown(passage: Passage) -> Passage:
+    """The passage with no more of its text than the filter sees: its first 200 words."""
+    if len(passage.text.split()) <= MOST_WORDS:
+        return passage
+    return replace(passage, text=beginning(passage.text))
 
 
 def kept_sentences(reply: str, text: str) -> tuple[str, ...] | None:
@@ -79,7 +86,7 @@ def filtered(passages: Sequence[Passage], replies: Sequence[str]) -> list[Passag
     """
     left = []
     for passage, reply in zip(passages, replies, strict=True):
-        kept = kept_sentences(reply, _cut(passage).text)
+        kept = kept_sentences(reply, as_shown(passage).text)
         if kept is None:
             left.append(passage)
         elif kept:
@@ -131,12 +138,6 @@ def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
     prompt = reading_prompt(question, shown, settings.template)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(shown), trace=(*replies, reply))
-
-
-def _cut(passage: Passage) -> Passage:
-    if len(passage.text.split()) <= MOST_WORDS:
-        return passage
-    return replace(passage, text=beginning(passage.text))
 
 
 def _padded(text: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ltrag_plugins.baselines.filco import FILTER_PROMPT, NONE, filter_prompt
+from ltrag_plugins.baselines.filco import FILTER_PROMPT, NONE, as_shown, filter_prompt
 from ltrag_plugins.baselines.filco_measures import (
     cross_mutual_information,
     lexical_overlap,
@@ -76,7 +76,8 @@ def filter_examples(
 ) -> Flow[list[FilterExample]]:
     """An example for each question and passage; at most one search and one request for all.
 
-    A passage with no sentence above the threshold teaches the filter to say "none".
+    Only sentences that the prompt shows are taught, so of a longer passage those of its first 200
+    words. A passage with none above the threshold teaches the filter to say "none".
 
     Raises:
         CalibrationError: there are no questions.
@@ -111,7 +112,8 @@ def _passages(question: Question, k: int) -> Flow[list[Passage]]:
 def _examples(
     question: Question, passages: Sequence[Passage], settings: FilterDataSettings
 ) -> Flow[list[FilterExample]]:
-    split = [sentences(passage.text) for passage in passages]
+    # a prompt has single spaces, and the filter is to copy it
+    split = [[" ".join(s.split()) for s in sentences(as_shown(p).text)] for p in passages]
     values = yield from _values(question, [s for found in split for s in found], settings.measure)
     rest, examples = iter(values), []
     for passage, found in zip(passages, split, strict=True):

@@ -28,6 +28,18 @@ RANKING = (
 """`{passages}` and `{question}` are replaced; other braces are left alone."""
 
 _NUMBER = r"[0-9]{1,6}"
+_LABEL = r"\b(?:passage|document|doc|text)"
+# no part of a longer number, of a range, nor negative; but the 2 of "Passage-2"
+_PLACE = re.compile(
+    rf"(?:(?<![0-9.-])|(?<=passage-)|(?<=document-)|(?<=doc-)|(?<=text-)){_NUMBER}(?![0-9])", re.I
+)
+_COUNT = re.compile(
+    rf"\b(?:all|the|these|top)\s+{_NUMBER}\b"
+    rf"|\b{_NUMBER}\s+(?:(?:\w+ed|given)\s+)?(?:passages|paragraphs|texts)\b",
+    re.I,
+)
+_ITEM = re.compile(rf"^[ \t]*({_NUMBER})[.):][ \t]+(.*)", re.M)
+_LATER_ITEM = re.compile(rf"[ \t](?={_NUMBER}[.):][ \t]+{_LABEL}\b)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +98,27 @@ def windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int
 def places(reply: str, count: int) -> list[int]:
     """The order in a reply, as indices from 0: each of `count` once, whatever was written.
 
-    Numbers in brackets count, or all numbers where none is in brackets. Repeats and numbers that
-    no passage has are left out; passages that were not named follow in their old order.
+    Numbers in brackets count, or all numbers where none is in brackets, but for "the 3 passages"
+    and a list's own: "1. Passage 3". Repeats and numbers that no passage has are left out; passages
+    that were not named follow in their old order.
     """
     named = re.findall(rf"\[\s*({_NUMBER})\s*\]", reply)
-    named = named or re.findall(rf"(?<![0-9.-]){_NUMBER}(?![0-9])", reply)
-    wanted = [int(number) - 1 for number in named if 1 <= int(number) <= count]
-    return list(dict.fromkeys([*wanted, *range(count)]))
+    named = named or _PLACE.findall(_without_numbering(_COUNT.sub(" ", reply), count))
+    return list(dict.fromkeys([*_indices(named, count), *range(count)]))
+
+
+def _without_numbering(reply: str, count: int) -> str:
+    """A list that numbers its items from 1, and names a passage in each, without those numbers."""
+    by_lines = _LATER_ITEM.sub("\n", reply)
+    items = _ITEM.findall(by_lines)
+    from_one = [int(number) for number, _ in items] == [*range(1, len(items) + 1)]
+    if len(items) > 1 and from_one and all(_indices(_PLACE.findall(t), count) for _, t in items):
+        return _ITEM.sub(r"\2", by_lines)
+    return reply
+
+
+def _indices(numbers: Sequence[str], count: int) -> list[int]:
+    return [int(number) - 1 for number in numbers if 1 <= int(number) <= count]
 
 
 def ranking_prompt(

@@ -1,15 +1,17 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 from ltrag_plugins.baselines.asking import searching_for, spelled_out
+from ltrag_plugins.baselines.replies import answered
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.types import Answer, Question
 
+A = TypeVar("A", bound=Answer)
 Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
 """What a method cannot do without, beside a model that writes: a search; vectors of texts; token
 probabilities of what was written; questions with accepted answers to learn from."""
@@ -39,8 +41,9 @@ class Method:
     told: Callable[[Any], Mapping[str, Any]] | None = None
     """From what was learned to plain values that tell how; None: there is nothing to tell."""
     spells_out: bool = False
-    """It shows a question's options and context by itself. To others they are part of the text,
-    but for searches, which are by the question alone."""
+    """It shows a question's options and context by itself, and reads its replies as options. To
+    others they are part of the text, but for searches, which are by the question alone; their
+    answers are read by `picked`."""
 
     @property
     def learns(self) -> bool:
@@ -64,7 +67,7 @@ class Method:
         return run(flow, world, observers=observers)
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
-        """Answer a question.
+        """Answer a question; where it offers options, with the one that the method picked.
 
         Raises:
             InvalidInput: settings of another method, or nothing was learned and the method needs
@@ -82,7 +85,8 @@ class Method:
             )
         if self.spells_out:
             return self.answer(question, settings, learned)
-        return searching_for([question], self.answer(spelled_out(question), settings, learned))
+        flow = self.answer(spelled_out(question), settings, learned)
+        return _picking(question, searching_for([question], flow))
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
         """Whether all is there that the method needs.
@@ -106,6 +110,18 @@ class Method:
                     need if need.endswith("s") else f"{'an' if need[0] in 'aeiou' else 'a'} {need}"
                 )
                 raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
+
+
+def picked(answer: A, options: Sequence[str]) -> A:
+    """The answer as the option that it names, by its words or its letter; without options, itself.
+
+    The replies of all methods are read alike (`baselines.replies.answered`).
+    """
+    return replace(answer, text=answered(answer.text, options)) if options else answer
+
+
+def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
+    return picked((yield from flow), question.options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,19 +46,21 @@ def value(reply: Generation, group: Mapping[str, float]) -> float | None:
 
     .. math:: \sum_{t \in G} v_t p_t / \sum_{t \in G} p_t
 
-    with the probabilities where the reply first has a token of the group (at its start they need
-    only be among the alternatives); without token probabilities the value of the token that the
-    text names first. None where there is none.
+    with the probabilities where the reply first has a token of the group; where it has none, of
+    RETRIEVE and RELEVANT, which open a reply, with those at its start. Without token probabilities
+    the value of the token that the text names first. None where there is none.
 
     Raises:
         InvalidLogProbability: a log-probability is NaN or above 0.
     """
-    for i, token in enumerate(reply.tokens or ()):
-        options = _options(token)
+    spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
+    # a special token can be left out of the text; it is then the likeliest alternative
+    places = [options for text, options in spelled if (text or next(iter(options))) in group]
+    if group in (RETRIEVE, RELEVANT):
+        places += [options for _, options in spelled[:1]]
+    for options in places:
         shares = {name: p for name, p in options.items() if name in group}
-        # a special token can be left out of the text; it is then the likeliest alternative
-        written = token.text.strip() or next(iter(options))
-        if (written in group or i == 0) and sum(shares.values()) > 0:
+        if sum(shares.values()) > 0:
             return sum(group[name] * p for name, p in shares.items()) / sum(shares.values())
     named = {reply.text.find(name): v for name, v in group.items() if name in reply.text}
     return named[min(named)] if named else None

@@ -1,6 +1,6 @@
 """What a reply answers: without the words around it, and as an option where some are offered.
 
-All methods that show solved examples read their replies so.
+All methods read their replies to questions with options so.
 """
 
 import re

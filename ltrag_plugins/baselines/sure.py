@@ -12,7 +12,7 @@ References:
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
@@ -45,7 +45,8 @@ BETTER = (
 
 # not "J. K. Rowling" and not "12.5 km": letters need a bracket, numbers a space behind
 _LISTED = re.compile(r"^\s*(?:[-*•]+\s*|\(?\d{1,2}[.):]\s+|\(?[a-zA-Z]\)\s*)")
-_LETTERED = re.compile(r"[,;]?\s+(?=\((?:\d{1,2}|[a-zA-Z])\)\s)")
+_LETTERED = re.compile(r"[,;]?\s+(?=\((?:\d{1,2}|[a-zA-Z])\)\s)|(?<=:)\s+(?=1[.)]\s)")
+_NUMBERED = re.compile(r"\s*(\d{1,2})([.):])\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +108,32 @@ def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
 
 
 def listed_candidates(reply: str, most: int) -> list[str]:
-    """The distinct answers of a list, as it was written: by lines, or "(a) one, (b) two".
+    """The distinct answers of a list: by lines, or within one, "(a) one, (b) two", "1. one 2. two".
 
     Bullets, numbers and letters before them go, and so do lines that end in a colon.
     """
-    lines = (part for line in reply.splitlines() for part in _LETTERED.split(line))
+    pieces = [part for line in reply.splitlines() for part in _LETTERED.split(line)]
+    begun = {int(head[1]) for head in map(_NUMBERED.match, pieces) if head}
+    lines = (part for piece in pieces for part in _numbered(piece, begun))
     named = (_LISTED.sub("", line).strip().removesuffix(".").strip() for line in lines)
     distinct: dict[str, str] = {}
     for name in named:
         if name and not name.endswith(":"):
             distinct.setdefault(name.casefold(), name)
     return list(distinct.values())[:most]
+
+
+def _numbered(line: str, begun: Collection[int]) -> list[str]:
+    """The parts of "1. one 2. two", unless another line begins with the next number."""
+    head = _NUMBERED.match(line)
+    if head is None or int(head[1]) + 1 in begun:
+        return [line]
+    following = rf"{int(head[1]) + 1}{re.escape(head[2])}\s+"
+    # of "World War 2. 2. Emma" the second "2."
+    found = re.compile(rf"[,;]?\s+(?={following}(?!{following}\S)\S)").search(line, head.end())
+    if found is None:
+        return [line]
+    return [line[: found.start()], *_numbered(line[found.end() :], begun)]
 
 
 def judging_prompts(

@@ -41,8 +41,8 @@ def evaluate(
         str,
         typer.Option(
             help="Methods, with commas between them; 'ltrag methods' lists them, [bold]all[/] is "
-            "every one that what you give is enough for. [bold]single:k=5[/] sets what "
-            "'ltrag methods single' lists."
+            "every one that what you give is enough for, and may stand among others. "
+            "[bold]single:k=5[/] sets what 'ltrag methods single' lists."
         ),
     ] = "direct,single",
     gate: Annotated[
@@ -131,11 +131,14 @@ def evaluate(
             "name the file of questions once: ltrag evaluate QUESTIONS.jsonl ..., or "
             "--data QUESTIONS.jsonl"
         )
+    names = _names(methods)
+    if not names:
+        raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
     out = out.expanduser()
     summary = evaluating.evaluate(
         evaluating.Asked(given[0], labelled, passages, limit, labelled_limit),
         out,
-        methods=_names(methods),
+        methods=names,
         gate=gate,
         rate=rate,
         head=head,

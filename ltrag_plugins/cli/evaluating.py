@@ -41,6 +41,9 @@ from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
 from ltrag_plugins.types import Passage, Question
 
+ALL = "all"
+"""Among the names of methods: every one that has what it needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -81,26 +84,50 @@ class Parts:
                 f"{', '.join(asking)} would ask the model for more"
             )
 
-    def possible(self, world: World, labelled: Sequence[Question]) -> list[Method]:
+    def cells(self, methods: Sequence[str], labelled: Sequence[Question]) -> list[Cell]:
+        """The rows, each once, and in the place of `all` every one that has what it needs.
+
+        Raises:
+            InvalidInput: one that is named lacks something.
+        """
+        found = {word: [cell_of(word)] for word in methods if word != ALL}
+        for [cell] in found.values():
+            cell.method.check(self._outline(), labelled)
+        if ALL in methods:
+            found[ALL] = [Cell(row) for row in self._possible(labelled)]
+        return [*{cell.name: cell for word in methods for cell in found[word]}.values()]
+
+    def world(self) -> World:
+        """Load everything."""
+        if self.recorded:
+            recording = Recording.read(self.recorded, self.recorded_fields)
+            return recording.world(load_encoder(self.encoder))
+        encoder = load_encoder(self.encoder)
+        llm = load_llm(self.model, side_by_side=self.side_by_side)
+        return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
+
+    def _possible(self, labelled: Sequence[Question]) -> list[Method]:
         """Every method that has what it needs; says which have not."""
         found = []
         for row in METHODS.values():
             try:
                 self.check([row])
-                row.check(world, labelled)
+                row.check(self._outline(), labelled)
             except InvalidInput as error:
                 say(f"left out: {error}")
             else:
                 found.append(row)
         return found
 
-    def world(self) -> World:
-        """Load everything."""
-        encoder = load_encoder(self.encoder)
-        if self.recorded:
-            return Recording.read(self.recorded, self.recorded_fields).world(encoder)
-        llm = load_llm(self.model, side_by_side=self.side_by_side)
-        return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
+    def _outline(self) -> World:
+        """Which parts `world` will have, before any is loaded; they answer nothing."""
+        there: Any = object()
+        searched = bool(self.recorded or self.pool)
+        return World(
+            llm=there,
+            retriever=there if searched else None,
+            encoder=None if self.encoder == "none" else there,
+        )
 
     def _retriever(self, encoder: Encoder | None) -> Retriever | None:
         if not self.pool:
@@ -128,14 +155,13 @@ def evaluate(
     workers: int = 0,
 ) -> Summary:
     """Run the methods; what cannot end well is refused before a model is loaded."""
-    everything = [*methods] == ["all"]
-    alone = [] if everything else [cell_of(word) for word in methods]
-    rows = [cell.method for cell in alone]
+    named = [cell_of(word) for word in methods if word != ALL]
+    rows = [cell.method for cell in named]
     chosen(metrics)
-    if head is not None and parts.encoder == "none":
-        raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
+    _check_head(head, parts.encoder)
     gating = Gating(gate, rate)
-    _check_names(alone, gating, seeds, compared)
+    gating.check()
+    _check_names(named, gating, seeds, None if ALL in methods else compared)
     every = read_questions(asked.questions, require_answers=True)
     questions = every[: asked.limit]
     check_questions(questions)
@@ -143,13 +169,14 @@ def evaluate(
     parts.check(rows)
     pool = pool_of(asked.passages, [*every, *labelled])
     parts = replace(parts, pool=pool, side_by_side=batch)
-    world = parts.world()
-    alone = [Cell(row) for row in parts.possible(world, labelled)] if everything else alone
-    ranker = _ranker(head, world.encoder)
-    alone = [_headed(one, ranker) for one in alone]
+    alone = parts.cells(methods, labelled)
+    _check_names(alone, gating, seeds, compared)
     folder = RunFolder(out)
     how = {"metrics": metrics, "labelled": labelled, "trace": trace}
     with folder.held():
+        world = parts.world()
+        ranker = _ranker(head, world.encoder)
+        alone = [_headed(one, ranker) for one in alone]
         cells = _all_cells(alone, gating, seeds)
         check_begun(folder, questions, cells, world, **how)
         found_gate = None
@@ -252,6 +279,17 @@ def _engine(parts: Parts, workers: int, gating: Gating | None, run: RunFolder) -
     return on_ray(parts.world, workers=workers, answers=answers, gates=gates)
 
 
+def _check_head(head: Path | None, encoder: str) -> None:
+    if head is None:
+        return
+    if encoder == "none":
+        raise InvalidInput("--head needs the encoder it was trained with: add --encoder embedded")
+    if not (head / "dur.json").is_file():
+        raise InvalidInput(
+            f"there is no head in {head} (no dur.json); name a folder that 'ltrag dur train' wrote"
+        )
+
+
 def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
     if head is None:
         return None
@@ -261,10 +299,10 @@ def _ranker(head: Path | None, encoder: Encoder | None) -> DURRanker | None:
 
 
 def _check_names(alone: Sequence[Cell], gating: Gating, seeds: int, compared: str | None) -> None:
-    """What can be said of the rows before anything is read; nothing of those of `all`."""
+    """What can be said of the rows by their names."""
     names = [cell.name for cell in _all_cells(alone, gating, seeds)]
     check_distinct("method", names)
-    if names and compared is not None and compared not in names:
+    if compared is not None and compared not in names:
         raise InvalidInput(f"--compare {compared!r} is no row; there will be {', '.join(names)}")
 
 

@@ -43,6 +43,19 @@ class Gating:
         retrieves = "retriever" in method.needs and not is_gate(method.name)
         return self.spec != "none" and retrieves
 
+    def check(self) -> None:
+        """Whether there is a gate in the folder, where one is named.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        folder = Path(self.spec).expanduser()
+        if self.spec not in ("none", "gece") and not (folder / "gate.json").is_file():
+            raise InvalidInput(
+                f"there is no gate in {folder} (no gate.json); --gate takes none, gece or a folder "
+                "that 'ltrag gate fit' wrote"
+            )
+
     def folder(self, run: RunFolder) -> Path:
         """Where it is kept."""
         return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()

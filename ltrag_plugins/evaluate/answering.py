@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from ltrag_plugins.baselines.asking import asked
-from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.baselines.method import Method, picked
 from ltrag_plugins.errors import CacheUnreadable, LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
 from ltrag_plugins.evaluate.methods import SGICAnswer
@@ -116,7 +116,8 @@ class Work:
         answer, decision = yield from decided(
             asked(question), cell.gate, lambda _: cell.method.flow(question, settings, self.learned)
         )
-        return Outcome(answer, decision)
+        drafted = not decision.retrieve  # by no method, so it was read by none
+        return Outcome(picked(answer, question.options) if drafted else answer, decision)
 
     def _alone(self, question: Question, failed: Exception) -> Record:
         """Ask again, by itself: what failed may have been another question of the batch."""
@@ -150,7 +151,7 @@ class Work:
         [(name, measure)] = chosen(self.metrics[:1]).items()
 
         def quality(text: str, answers: Sequence[str]) -> float:
-            score = float(measure(text, answers))
+            score = float(measure(picked(Answer(text), question.options).text, answers))
             return 1 - score if name in LOWER_IS_BETTER else score
 
         truth = Truth((), question.answers)

@@ -3,7 +3,8 @@
 ::
 
     RUN/run.json                     what a second call must equal (settings, hashes), and versions
-    RUN/records/CELL.jsonl           one record a question, in the questions' order
+    RUN/records/CELL.jsonl           a record a line; of a question that was tried again, the last
+                                     one counts
     RUN/learned/CELL.json            how a method that trains in the run was trained
     RUN/answers.sqlite               the model's answers, so that nothing is asked twice
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 
@@ -122,16 +123,33 @@ class RunFolder:
         return [name for name in names if self.file(name).exists()]
 
     def records(self, cell: str) -> list[Record]:
-        """What is known of a cell; a last line that a kill cut short is left out.
+        """What is known of a cell: one record a question, in the questions' order.
+
+        Of a question that was tried again the last record counts.
+
+        Raises:
+            BadRecord: a line is damaged.
+        """
+        known: dict[str, Record] = {}
+        for number, record in self.lines(cell):
+            if not isinstance(record.id, str):
+                where = f"{self.file(cell)}, line {number}"
+                raise BadRecord(f"{where}: field 'id': expected text, got {record.id!r:.40}")
+            known[record.id] = record  # stays at the place of the first try
+        return list(known.values())
+
+    def lines(self, cell: str) -> Iterator[tuple[int, Record]]:
+        """All tries of a cell, with the number of their line, from 1.
+
+        A last line that a kill cut short is left out.
 
         Raises:
             BadRecord: any other line is damaged.
         """
         path = self.file(cell)
-        if not path.exists():
-            return []
-        *lines, _ = path.read_bytes().split(b"\n")
-        return [Record.from_line(line, f"{path}, line {i}") for i, line in enumerate(lines, 1)]
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        for number, line in enumerate(lines, 1):
+            yield number, Record.from_line(line, f"{path}, line {number}")
 
     def add(self, cell: str, records: Iterable[Record]) -> None:
         """Append records, over the rest of a line that a kill cut short.

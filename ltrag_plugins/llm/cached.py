@@ -306,9 +306,12 @@ def _part(missing: _Missing, places: Sequence[int]) -> _Missing:
 
 
 def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:
-    """With the time that each took: what an answer cost is known when it comes from the file."""
-    seconds = (perf_counter() - start) / max(1, len(fresh))
-    return [replace(generation, seconds=seconds) for generation in fresh]
+    """With the time that each took: what an answer cost is known when it comes from the file.
+
+    An answer that says so itself, as one from another cache does, keeps its own.
+    """
+    share = (perf_counter() - start) / max(1, len(fresh))
+    return [replace(g, seconds=share if g.seconds is None else g.seconds) for g in fresh]
 
 
 def _settings(

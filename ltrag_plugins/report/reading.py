@@ -105,7 +105,7 @@ def _records(folder: Path, cell: str) -> tuple[Record, ...]:
     run = RunFolder(folder)
     known: dict[str, Record] = {}
     metrics: set[str] | None = None
-    for number, record in enumerate(run.records(cell), 1):
+    for number, record in run.lines(cell):
         wrong = _wrong(record) or _other_metrics(record, metrics)
         if wrong:
             raise BadRecord(f"{run.file(cell)}, line {number}: {wrong}")

@@ -48,7 +48,7 @@ def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
     """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did.
 
     A round's `generation` has its text alone. Records of questions that SGIC did not answer,
-    because a gate did or it failed, are left out.
+    because a gate did or it failed, are left out; of one that has several records the last counts.
 
     Raises:
         BadRecord: a line is not what it should be; the message names file, line and field.
@@ -58,8 +58,12 @@ def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    found = (_read(line, f"{path}, line {n}") for n, line in enumerate(lines, 1) if line.strip())
-    return tuple(one for one in found if one is not None)
+    found: dict[str | int, Judged | None] = {}
+    for n, line in enumerate(lines, 1):
+        if line.strip():
+            question, one = _read(line, f"{path}, line {n}")
+            found[n if question is None else question] = one
+    return tuple(one for one in found.values() if one is not None)
 
 
 def as_record(one: Judged) -> dict[str, Any]:
@@ -104,14 +108,15 @@ def from_record(record: Mapping[str, Any]) -> Judged:
         raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
 
 
-def _read(line: str, where: str) -> Judged | None:
+def _read(line: str, where: str) -> tuple[str | None, Judged | None]:
+    """The question's id, which records of an evaluation alone have, and what SGIC answered."""
     try:
         record = json.loads(line)
-        if isinstance(record, dict) and "rounds" in record:  # of an evaluation
-            record = record["rounds"]
-            if record is None:
-                return None
-        return from_record(record)
+        if not isinstance(record, dict) or "rounds" not in record:
+            return None, from_record(record)
+        name, rounds = record.get("id"), record["rounds"]
+        one = None if rounds is None else from_record(rounds)
+        return (name if isinstance(name, str) else None), one
     except json.JSONDecodeError as error:
         raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
     except BadRecord as error:

@@ -1,0 +1,108 @@
+"""Questions that offer options: every method shows them, and its reply is read as one of them."""
+
+import re
+from dataclasses import replace
+
+import pytest
+from contracts.methods import LABELLED, Letters, Scoring, taught, world
+
+from ltrag_plugins.baselines.direct import direct
+from ltrag_plugins.baselines.method import Method
+from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate.methods import SGICMethodSettings
+from ltrag_plugins.flow import Flow, World, run
+from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.sgic import SGICSettings, read_run
+from ltrag_plugins.types import Generation, Passage, Question
+
+INDEX = Question("Find the index of <p> in S_5.", ("120",), "q0", options=("8", "2", "24", "120"))
+PLAIN = replace(INDEX, options=())
+SHELF = [Passage("The order of S_5 is 120; <p> has an index.", "p0")]
+
+
+def asking(reply: str) -> World:
+    return World(llm=Scoring(lambda _: reply), retriever=BM25Retriever(SHELF), encoder=Letters())
+
+
+def answer(name: str, question: Question, reply: str) -> str:
+    """Of a method that learned what it learns; a scripted model says the same to every prompt."""
+    row = METHODS[name]
+    learned = row.taught(LABELLED, row.settings(), world(taught))
+    return run(row.flow(question, None, learned), asking(reply)).text
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("reply", ["D", "(D)", "120", "d.", "120, as 5! is"])
+def test_every_method_picks_the_option_that_the_reply_names(name, reply):
+    assert answer(name, INDEX, reply) == "120"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_is_no_option_stays_as_it_is_and_so_does_every_answer_without_options(name):
+    assert answer(name, INDEX, "E") == "E"
+    assert answer(name, PLAIN, "D") == "D"
+
+
+def test_an_answer_without_options_is_the_methods_own_to_the_character():
+    said = " The answer is D.\n"
+    alone = run(direct(PLAIN.text), asking(said))
+    assert run(METHODS["direct"].flow(PLAIN), asking(said)) == alone
+    assert alone.text == "The answer is D."
+
+
+def test_a_reply_is_read_once():
+    """Read again, the option that "B" names would lose its beginning, and be the first."""
+    odd = Question("Which sentence is longer?", options=("eight", "The answer is eight"))
+    for name in METHODS:
+        assert answer(name, odd, "B") == "The answer is eight", name
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_prompt_shows_every_option_in_its_order(name):
+    row, llm = METHODS[name], Scoring(lambda _: "D")
+    learned = row.taught(LABELLED, row.settings(), world(taught))
+    run(row.flow(INDEX, None, learned), replace(asking("D"), llm=llm))
+    shown = [prompt for prompt in llm.prompts if INDEX.text in prompt]
+    assert re.search(r"Options: \W*(A\W*)?8\b.*\b2\b.*\b24\b.*\b120\b", shown[-1])
+
+
+class Refusing:
+    """A gate that never retrieves."""
+
+    name = "refusing"
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        return Decision(question, False, 0.0, 0.5, "text", "always", Generation("D"))
+        yield
+
+
+def recorded(tmp_path, *cells: Cell, reply: str = "D"):
+    found = evaluate(
+        [INDEX], cells, asking(reply), out=tmp_path, metrics=["accuracy"], labelled=LABELLED
+    )
+    return {name: (one.prediction, one.scores["accuracy"]) for name, [one] in found.items()}
+
+
+def test_direct_and_shots_score_the_same_reply_alike(tmp_path):
+    names = ("direct", "single", "random-shots", "bm25-shots", "k-samples")
+    found = recorded(tmp_path, *(Cell(METHODS[name]) for name in names))
+    assert found == dict.fromkeys(names, ("120", 1.0))
+
+
+def test_the_draft_of_a_gate_is_read_as_the_answers_behind_it_are(tmp_path):
+    cell = Cell(METHODS["single"], gate=Refusing(), gate_name="refusing")
+    assert recorded(tmp_path, cell) == {"single+refusing": ("120", 1.0)}
+
+
+def test_the_rounds_of_sgic_are_right_where_its_answer_is(tmp_path):
+    loop = SGICSettings(rounds=1, certain_below=0, least_gain=None)
+    cell = Cell(METHODS["sgic"], SGICMethodSettings(loop=loop))
+    assert recorded(tmp_path, cell) == {"sgic": ("120", 1.0)}
+    [kept] = read_run(tmp_path / "records" / "sgic.jsonl")
+    assert kept.right == (True, True)
+
+
+def test_a_method_that_reads_its_replies_itself_is_left_to():
+    row: Method = replace(METHODS["direct"], spells_out=True, answer=lambda q, *_: direct(q.text))
+    assert run(row.flow(INDEX), asking("D")).text == "D"
