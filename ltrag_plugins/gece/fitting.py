@@ -54,7 +54,7 @@ def fit_outcomes(
     evidence = [outcome.evidence for outcome in outcomes]
     names = _signals_of_tier(evidence, settings, frequencies)
     columns = features(evidence, names, frequencies)
-    unseen, unseen_gain = _cross_validated(columns, labels, names, settings)
+    unseen, unseen_gain = cross_validated(columns, labels, names, settings)
     by_gain = unseen_gain is not None and _gain_pays(unseen, unseen_gain, labels)
     scores = unseen_gain if by_gain and unseen_gain is not None else unseen
     if target_accuracy is None:
@@ -116,7 +116,7 @@ def _tier(names: Sequence[str]) -> Tier:
     return "probabilities" if "probabilities" in tiers else "text"
 
 
-def _cross_validated(
+def cross_validated(
     columns: Features, labels: Labels, names: list[str], settings: GECESettings
 ) -> tuple[Scores, Scores | None]:
     """Scores of each question by scorers that were fitted without it.

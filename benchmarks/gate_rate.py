@@ -1,0 +1,75 @@
+"""Does a gate that was fitted on few questions retrieve for the share of new ones it was asked for?
+
+Fits on random parts of `train` of adarague_llm_records (recorded answers of Llama-3.1-8B-Instruct,
+text tier) and decides about all of `dev_test`, with the threshold the gate has and, for comparison,
+one on the cross-validated scores. Usage:
+
+    LTRAG_DATA=/path/to/data python benchmarks/gate_rate.py [REPEATS]
+"""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+from recorded_outcomes import outcomes, records
+
+from ltrag_plugins.gece import GECESettings, Outcome, WordFrequencies
+from ltrag_plugins.gece.features import available_signals, features
+from ltrag_plugins.gece.fitting import cross_validated
+from ltrag_plugins.gece.labels import labels_of
+from ltrag_plugins.gece.thresholds import rate_threshold
+from ltrag_plugins.gece.training import fit_failure, fit_gain
+from ltrag_plugins.llm.embedded import embedded_encoder
+
+RATES = (0.2, 0.3, 0.5, 0.7)
+SIZES = (60, 200, 1000)
+WAYS = ("failure", "failure, folds' scores", "gain", "gain, folds' scores")
+
+
+def bare(rows: list[Outcome]) -> list[Outcome]:
+    """Without `reasoning_words`, which a gate at run time has not."""
+    return [replace(row, evidence=replace(row.evidence, extra={})) for row in rows]
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 10
+    encoder, frequencies, settings = embedded_encoder(), WordFrequencies(), GECESettings()
+    train, test = (
+        bare(outcomes(records(s), encoder, recorded=False)) for s in ("train", "dev_test")
+    )
+    names = available_signals([row.evidence for row in train], frequencies)
+    columns, new = (
+        features([row.evidence for row in rows], names, frequencies) for rows in (train, test)
+    )
+    labels, rng = labels_of(train), np.random.default_rng(0)
+    print(f"{len(test)} new questions, {repeats} fits each; mean rate, and how far off it is")
+    print(f"{'questions':<11}{'threshold of':<25}" + "".join(f"{r:>16.0%}" for r in RATES))
+    for size in SIZES:
+        found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        for _ in range(repeats):
+            some = rng.choice(len(train), size, replace=False)
+            part, known = columns[some], labels[some]
+            failure, gain = fit_failure(part, known.fails, 0), fit_gain(part, known.gain, 0)
+            folds = cross_validated(part, known, names, settings)
+            assert folds[1] is not None
+            asked = (failure.model(new), gain.model(new))
+            for way, kept, scores in zip(
+                WAYS,
+                (failure.unseen, folds[0], gain.unseen, folds[1]),
+                (asked[0], asked[0], asked[1], asked[1]),
+                strict=True,
+            ):
+                found[way].append(
+                    [float(np.mean(scores >= rate_threshold(kept, rate))) for rate in RATES]
+                )
+        for way, rows in found.items():
+            rates = np.array(rows)
+            off = np.abs(rates - RATES).mean(axis=0)
+            told = "".join(
+                f"{m:>9.3f} ± {o:.3f}" for m, o in zip(rates.mean(axis=0), off, strict=True)
+            )
+            print(f"{size:<11}{way:<25}{told}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
