@@ -12,6 +12,7 @@ on one core::
 """
 
 import argparse
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ MAX_TOKENS = 12
 LOOKING = SGICSettings(
     rounds=1, document_words=60, answer_tokens=MAX_TOKENS, templates=CALIBRATING, certain_below=40
 )
+# a calibrator says where no fit has tried its rounds; here they are only to be seen
+logging.getLogger("ltrag_plugins.sgic.untried").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

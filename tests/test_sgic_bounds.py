@@ -1,6 +1,9 @@
 """No settings and no model get past the limits on calls and tokens."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import pytest
 from hypothesis import given, settings
@@ -9,10 +12,13 @@ from hypothesis import strategies as st
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import Ask, Step, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import SGICSettings, calibrate
+from ltrag_plugins.sgic import CalibratedAnswer, SGICSettings, calibrate
 from ltrag_plugins.types import Generation, Passage, Token
-from ltrag_plugins.uncertainty import ESTIMATORS
-from tests.sgic_parts import QUESTION, THREE, answered, model, said
+from ltrag_plugins.uncertainty import ESTIMATORS, calls_for
+from tests.sgic_parts import CASTLE, QUESTION, THREE, answered, model, said
+
+TEMPLATE = 64
+"""Tokens that the docstring of `Budget` grants a chat template."""
 
 
 def tokens(text: str, probability: float) -> tuple[Token, ...]:
@@ -21,37 +27,39 @@ def tokens(text: str, probability: float) -> tuple[Token, ...]:
     return tuple(Token(w, logprob, alternatives=alternatives) for w in text.split())
 
 
+@dataclass
 class Contrary:
     """A model that is unsure, silent, stubborn, wordy or broken, as `draw` has it.
 
-    It keeps to `max_tokens`, and one word is one token.
+    It writes all that it may, and its prompts are as long as `size` has it: as a rule a token for
+    each byte and a whole chat template, more than which no prompt without a system text has.
     """
 
+    moods: list[tuple[str, float]]
+    counts: bool = True
+    fails_at: int | None = None
+    size: Callable[[str], int] = lambda prompt: len(prompt.encode()) + TEMPLATE
     name = "contrary"
-
-    def __init__(self, moods: list[tuple[str, float]], counts: bool, fails_at: int | None) -> None:
-        self.moods, self.counts, self.fails_at = moods, counts, fails_at
-        self.sent: list[str] = []
-        self.tokens = 0
+    sent: list[str] = field(default_factory=list)
+    costs: list[int] = field(default_factory=list)
 
     def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
         replies = []
         for prompt in prompts:
             self.sent.append(prompt)
+            self.costs.append(self.size(prompt) + max_tokens)
             if self.fails_at is not None and len(self.sent) > self.fails_at:
                 raise ConnectionError("gone")
             text, probability = self.moods[len(self.sent) % len(self.moods)]
             text = " ".join(text.split()[:max_tokens])
-            read, written = len(prompt.split()), len(text.split())
-            self.tokens += read + written
-            counts = {"prompt_tokens": read, "completion_tokens": written} if self.counts else {}
-            replies.append(Generation(text, tokens(text, probability), **counts))
+            told = (self.size(prompt), max_tokens) if self.counts else (None, None)
+            replies.append(Generation(text, tokens(text, probability), *told))
         return replies
 
 
 moods = st.lists(
     st.tuples(
-        st.sampled_from(["a", "b", "", "Round 1: a", "word " * 200, "Answer: x", "�" * 90]),
+        st.sampled_from(["a", "b", "", "Round 1: a", "word " * 200, "Answer: x", "字" * 90]),
         st.sampled_from([1e-9, 0.1, 0.5, 0.9, 1.0]),
     ),
     min_size=1,
@@ -63,41 +71,55 @@ documents = st.lists(
 )
 
 
+def drawn_settings(draw) -> SGICSettings:
+    """Any, but for a limit on tokens."""
+    earlier = draw(st.sampled_from(["none", "text", "scores"]))
+    return SGICSettings(
+        rounds=draw(st.integers(0, 1 if earlier == "none" else 8)),
+        estimator=draw(st.sampled_from([*ESTIMATORS, *["agreement"] * len(ESTIMATORS)])),
+        samples=draw(st.integers(1, 4)),
+        earlier=earlier,
+        documents=draw(st.sampled_from(["scores", "keys", *(["none"] * (earlier != "none"))])),
+        cut_to=draw(st.none() | st.integers(1, 20)),
+        score_documents=draw(st.sampled_from(["needed", "always"])),
+        certain_below=draw(st.sampled_from([0, 20, 100])),
+        least_gain=draw(st.none() | st.sampled_from([0.0, 100.0])),
+        choose=draw(st.sampled_from(["least uncertain", "last", "repeated"])),
+        document_words=draw(st.none() | st.integers(1, 50)),
+        max_calls=draw(st.integers(5, 40)),
+        answer_tokens=draw(st.integers(1, 40)),
+        on_error=draw(st.sampled_from(["raise", "best"])),
+    )
+
+
+def asked(llm: Contrary, passages, chosen: SGICSettings) -> CalibratedAnswer | None:
+    """The answer; None where there is none, for a reason that is among those promised."""
+    try:
+        return run(calibrate(QUESTION, passages, settings=chosen), World(llm=llm))
+    except InvalidInput:
+        assert llm.sent == []  # the first prompt does not fit
+    except ModelFailed:
+        assert chosen.on_error == "raise" or len(llm.sent) <= 1 + chosen.samples
+    return None
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_limits_hold_for_any_settings_and_any_model(data):
+    """Above all where a request fits but for a few tokens, as what it would cost shows."""
     draw = data.draw
-    earlier = draw(st.sampled_from(["none", "text", "scores"]))
-    wanted = {
-        "rounds": draw(st.integers(0, 1 if earlier == "none" else 8)),
-        "estimator": draw(st.sampled_from([*ESTIMATORS, "agreement"])),
-        "samples": draw(st.integers(1, 4)),
-        "earlier": earlier,
-        "documents": draw(st.sampled_from(["scores", "keys", *(["none"] * (earlier != "none"))])),
-        "cut_to": draw(st.none() | st.integers(1, 20)),
-        "score_documents": draw(st.sampled_from(["needed", "always"])),
-        "certain_below": draw(st.sampled_from([0, 20, 100])),
-        "least_gain": draw(st.none() | st.sampled_from([0.0, 100.0])),
-        "choose": draw(st.sampled_from(["least uncertain", "last", "repeated"])),
-        "document_words": draw(st.none() | st.integers(1, 50)),
-        "max_calls": draw(st.integers(5, 40)),
-        "max_tokens": draw(st.none() | st.integers(400, 20_000)),
-        "answer_tokens": draw(st.integers(1, 40)),
-        "on_error": draw(st.sampled_from(["raise", "best"])),
-    }
-    chosen = SGICSettings(**wanted)
-    llm = Contrary(draw(moods), draw(st.booleans()), draw(st.none() | st.integers(0, 20)))
-    passages = [Passage(text) for text in draw(documents)]
-    try:
-        answer = run(calibrate(QUESTION, passages, settings=chosen), World(llm=llm))
-    except InvalidInput:
-        assert llm.sent == []  # the first prompt does not fit
-        answer = None
-    except ModelFailed:
-        assert chosen.on_error == "raise" or len(llm.sent) <= 1 + chosen.samples
-        answer = None
+    free, passages = drawn_settings(draw), [Passage(text) for text in draw(documents)]
+    told = (draw(moods), draw(st.booleans()), draw(st.none() | st.integers(0, 20)))
+    unlimited = Contrary(*told)
+    asked(unlimited, passages, free)
+    assert len(unlimited.sent) <= free.max_calls
+    spent = draw(st.sampled_from(list(accumulate(unlimited.costs))))
+    limit = max(1, spent - draw(st.integers(0, 80)))
+
+    chosen, llm = replace(free, max_tokens=limit), Contrary(*told)
+    answer = asked(llm, passages, chosen)
     assert len(llm.sent) <= chosen.max_calls
-    assert llm.tokens <= (chosen.max_tokens or 10**9)
+    assert sum(llm.costs) <= limit
     if answer is not None:
         assert len(llm.sent) <= answer.calls <= chosen.max_calls
         assert 1 <= len(answer.trace) <= chosen.rounds + 1
@@ -105,38 +127,88 @@ def test_limits_hold_for_any_settings_and_any_model(data):
         assert 0 <= answer.score <= 100
         assert (answer.error is not None) == (answer.stop == "error")
         if llm.counts and answer.error is None:
-            assert answer.tokens == llm.tokens
+            assert answer.tokens == sum(llm.costs)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_a_system_text_gets_past_the_limit_with_the_first_answer_alone(data):
+    """Whatever a token is, between a word and a byte, and however long the text."""
+    draw = data.draw
+    free, passages = drawn_settings(draw), [Passage(text) for text in draw(documents)]
+    bytes_a_token, beside = draw(st.integers(1, 12)), draw(st.integers(0, 4000))
+
+    def size(prompt: str) -> int:
+        pieces = math.ceil(len(prompt.encode()) / bytes_a_token)
+        return beside + max(pieces, len(prompt.split()))
+
+    chosen = draw(moods)
+    unlimited = Contrary(chosen, size=size)
+    asked(unlimited, passages, free)
+    spent = draw(st.sampled_from(list(accumulate(unlimited.costs))))
+    limit = max(1, spent - draw(st.integers(0, 80)))
+
+    llm = Contrary(chosen, size=size)
+    answer = asked(llm, passages, replace(free, max_tokens=limit))
+    if answer is not None and sum(llm.costs) > limit:
+        # so nothing was sent after it
+        assert len(llm.sent) == calls_for(1, free.estimator, free.samples)
+        assert any(f"report {sum(llm.costs)} tokens, more than" in one for one in answer.notes)
+
+
+@pytest.mark.parametrize(("most", "notes"), [(1000, 1), (4000, 0)])
+def test_a_first_answer_that_shows_a_long_system_text_is_the_last(most, notes):
+    llm = Contrary([("a", 0.3)], size=lambda prompt: len(prompt.split()) + 3000)
+    told = SGICSettings(max_tokens=most, certain_below=0, least_gain=None)
+    answer = run(calibrate(QUESTION, (CASTLE,), told), World(llm=llm))
+    # 30 words, 3000 beside them, and 32 for the answer
+    assert (answer.stop, answer.calls, answer.tokens) == ("max_tokens", 1, 3062)
+    assert len(answer.notes) == notes
 
 
 @settings(max_examples=200)
 @given(st.data())
 def test_questions_side_by_side_send_no_more_than_each_may(data):
     """Whatever fails: nothing, some prompts, some calls, all of them."""
-    asked = [f"Where is castle {i}?" for i in range(data.draw(st.integers(1, 5)))]
-    chosen = SGICSettings(
-        rounds=data.draw(st.integers(0, 4)),
-        max_calls=data.draw(st.integers(1, 8)),
-        max_tokens=data.draw(st.none() | st.integers(700, 9000)),
+    draw = data.draw
+    questions = [f"Where is castle {i}?" for i in range(draw(st.integers(1, 5)))]
+    free = SGICSettings(
+        rounds=draw(st.integers(0, 4)),
+        max_calls=draw(st.integers(1, 12)),
         certain_below=0,
-        on_error=data.draw(st.sampled_from(["raise", "best"])),
+        on_error=draw(st.sampled_from(["raise", "best"])),
     )
-    sent: list[str] = []
+    fails, counts = draw(st.lists(st.booleans(), min_size=1, max_size=12)), draw(st.booleans())
 
-    class Failing:
-        name = "failing"
+    class Failing(Contrary):
+        """Always where the first question is asked, else as drawn."""
 
-        def generate(self, prompts, **_):
-            sent.extend(prompts)
-            if data.draw(st.booleans()) or asked[0] in " ".join(prompts):
+        calls = 0
+
+        def generate(self, prompts, **told):
+            self.calls += 1
+            replies = super().generate(prompts, **told)
+            if fails[self.calls % len(fails)] or questions[0] in " ".join(prompts):
                 raise ConnectionError("gone")
-            return [said(f"a{len(sent)}", 0.3) for _ in prompts]
+            return replies
 
-    flows = [calibrate(q, THREE, chosen) for q in asked]
-    found = run_many(flows, World(llm=Failing()), return_exceptions=True)
-    for question, one in zip(asked, found, strict=True):
-        prompts = [prompt for prompt in sent if question in prompt]
-        assert len(prompts) <= chosen.max_calls
-        assert sum(len(prompt.split()) + 1 for prompt in prompts) <= (chosen.max_tokens or 10**9)
+        def costs_of(self, question: str) -> list[int]:
+            pairs = zip(self.sent, self.costs, strict=True)
+            return [cost for prompt, cost in pairs if question in prompt]
+
+    def asked_together(chosen: SGICSettings):
+        llm = Failing([("a", 0.3), ("b", 0.3)], counts)
+        flows = [calibrate(q, THREE, chosen) for q in questions]
+        return llm, run_many(flows, World(llm=llm), return_exceptions=True)
+
+    unlimited, _ = asked_together(free)
+    spent = list(accumulate(unlimited.costs_of(draw(st.sampled_from(questions)))))
+    limit = max(1, draw(st.sampled_from(spent)) - draw(st.integers(0, 80)))
+    llm, found = asked_together(replace(free, max_tokens=limit))
+    for question, one in zip(questions, found, strict=True):
+        prompts = [prompt for prompt in llm.sent if question in prompt]
+        assert len(prompts) <= free.max_calls
+        assert sum(llm.costs_of(question)) <= limit
         assert all(prompts.count(prompt) <= 2 for prompt in prompts)
         if isinstance(one, InvalidInput):
             assert not prompts  # the first does not fit
@@ -151,6 +223,19 @@ def test_a_model_that_writes_more_than_it_was_asked_for_ends_the_rounds():
     llm = ScriptedLLM(lambda p: wordy)
     answer = answered(llm, settings=SGICSettings(max_tokens=9500, documents="none"))
     assert (answer.stop, answer.calls) == ("max_tokens", 1)
+
+
+@pytest.mark.parametrize(("more", "calls", "stop"), [(0, 4, "rounds"), (-1, 3, "max_tokens")])
+def test_what_replies_report_takes_the_place_of_what_they_could_have_cost(more, calls, stop):
+    def told(limit: int | None) -> SGICSettings:
+        return SGICSettings(rounds=3, documents="none", max_tokens=limit)
+
+    free, llm = model([said(t, 0.3) for t in "abcd"]), model([said(t, 0.3) for t in "abcd"])
+    answered(free, settings=told(None))
+    # each answer cost 8 tokens; the last prompt could cost one a byte, a template and an answer
+    limit = 3 * 8 + len(free.prompts[-1].encode()) + TEMPLATE + 32
+    answer = answered(llm, settings=told(limit + more))
+    assert (answer.calls, answer.tokens, answer.stop) == (calls, calls * 8, stop)
 
 
 def test_an_overlong_answer_does_not_swell_the_next_prompt():

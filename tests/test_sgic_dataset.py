@@ -370,6 +370,32 @@ def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, 
     assert (tmp_path / "train.jsonl").read_bytes() == before
 
 
+def test_another_judge_of_the_documents_makes_other_data(tmp_path):
+    def longest(question, passages):
+        return [len(p.text) for p in passages]
+
+    def shortest(question, passages):
+        return [-len(p.text) for p in passages]
+
+    told = {"settings": SGICSettings(rounds=1, source="relevance"), "corpus": PAPER}
+    build(asked(), world(), out=tmp_path / "a", relevance=longest, **told)
+    before, llm = (tmp_path / "a" / "train.jsonl").read_bytes(), world()
+    with pytest.raises(ArtifactMismatch, match=r"judge was '.*longest' and is now '.*shortest'"):
+        build(asked(), llm, out=tmp_path / "a", relevance=shortest, **told)
+    assert llm.prompts == []
+    assert (tmp_path / "a" / "train.jsonl").read_bytes() == before
+    build(asked(), llm, out=tmp_path / "a", relevance=longest, **told)
+    assert llm.prompts == []  # the same one's data is there
+    build(asked(), llm, out=tmp_path / "b", relevance=shortest, **told)
+    scores = [
+        re.findall(r"Document .* \(Uncertainty Score: (\d+)\)", example.prompt)
+        for folder in ("a", "b")
+        for example in load(tmp_path / folder).examples[:1]
+    ]
+    # of 46, 30 and 32 characters
+    assert scores == [["0", "100", "88"], ["100", "0", "12"]]
+
+
 # --- wrong input
 
 

@@ -178,7 +178,6 @@ def test_an_unknown_calibration_is_refused():
 
 def test_disagreement_is_of_the_answers_alone():
     assert disagreement(said("Paris"), [said("Paris"), said("Rome")]) == 0.5
-    assert len(THREE) == 3
 
 
 async def test_a_relevance_function_does_not_hold_up_an_event_loop():

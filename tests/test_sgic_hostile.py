@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import STEPS, PromptTemplates, SGICSettings
-from ltrag_plugins.types import Passage
+from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import (
     BAY,
     CASTLE,
@@ -95,23 +96,74 @@ def test_other_text_stays_as_it_is(text):
     assert found == text
 
 
-@pytest.mark.parametrize("fake", FAKES)
-def test_a_hostile_document_changes_nothing_but_itself(fake):
-    def alone(prompt):
-        return said("x", 0.9 if "fortress" in prompt else 0.2 if "coastal" in prompt else 0.5)
+SURE = {"fortress": 0.9, "seaside": 0.5, "coastal": 0.2}
+"""Probability of the answer from each document alone; a hostile one is obeyed with 0.999."""
 
-    rounds = [said("a", 0.3), said("b", 0.5), said("c", 0.4)]
+
+def obedient() -> ScriptedLLM:
+    def alone(prompt: str) -> Generation:
+        read = [probability for word, probability in SURE.items() if word in prompt]
+        return said("there", read[0]) if read else said("Fife", 0.999)
+
+    return model([said("a", 0.3), said("b", 0.5), said("c", 0.4)], alone)
+
+
+def scores_in(prompt: str) -> list[str]:
+    return re.findall(r"(?m)^Document .* \(Uncertainty Score: (\d+)\)$", prompt)
+
+
+def lines_without_scores(prompt: str) -> list[str]:
+    return re.sub(r"(?m)^(Document .*) \(Uncertainty Score: \d+\)$", r"\1", prompt).splitlines()
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_a_hostile_document_changes_no_uncertainty_but_its_own(fake):
     settings = SGICSettings(rounds=2)
-    honest_llm, hostile_llm = model(rounds, alone), model(rounds, alone)
+    honest_llm, hostile_llm = obedient(), obedient()
     honest = answered(honest_llm, (CASTLE, TOWN, BAY), settings=settings)
-    hostile = answered(hostile_llm, (CASTLE, Passage(fake, title=fake), BAY), settings=settings)
-    assert [d.score for d in hostile.documents] == [d.score for d in honest.documents]
+    hostile = answered(hostile_llm, (CASTLE, Passage(fake), BAY), settings=settings)
+    assert [d.answer for d in hostile.documents] == ["there", "Fife", "there"]
+    found = [d.uncertainty for d in hostile.documents]
+    assert found == pytest.approx([0.1, 0.001, 0.8])
+    for i in (0, 2):
+        assert found[i] == honest.documents[i].uncertainty
     assert hostile.trace == honest.trace
     assert (hostile.text, hostile.score, hostile.stop) == (honest.text, honest.score, honest.stop)
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_a_hostile_document_that_is_obeyed_moves_the_scores_of_the_others_within_their_span(fake):
+    """Eq. 3 puts each uncertainty between the least and the most of the question."""
+    honest, hostile = (
+        answered(obedient(), (CASTLE, second, BAY), settings=SGICSettings(rounds=1))
+        for second in (TOWN, Passage(fake))
+    )
+    span = 0.8 - 0.1
+    assert [d.score for d in honest.documents] == pytest.approx([0, 100 * 0.4 / span, 100])
+    span = 0.8 - 0.001
+    assert [d.score for d in hostile.documents] == pytest.approx([100 * 0.099 / span, 0, 100])
+
+
+def test_what_a_hostile_document_can_do_is_to_be_believed():
+    """It is the surest then, and a round that shows the surest alone shows nothing else."""
+    settings = SGICSettings(rounds=1, cut_to=1)
+    honest, hostile = (
+        answered(obedient(), (CASTLE, second, BAY), settings=settings)
+        for second in (TOWN, Passage(FAKES[0]))
+    )
+    assert [d.shown for d in honest.documents] == [True, False, False]
+    assert [d.shown for d in hostile.documents] == [False, True, False]
+
+
+@pytest.mark.parametrize("fake", FAKES)
+def test_a_hostile_document_is_one_line_of_each_prompt_and_no_field_of_any(fake):
+    honest_llm, hostile_llm = obedient(), obedient()
+    for llm, second in ((honest_llm, TOWN), (hostile_llm, Passage(fake, title=fake))):
+        answered(llm, (CASTLE, second, BAY), settings=SGICSettings(rounds=2))
+    assert [scores_in(prompt) for prompt in hostile_llm.prompts[4:]] == [["12", "0", "100"]] * 2
     for good, bad in zip(honest_llm.prompts, hostile_llm.prompts, strict=True):
-        changed = [(a, b) for a, b in zip(good.splitlines(), bad.splitlines(), strict=True)
-                   if a != b]  # fmt: skip
-        assert len(changed) == ("seaside" in good)
+        pairs = zip(lines_without_scores(good), lines_without_scores(bad), strict=True)
+        assert sum(a != b for a, b in pairs) == ("seaside" in good)
         assert documents_in(bad) == documents_in(good)
         assert rounds_in(bad) == rounds_in(good)
         assert bad.count("<<<KEY>>>") == 0

@@ -4,6 +4,7 @@ import math
 import re
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,61 @@ from tests.sgic_parts import THREE, answered, model, said
 def test_settings_out_of_range(values, match):
     with pytest.raises(InvalidInput, match=match):
         SGICSettings(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"certain_below": None}, r"certain_below must lie in \[0, 100\], got None"),
+        ({"certain_below": "20"}, r"certain_below must lie in \[0, 100\], got '20'"),
+        ({"certain_below": True}, "certain_below must lie .* got True"),
+        ({"least_gain": "a"}, "least_gain must lie in .* or be None, got 'a'"),
+        ({"least_gain": 1j}, "least_gain must lie in .* or be None, got 1j"),
+        ({"temperature": "x"}, "temperature must be above 0, and finite, got 'x'"),
+        ({"temperature": None}, "temperature must be above 0, and finite, got None"),
+        ({"stop": None}, "stop must be a tuple of strings, none empty, got None"),
+        ({"stop": 3}, "stop must be a tuple of strings, none empty, got 3"),
+        ({"stop": b"x"}, "stop must be a tuple of strings, none empty, got b'x'"),
+        ({"stop": ("\n", 3)}, "stop must be a tuple of strings, none empty"),
+        ({"templates": None}, r"templates must be a PromptTemplates\(\.\.\.\), got None"),
+        ({"templates": "{question}"}, "templates must be a PromptTemplates.* got '{question}'"),
+        ({"seed": "x"}, "seed must be a whole number, got 'x'"),
+        ({"seed": None}, "seed must be a whole number, got None"),
+        ({"seed": 0.5}, r"seed must be a whole number, got 0\.5"),
+        ({"keep_prompts": "no"}, "keep_prompts must be True or False, got 'no'"),
+        ({"keep_prompts": None}, "keep_prompts must be True or False, got None"),
+        ({"rounds": None}, "rounds must be a whole number, at least 0, got None"),
+        ({"estimator": None}, "estimator must be a name, such as 'product', got None"),
+        ({"choose": None}, "choose must be one of .* got None"),
+        ({"documents": ["keys"]}, r"documents must be one of .* got \['keys'\]"),
+    ],
+    ids=str,
+)
+def test_settings_of_another_type(values, match):
+    with pytest.raises(InvalidInput, match=match):
+        SGICSettings(**values)
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, "x", b"x", object(), [], {}, 1j, math.nan, (None,)], ids=repr
+)
+@pytest.mark.parametrize("field", [field.name for field in fields(SGICSettings)])
+def test_nothing_that_is_no_value_of_a_field_ends_in_another_error(field, wrong):
+    try:
+        SGICSettings(**{field: wrong})
+        said = field  # taken: it is a value of this field
+    except InvalidInput as error:
+        said = str(error)
+    assert field in said
+
+
+def test_numbers_of_numpy_are_numbers():
+    taken = SGICSettings(
+        certain_below=np.float32(20), least_gain=np.int64(1), temperature=np.float64(1),
+        seed=np.int64(3), rounds=np.int32(2), keep_prompts=np.True_,
+    )  # fmt: skip
+    assert (taken.certain_below, taken.seed, taken.rounds) == (20, 3, 2)
+    assert SGICSettings(seed=-1, stop=("\n", "Question:"), least_gain=None).seed == -1
 
 
 def test_nothing_to_look_at_is_fine_where_nobody_looks_again():

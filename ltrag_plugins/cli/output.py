@@ -1,10 +1,13 @@
 """What goes to stdout (data) and to stderr (messages)."""
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import typer
@@ -68,24 +71,38 @@ def write_lines(path: Path, lines: Iterable[str]) -> None:
 
 
 def checked_file(path: Path) -> Path:
-    """The path, if a file can be written there; asked before the work, not after it.
+    """The path, if a file can be written there; tried before the work, not after it.
 
     Raises:
         InvalidInput: its folder is missing, or it is a folder itself.
+        UnwritableArtifact: its folder cannot be written to.
     """
     if path.is_dir() or not path.parent.is_dir():
         why = "it is a folder" if path.is_dir() else f"there is no folder {str(path.parent)!r}"
         raise InvalidInput(f"cannot write {path}: {why}")
+    checked_folder(path.parent)
     return path
 
 
 def checked_folder(path: Path) -> Path:
-    """The path, if a folder is or can be there.
+    """The path, if a folder can be made and written to there; tried, and left as it was.
 
     Raises:
         InvalidInput: it, or a part of it, is a file.
+        UnwritableArtifact: it cannot be made or written to.
     """
-    there = next((part for part in (path, *path.parents) if part.exists()), None)
-    if there is not None and not there.is_dir():
+    from ltrag_plugins.artifacts import writing  # it brings numpy, which no --help needs
+
+    # not Path.exists, which raises where a name is too long or a folder is closed
+    missing = [*takewhile(lambda part: not os.path.exists(part), (path, *path.parents))]
+    there = missing[-1].parent if missing else path
+    if os.path.isfile(there):
         raise InvalidInput(f"cannot make the folder {path}: {there} is a file")
+    try:
+        with writing(path), TemporaryFile(dir=path):
+            pass
+    finally:
+        for part in missing:
+            with suppress(OSError):  # not made, or already of use to somebody
+                part.rmdir()
     return path

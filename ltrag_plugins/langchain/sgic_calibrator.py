@@ -39,6 +39,7 @@ from ltrag_plugins.sgic.calibrating import calibrate
 from ltrag_plugins.sgic.judging import Relevance, check_source
 from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
 from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.sgic.untried import remark_untried
 
 if TYPE_CHECKING:  # it brings scikit-learn
     from ltrag_plugins.sgic.artifact import Calibration
@@ -68,6 +69,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
             documents. It gets the arguments of a call beyond the config.
         settings: None: those of the calibration, or the defaults.
         calibration: what a fit on your questions found; its scale is used, and its P(wrong).
+            Rounds without one are warned of in the log: nobody tried them on this model.
         k: most documents to read of those found; None leaves it to the retriever.
         encoder: scores documents, for `source="encoder"`; ours, or LangChain embeddings.
         relevance: scores documents, for `source="relevance"`.
@@ -139,6 +141,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
             "name": name,
         }
         super().__init__(**fields)
+        remark_untried(settings, fitted=calibration is not None)
 
     @classmethod
     def from_pretrained(

@@ -41,6 +41,7 @@ from ltrag_plugins.sgic.judging import Relevance, check_source
 from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.sgic.untried import remark_untried
 from ltrag_plugins.types import Passage
 
 
@@ -78,6 +79,7 @@ class SGICCalibrator(BaseSynthesizer):
                 `LlamaIndexLLM(llm)`; wrap it yourself to set keywords or ask for token
                 probabilities. Without those, set `estimator="agreement"`.
             calibration: what a fit on your questions found: settings, scale and P(wrong).
+                Rounds without one are warned of in the log: nobody tried them on this model.
             settings: None: those of the calibration, or the defaults.
             scale: without a calibration, that of the settings' estimator; None:
                 `ScoreScale.default`.
@@ -114,6 +116,7 @@ class SGICCalibrator(BaseSynthesizer):
         )
         # the base class writes its callback manager into the LLM it is given: not the caller's
         super().__init__(LtragLLM(ours), callback_manager, streaming=streaming)
+        remark_untried(self._settings, fitted=calibration is not None)
 
     @classmethod
     def from_pretrained(

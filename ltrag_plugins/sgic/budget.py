@@ -15,9 +15,16 @@ CHAT_TEMPLATE = 64
 class Budget:
     """Counts calls and tokens, and tells before a request whether it would pass a limit.
 
-    A request is taken at the most it can cost. A prompt has at most as many tokens as UTF-8
-    bytes, and a chat template around it; an answer at most `answer_tokens`. Replies that report
-    their tokens replace the bound by the truth.
+    A request is taken at the most it can cost: a prompt has at most as many tokens as UTF-8
+    bytes, beside them those of a chat template, and an answer has at most `answer_tokens`.
+    Replies that report their tokens replace the bound by the truth.
+
+    What else a model puts beside every prompt (a system text, tools) cannot be known before its
+    first reply. A prompt has at least as many tokens as words, so what a reply reports above its
+    prompt's words is the most that can stand there, and each later prompt is taken with as much.
+    So the first answer, with its samples and as often as it was sent, is all that can pass
+    `max_tokens`, and nothing is sent after it; but nothing is known of a model that reports no
+    tokens and puts more than CHAT_TEMPLATE there, nor of one that writes more than it may.
     """
 
     def __init__(self, settings: SGICSettings) -> None:
@@ -26,7 +33,9 @@ class Budget:
         """Prompts sent, or about to be."""
         self.tokens: int | None = 0
         """Reported so far; None once a reply did not report them."""
-        self._held = 0  # the same, with the bound in the place of what is not known
+        self._beside = CHAT_TEMPLATE
+        self._known = 0  # tokens of requests whose replies report them all
+        self._open, self._open_bytes = 0, 0  # prompts of the others, failed ones too
 
     def exceeded(
         self, prompts: Sequence[str], *, and_calls: int = 0
@@ -36,51 +45,75 @@ class Budget:
         Args:
             and_calls: prompts that should be left to send after it.
         """
-        settings = self._settings
-        if self.calls + self._calls(len(prompts)) + self._calls(and_calls) > settings.max_calls:
+        calls = self.calls + self._calls(len(prompts)) + self._calls(and_calls)
+        if calls > self._settings.max_calls:
             return "max_calls"
-        if (
-            settings.max_tokens is not None
-            and self._held + self.bound(prompts) > settings.max_tokens
-        ):
-            return "max_tokens"
-        return None
+        return "max_tokens" if self._is_over(self.bound(prompts)) else None
 
     def bound(self, prompts: Sequence[str]) -> int:
         """The most tokens that these prompts, their answers and samples can cost."""
-        return self._calls(1) * self._bound(prompts)
+        return self._calls(1) * self._most(len(prompts), _bytes(prompts))
 
     def sent(self, prompts: Sequence[str]) -> None:
         """Enter a request at the most it can cost."""
-        self.calls += self._calls(len(prompts))
-        self._held += self.bound(prompts)
+        self._enter(prompts, self._calls(1))
 
     def repeats(self, prompts: Sequence[str]) -> bool:
         """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
-        calls, held = self.calls + len(prompts), self._held + self._bound(prompts)
-        settings = self._settings
-        if calls > settings.max_calls or held > (settings.max_tokens or held):
+        over_calls = self.calls + len(prompts) > self._settings.max_calls
+        if over_calls or self._is_over(self._most(len(prompts), _bytes(prompts))):
             return False
-        self.calls, self._held = calls, held
+        self._enter(prompts, 1)
         return True
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
-        """Put what the replies report in the place of the bound, if they all report it."""
-        counts = [tokens_of(reply) for reply in replies]
-        known = [count for count in counts if count is not None]
-        if len(known) < len(counts):
+        """Put what the replies report in the place of the bound, if they all report it.
+
+        Args:
+            replies: each prompt's answer and its samples, then those of the next.
+        """
+        each = self._calls(1)
+        for i, reply in enumerate(replies):
+            least = len(prompts[i // each].split())
+            self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
+        known = [count for reply in replies if (count := tokens_of(reply)) is not None]
+        if len(known) < len(replies):
             self.tokens = None
             return
-        self._held += sum(known) - self.bound(prompts)
+        self._open -= each * len(prompts)
+        self._open_bytes -= each * _bytes(prompts)
+        self._known += sum(known)
         if self.tokens is not None:
             self.tokens += sum(known)
 
-    def _bound(self, prompts: Sequence[str]) -> int:
-        each = CHAT_TEMPLATE + self._settings.answer_tokens
-        return sum(len(prompt.encode(errors="replace")) + each for prompt in prompts)
+    def remarks(self) -> list[str]:
+        """What to say where the replies report more than `max_tokens`."""
+        most = self._settings.max_tokens
+        if most is None or self._known <= most:
+            return []
+        return [
+            f"the replies report {self._known} tokens, more than max_tokens={most}: what a model "
+            "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
+        ]
+
+    def _enter(self, prompts: Sequence[str], times: int) -> None:
+        self.calls += times * len(prompts)
+        self._open += times * len(prompts)
+        self._open_bytes += times * _bytes(prompts)
+
+    def _is_over(self, more: int) -> bool:
+        held, limit = self._most(self._open, self._open_bytes), self._settings.max_tokens
+        return limit is not None and self._known + held + more > limit
+
+    def _most(self, prompts: int, size: int) -> int:
+        return size + prompts * (self._beside + self._settings.answer_tokens)
 
     def _calls(self, prompts: int) -> int:
         return calls_for(prompts, self._settings.estimator, self._settings.samples)
+
+
+def _bytes(prompts: Sequence[str]) -> int:
+    return sum(len(prompt.encode(errors="replace")) for prompt in prompts)
 
 
 def tokens_of(reply: Generation) -> int | None:

@@ -90,7 +90,7 @@ def calibrate(
         if settings.on_error == "raise":
             raise
         stop, error = "error", f"{type(failure).__name__}: {failure}"
-    notes += _saturated(trace, documents, settings)
+    notes += [*_saturated(trace, documents, settings), *case.budget.remarks()]
     best = chosen(trace, settings.choose)
     return CalibratedAnswer(
         best.text,

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.sgic.answer import Round, Stop
+from ltrag_plugins.sgic.same import essence
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 
 
@@ -23,11 +23,11 @@ def chosen(trace: Sequence[Round], how: Choose) -> Round:
 
 
 def repeated(trace: Sequence[Round]) -> Round | None:
-    """The first round whose answer an earlier one gave; case, punctuation and articles aside."""
+    """The first round whose answer says what an earlier one said; see `essence`."""
     seen: set[str] = set()
     for one in trace:
         if one.text:
-            if (said := normalized(one.text)) in seen:
+            if (said := essence(one.text)) in seen:
                 return one
             seen.add(said)
     return None
@@ -49,5 +49,5 @@ def _settled(trace: Sequence[Round], settings: SGICSettings) -> bool:
     if settings.least_gain is None or len(trace) < 2:
         return False
     before, last = trace[-2:]
-    same = normalized(before.text) == normalized(last.text)
+    same = essence(before.text) == essence(last.text)
     return same and before.score - last.score <= settings.least_gain

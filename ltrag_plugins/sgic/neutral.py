@@ -5,7 +5,7 @@ nothing there; this module keeps it from looking like more than a passage to the
 ever inserts a character, or turns a colon into " -", so that a reader sees what was done:
 
 * chat-template control tokens are broken by spaces: ``<|im_end|>`` -> ``< |im_end| >``,
-  ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``;
+  ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``, ``[|user|]`` -> ``[ |user| ]``;
 * the field labels of the prompt lose their colon: ``Round 1:`` -> ``Round 1 -``;
 * the mark of key documents is spelled out: ``<<<KEY>>>`` -> ``< < < K E Y > > >``.
 
@@ -20,13 +20,20 @@ from functools import lru_cache
 _GAP = r"[\s\u200b-\u200f\u2060\ufeff]*+"
 _NAMES = (
     r"s|bos|eos|pad|unk|mask|sep|cls|image|audio|think|sys|instruct|user|assistant|system|human|bot"
+    r"|ai|用户|role|so[hpt]|eo[adhmpt]|(?:seed|minimax):[a-z_]+|fim-[a-z]+|ctrl\d+"
     r"|extra_id_\d+|unused\d+|0x[0-9a-f]{2}|[a-z0-9]+(?:_[a-z0-9]+)+"
 )
 _CONTROL = (
     (re.compile(r"<(?=[|｜])"), "< "),  # <|...|> of ChatML, Llama 3, Phi, Qwen; ｜ of DeepSeek
     (re.compile(r"(?<=[|｜])>"), " >"),
     (re.compile(rf"<(/?(?:{_NAMES}))>", re.IGNORECASE), r"< \1 >"),
-    (re.compile(r"\[(/?[A-Z][A-Z_]{2,})\]"), r"[ \1 ]"),  # Mistral, Llama 2, BERT
+    # Mistral, Llama 2, BERT; GLM; Pangu
+    (re.compile(r"\[(/?(?:[A-Z][A-Z_]{2,}|[gs]MASK|unused\d+))\]"), r"[ \1 ]"),
+    # EXAONE, Baize; four letters, as E[|X|] is a mean
+    (re.compile(r"\[(\|(?:ai|[a-z][a-z_]{3,})\|)\]", re.IGNORECASE), r"[ \1 ]"),
+    # MiniMax; a bracket may end one and begin the next, so it is only looked at
+    (re.compile(r"\](?=<\]|(?:~!?b|![dp]~)[\[\]])"), "] "),
+    (re.compile(r"\[(?=e~\[)"), "[ "),
 )
 _LABEL = re.compile(r"([^\W\d_][^\W\d_ ]*(?: [^\W\d_]+)*)(?: ?\[?\{(?:number|round)\}\]?)?\s*:")
 

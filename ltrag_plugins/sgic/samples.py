@@ -79,7 +79,7 @@ def sampled(
         settings.estimator,
         documents=case.documents.scored,
         trace=trace,
-        notes=tuple(case.notes),
+        notes=(*case.notes, *budget.remarks()),
         calls=budget.calls,
         tokens=budget.tokens,
     )

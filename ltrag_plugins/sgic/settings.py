@@ -1,7 +1,8 @@
 """What can be set about SGIC, and the presets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Literal, Self, get_args
 
 from ltrag_plugins.errors import InvalidInput
@@ -79,24 +80,45 @@ class SGICSettings:
     """Of the samples and of oracle scores."""
 
     def __post_init__(self) -> None:
+        self._check_names()
+        self._check_numbers()
+        self._check_wording()
+        self._check_together()
+
+    def _check_names(self) -> None:
+        if not isinstance(self.estimator, str):
+            raise InvalidInput(
+                f"estimator must be a name, such as 'product', got {self.estimator!r}"
+            )
         checked_estimator(self.estimator)
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInput(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
+
+    def _check_numbers(self) -> None:
         for name, least in _LEAST.items():
             _whole(name, getattr(self, name), least)
         for name in ("cut_to", "document_words", "max_tokens"):
             if getattr(self, name) is not None:
                 _whole(name, getattr(self, name), 1)
-        if not 0 <= self.certain_below <= 100:
+        _whole("seed", self.seed)
+        if not _percent(self.certain_below):
             raise InvalidInput(f"certain_below must lie in [0, 100], got {self.certain_below!r}")
-        if self.least_gain is not None and not 0 <= self.least_gain <= 100:
-            raise InvalidInput(f"least_gain must lie in [0, 100] or be None, got {self.least_gain}")
-        if not 0 < self.temperature < float("inf"):
-            raise InvalidInput(f"temperature must be above 0, got {self.temperature!r}")
-        if isinstance(self.stop, str) or not all(isinstance(s, str) and s for s in self.stop):
+        if self.least_gain is not None and not _percent(self.least_gain):
+            raise InvalidInput(
+                f"least_gain must lie in [0, 100] or be None, got {self.least_gain!r}"
+            )
+        if not (_number(self.temperature) and 0 < self.temperature < float("inf")):
+            raise InvalidInput(f"temperature must be above 0, and finite, got {self.temperature!r}")
+
+    def _check_wording(self) -> None:
+        told = isinstance(self.stop, Sequence) and not isinstance(self.stop, str)
+        if not told or not all(isinstance(s, str) and s for s in self.stop):
             raise InvalidInput(f"stop must be a tuple of strings, none empty, got {self.stop!r}")
-        self._check_together()
+        if not isinstance(self.templates, PromptTemplates):
+            raise InvalidInput(f"templates must be a PromptTemplates(...), got {self.templates!r}")
+        if self.keep_prompts not in (True, False):
+            raise InvalidInput(f"keep_prompts must be True or False, got {self.keep_prompts!r}")
 
     def _check_together(self) -> None:
         if calls_for(1, self.estimator, self.samples) > self.max_calls:
@@ -154,9 +176,19 @@ class SGICSettings:
         return cls(rounds=1, templates=STEPS, seed=seed)
 
 
-def _whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
-        raise InvalidInput(f"{name} must be a whole number, at least {least}, got {value!r}")
+def _whole(name: str, value: object, least: int | None = None) -> None:
+    least_of_all = float("-inf") if least is None else least
+    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least_of_all:
+        wanted = "" if least is None else f", at least {least}"
+        raise InvalidInput(f"{name} must be a whole number{wanted}, got {value!r}")
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _percent(value: float) -> bool:
+    return _number(value) and 0 <= value <= 100
 
 
 _LEAST = {"rounds": 0, "keys": 1, "max_calls": 1, "answer_tokens": 1, "samples": 1}

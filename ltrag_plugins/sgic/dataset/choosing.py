@@ -3,8 +3,8 @@
 * Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
   the target is the accepted answer. ("mended")
 * Right at once: the prompt of round 1, which shows that answer with its score; the target is the
-  answer itself, so that nothing right is spoiled ("preserved"), or where it was not certain the
-  accepted answer, which may say more ("mended" then).
+  answer itself, so that nothing right is spoiled ("preserved"), or where it was not certain, or
+  is another number to which EM is blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
 
 References:
@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.sgic.case import checked_question
 from ltrag_plugins.sgic.dataset.corpus import Example, Kind
 from ltrag_plugins.sgic.dataset.settings import CorpusSettings
 from ltrag_plugins.sgic.documents import prepared
 from ltrag_plugins.sgic.prompts import render
+from ltrag_plugins.sgic.same import essence, number
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 
@@ -51,8 +51,9 @@ def learned(
     accepted = _like(right.text, question.answers)
     if right.number:
         return Learned(right.number, _example(right, accepted, name, "mended"))
-    target = right.text if right.score < corpus.certain_below else accepted
-    kept = normalized(target) == normalized(right.text)
+    blind = not callable(corpus.right) and _other_number(right.text, accepted)
+    target = right.text if right.score < corpus.certain_below and not blind else accepted
+    kept = essence(target) == essence(right.text)
     kind: Kind = "preserved" if kept else "mended"
     return Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
 
@@ -95,5 +96,10 @@ def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None
 
 def _like(answer: str, references: Sequence[str]) -> str:
     """The accepted answer that says the same, or else the first."""
-    same = (r for r in references if normalized(r) == normalized(answer))
+    same = (r for r in references if essence(r) == essence(answer))
     return next(same, references[0])
+
+
+def _other_number(answer: str, accepted: str) -> bool:
+    said, wanted = number(answer), number(accepted)
+    return None not in (said, wanted) and said != wanted

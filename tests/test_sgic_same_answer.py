@@ -1,0 +1,134 @@
+"""When two answers say the same: numbers as numbers, everything else as SQuAD compares it."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from ltrag_plugins.metrics.answer import normalized, normalized_exact_match
+from ltrag_plugins.sgic import CorpusSettings, SGICSettings
+from ltrag_plugins.sgic.dataset.choosing import learned
+from ltrag_plugins.sgic.same import essence
+from ltrag_plugins.types import Question
+from tests.sgic_parts import THREE, answered, model, said
+
+SAME = [
+    ("1,000", "1000"), ("5.0", "5"), ("5.", "5"), ("+5", "5"), ("-0.0", "0"), (".5", "0.50"),
+    ("$4", "4"), ("4%", "4"), ("4 %", "4"), ("€1,234.50", "1234.5"), ("4 €", "4"), ("-$4", "$-4"),
+    ("−5", "-5"), ("**-5**", "-5"), ("(-5)", "-5"), ('"-5".', "-5"), ("-1,000,000", "-1000000"),
+    ("the 5", "5"), ("５", "5"), ("$ 5", "5"), ("－５", "-5"),
+]  # fmt: skip
+OTHER = [
+    ("-5", "5"), ("1.5", "15"), ("-1.5", "1.5"), ("0.05", "5"), ("-$4", "$4"), ("-5%", "5%"),
+    ("1,000.5", "10005"), (".5", "5"), ("1" + "0" * 40, "1" + "0" * 39 + "1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_a_number_is_the_same_however_it_is_written(one, other):
+    assert essence(one) == essence(other)
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER)
+def test_sign_and_decimal_point_make_another_number(one, other):
+    assert essence(one) != essence(other)
+
+
+@pytest.mark.parametrize("text", [
+    "U.S.", "C++", "C#", "1914–18", "2001-02-03", "1.2.3", "12:30", "- 5", "007", "1,5", "1,0000",
+    "5 + 3", "-", ".", "$", "%", "", "!!!", "The The", "5 apples", "1e5", "1/2", "192.168.0.1", "(",
+    "--5", "-$-5", "+-5",
+])  # fmt: skip
+def test_what_is_no_number_is_compared_as_before(text):
+    assert essence(text) == normalized(text)
+
+
+amounts = st.integers(-30, 30) | st.integers(-(10**9), 10**9)
+
+
+@st.composite
+def written(draw):
+    """A number, and one way of writing it; the second route is the fraction itself."""
+    whole, places = draw(amounts), draw(st.integers(0, 4))
+    value = Fraction(whole, 10**places)
+    text = f"{abs(whole) // 10**places:,}" if draw(st.booleans()) else f"{abs(whole) // 10**places}"
+    if places:
+        text += f".{abs(whole) % 10**places:0{places}d}"
+    sign = "-" if whole < 0 else ""
+    money = draw(st.sampled_from(["", "$", "£", "$ "]))
+    told = draw(st.sampled_from([f"{sign}{money}{text}", f"{money}{sign}{text}"]))
+    return value, told + draw(
+        st.sampled_from(["", ".", "%", " %", " "] if not money else ["", "."])
+    )
+
+
+@given(written(), written())
+@example((Fraction(-5), "-5"), (Fraction(5), "5"))
+def test_two_numbers_say_the_same_exactly_where_they_are_equal(one, other):
+    assert (essence(one[1]) == essence(other[1])) == (one[0] == other[0])
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_texts_without_digits_are_the_same_where_they_were(one, other):
+    one, other = ("".join(c for c in t if not c.isnumeric()) for t in (one, other))
+    assert (essence(one) == essence(other)) == (normalized(one) == normalized(other))
+
+
+def test_a_round_that_turns_the_sign_settles_nothing():
+    llm = model([said("-5", 0.5), said("5", 0.5), said("5.0", 0.5)])
+    answer = answered(llm, settings=SGICSettings(documents="none"))
+    assert [one.text for one in answer.trace] == ["-5", "5", "5.0"]
+    assert answer.stop == "settled"
+
+
+def test_the_repeated_number_is_the_one_that_was_repeated():
+    llm = model(
+        [said("-5", 0.5), said("5", 0.5), said("1.5", 0.5), said("15", 0.5), said("$5", 0.5)]
+    )
+    settings = SGICSettings.paper("answers")
+    answer = answered(llm, settings=settings)
+    assert (answer.text, answer.round, answer.stop) == ("$5", 4, "settled")
+
+
+def trace_of(*texts):
+    settings = SGICSettings(
+        rounds=len(texts) - 1, certain_below=0, least_gain=None, keep_prompts=True
+    )
+    return answered(model([said(text, 0.95) for text in texts]), settings=settings).trace
+
+
+def test_the_target_is_the_accepted_number_where_the_answer_is_another():
+    # EM strips the sign, so the answer counts as right, and would be learned as it stands
+    assert normalized_exact_match("-5", ["5"]) == 1
+    found = learned(
+        Question("How many?", ("5",), "q", THREE), "q", trace_of("-5", "5"), CorpusSettings()
+    )
+    assert found.example is not None
+    assert (found.example.target, found.example.kind) == ("5", "mended")
+
+
+@pytest.mark.parametrize(
+    ("answer", "accepted", "right"),
+    [
+        ("$5", "5", "em"),
+        ("Fife!", "fife", "em"),
+        ("a castle in the old north of Fife", "castle in old north of Fife", "f1"),
+        ("5.01", "5", lambda said, known: abs(float(said) - float(known[0])) < 0.1),
+    ],
+)
+def test_a_right_answer_that_says_the_same_is_still_preserved(answer, accepted, right):
+    question = Question("How many?", (accepted,), "q", THREE)
+    found = learned(question, "q", trace_of(answer, "x"), CorpusSettings(right=right))
+    assert found.example is not None
+    assert (found.example.target, found.example.kind) == (answer, "preserved")
+
+
+def test_the_accepted_answer_that_says_the_same_number_is_learned():
+    question = Question("How many?", ("-5", "5"), "q", THREE)
+    found = learned(question, "q", trace_of("x", "$5.0", "y"), CorpusSettings(right="em"))
+    assert found.example is not None
+    assert found.right_in is None  # "50" to EM
+    found = learned(question, "q", trace_of("x", "$5", "y"), CorpusSettings())
+    assert found.example is not None
+    assert (found.right_in, found.example.target) == (1, "5")
