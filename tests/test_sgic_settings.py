@@ -88,7 +88,9 @@ def test_settings_of_another_type(values, match):
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, "x", b"x", object(), [], {}, 1j, math.nan, (None,)], ids=repr
+    "wrong",
+    [None, "x", b"x", object(), [], {}, 1j, math.nan, (None,)],
+    ids=lambda value: type(value).__name__,  # the same in every process
 )
 @pytest.mark.parametrize("field", [field.name for field in fields(SGICSettings)])
 def test_nothing_that_is_no_value_of_a_field_ends_in_another_error(field, wrong):

@@ -59,8 +59,11 @@ class SGICSettings:
     """Most prompts that a question may send to the model, answered or not."""
     max_tokens: int | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
-    A prompt is sent only if it stays within the bound at one token per byte, which no tokenizer
-    exceeds, plus `answer_tokens`."""
+    A request is sent only if it stays within the bound at one token per byte, which no tokenizer
+    exceeds, 64 for a chat template, and `answer_tokens`. What a model puts beside every prompt
+    above that (a system text, tools) is known from its first reply on: only the first answer, with
+    its samples, can pass the bound, and the answer's notes say so. Of a model that reports no
+    tokens it is never known."""
     answer_tokens: int = 32
     """Longest answer, in tokens."""
     stop: tuple[str, ...] = ("\n",)
