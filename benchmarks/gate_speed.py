@@ -1,0 +1,70 @@
+"""How much faster is each method behind a gate, and how good, at every rate the gate could have?
+
+Reads the records of a run of `ltrag evaluate` with a gate, and prints, for each method that was run
+behind it and alone, F1 and speed-up at other thresholds than the one that was fitted: a question
+whose score is above is charged the gate's draft and the method, another the draft alone.
+
+Usage:
+
+    python benchmarks/gate_speed.py RUN/ [METRIC]
+"""
+
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+from ltrag_plugins.evaluate.naming import CellName, direct_of
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.report.reading import Run, read
+
+RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+
+
+def spent(records: Sequence[Record]) -> np.ndarray:
+    """Milliseconds of each question, as the table of the run counts them."""
+    return np.array([record.ms for record in records])
+
+
+def scored(records: Sequence[Record], metric: str) -> np.ndarray:
+    return np.array([record.scores[metric] for record in records])
+
+
+def at_rates(
+    gated: Sequence[Record], alone: Sequence[Record], direct: Sequence[Record], metric: str
+) -> list[tuple[float, float]]:
+    """(metric, speed-up) with the RATES of the questions retrieved for whose scores are highest.
+
+    Questions of which the gate has no score (it failed) are left out.
+    """
+    known = [i for i, record in enumerate(gated) if record.decision is not None]
+    decisions = [gated[i].decision or {} for i in known]
+    method = spent(alone)[known]
+    draft = spent(gated)[known] - method * np.array([float(d["retrieve"]) for d in decisions])
+    order = np.argsort([-d["score"] for d in decisions], kind="stable")
+    with_, without = scored(alone, metric)[known], scored(direct, metric)[known]
+    found = []
+    for rate in RATES:
+        above = np.zeros(len(order), dtype=bool)
+        above[order[: round(rate * len(order))]] = True
+        value = np.where(above, with_, without).mean()
+        found.append((float(value), float(method.sum() / (draft + above * method).sum())))
+    return found
+
+
+def told(run: Run, metric: str) -> str:
+    """A row a method that was run both ways: alone, then each rate."""
+    records, direct = run.records, direct_of(run.records)
+    lines = [f"{metric:<14}{'alone':>7}" + "".join(f"{rate:>14.0%}" for rate in RATES)]
+    for name in records:
+        alone = CellName.parse(name).alone
+        if alone == name or alone not in records or direct is None:
+            continue
+        found = at_rates(records[name], records[alone], records[direct], metric)
+        cells = "".join(f"{value:>8.3f} {speed:>4.1f}x" for value, speed in found)
+        lines.append(f"{alone:<14}{scored(records[alone], metric).mean():>7.3f}{cells}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(told(read(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "f1"))

@@ -1,0 +1,45 @@
+"""Speed-up and score of a gated method at other rates, beside a sum by hand."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ltrag_plugins.evaluate.records import Record
+
+
+@pytest.fixture
+def gate_speed(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "benchmarks"))
+    import gate_speed
+
+    yield gate_speed
+    del sys.modules["gate_speed"]
+
+
+def record(i: int, f1: float, ms: float, decision: dict | None = None) -> Record:
+    return Record(f"q{i}", "?", ("a",), "p", {"f1": f1}, ms=ms, decision=decision)
+
+
+def test_each_rate_charges_the_draft_to_all_and_the_method_to_the_highest_scores(gate_speed):
+    scores = (0.1, 0.9, 0.5, 0.3)
+    direct = [record(i, f1, 10) for i, f1 in enumerate((0.5, 0.0, 0.0, 1.0))]
+    alone = [record(i, f1, 100) for i, f1 in enumerate((0.0, 1.0, 0.0, 0.0))]
+    # the draft and the gate take 20 ms; the gate as fitted retrieved for the second question
+    gated = [
+        record(i, 0, 120 if i == 1 else 20, {"score": s, "retrieve": i == 1})
+        for i, s in enumerate(scores)
+    ]
+    found = dict(
+        zip(gate_speed.RATES, gate_speed.at_rates(gated, alone, direct, "f1"), strict=True)
+    )
+    assert found[0.05] == pytest.approx((1.5 / 4, 400 / 80))  # none of four
+    assert found[0.25] == pytest.approx((2.5 / 4, 400 / 180))  # the second
+    assert found[0.5] == pytest.approx((2.5 / 4, 400 / 280))  # and the third
+
+
+def test_questions_of_which_the_gate_has_no_score_are_left_out(gate_speed):
+    direct, alone = [record(i, 0.0, 10) for i in (0, 1)], [record(i, 1.0, 90) for i in (0, 1)]
+    gated = [record(0, 0, 30, {"score": 0.2, "retrieve": False}), record(1, 0, 500)]
+    value, speed = gate_speed.at_rates(gated, alone, direct, "f1")[-1]
+    assert (value, speed) == pytest.approx((0.0, 3.0))  # round(0.5) of one question is none
