@@ -13,7 +13,8 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.metrics.calibration import mean_interval, paired_bootstrap
 from ltrag_plugins.metrics.interval import Interval
 
-COSTS = ("calls", "retrievals", "tokens", "ms")
+COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}
+"""What is charged, and the digits it is shown with."""
 SPEED_UP = "speed-up"
 
 
@@ -93,7 +94,9 @@ class Summary:
 
     def _line(self, row: Row, metrics: Sequence[str], wide: int) -> str:
         scores = "".join(_column(name, f"{row.scores[name].value:.3f}") for name in metrics)
-        costs = "".join(_column(name, _number(row.costs[name])) for name in COSTS)
+        costs = "".join(
+            _column(name, _number(row.costs[name], digits)) for name, digits in COSTS.items()
+        )
         line = f"{row.name:<{wide}}{scores}{costs}{_column(SPEED_UP, _number(row.speed_up, 2))}"
         if metrics[0] not in row.gains:
             return line
@@ -220,5 +223,5 @@ def _column(name: str, text: str) -> str:
     return f"{text:>{max(9, len(name) + 2)}}"
 
 
-def _number(value: float | None, digits: int = 1) -> str:
+def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
