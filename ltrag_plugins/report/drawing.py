@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.evaluate.summary import Row
+from ltrag_plugins.report.costs import told_rows
 from ltrag_plugins.report.gates import GatedCell, GateScores
 from ltrag_plugins.report.labels import label_points
 from ltrag_plugins.report.reliability import Reliability
@@ -17,7 +18,7 @@ from ltrag_plugins.report.words import visible
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 except ImportError as error:
     raise missing_extra("matplotlib", "report") from error
 
@@ -31,20 +32,25 @@ _LOG_FROM = 20  # times the smallest cost; less fits a linear axis
 
 
 def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
-    """Mean of a measure, with its interval, against a mean cost."""
+    """Mean of a measure against a mean cost, with name and interval of those that are told."""
     figure, [axes] = canvas(LARGE)
-    points = []
+    told = {row.name for row in told_rows(rows, metric, cost)}
+    points = {}
     for row in rows:
         score, x = row.scores[metric], float(row.costs[cost] or 0)
         colour, mark = (ORANGE, "D") if "+" in row.name else (BLUE, "o")
-        _whiskers(axes, x, score.value, score.low, score.high)
+        if row.name in told:
+            _whiskers(axes, x, score.value, score.low, score.high)
         axes.plot(x, score.value, mark, color=colour, markeredgecolor="#ffffff", zorder=3)
-        points.append((x, score.value))
+        points[row.name] = (x, score.value)
     axes.plot([], [], "o", color=BLUE, label="without a gate")
     axes.plot([], [], "D", color=ORANGE, label="behind a gate")
-    costs = [x for x, _ in points]
+    costs = [x for x, _ in points.values()]
     if min(costs) > 0 and max(costs) / min(costs) > _LOG_FROM:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")  # no formula: see style
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.15)
     else:
         axes.set_xlim(-0.06 * (max(costs) or 1), 1.15 * (max(costs) or 1))
@@ -53,7 +59,9 @@ def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
     axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
         figure.legend(loc="outside upper left", ncols=2)
-    label_points(axes, points, [visible(row.name) for row in rows])
+    others = [point for name, point in points.items() if name not in told]
+    named = {name: point for name, point in points.items() if name in told}
+    label_points(axes, list(named.values()), [visible(name) for name in named], others)
     return figure
 
 

@@ -15,11 +15,12 @@ from typing import Any
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.listing import Listing, listing
 from ltrag_plugins.report.picture import Picture
 from ltrag_plugins.report.pictures import pictures, save_all
-from ltrag_plugins.report.reading import LOWER_IS_BETTER, Run, read
+from ltrag_plugins.report.reading import Run, read
 from ltrag_plugins.report.table import main_table, measures_table
 from ltrag_plugins.report.words import script_json, size_of, visible
 

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary
 from ltrag_plugins.report import drawing
+from ltrag_plugins.report.costs import CROWD
 from ltrag_plugins.report.gates import GatedCell, GateScores, gate_scores, gated_cells
 from ltrag_plugins.report.picture import Picture
 from ltrag_plugins.report.reading import Run
@@ -48,10 +50,13 @@ def _known(summary: Summary, cost: str) -> bool:
 
 
 def _cost(summary: Summary, metric: str, cost: str) -> Picture:
+    up = "Down" if metric in LOWER_IS_BETTER else "Up"
+    named = " Named: what nothing cheaper matches." if len(summary.rows) > CROWD else ""
     return Picture(
         f"cost-{cost}",
         f"Accuracy against {COSTS[cost]}",
-        f"Up and to the left is better. Whiskers: {summary.level:.0%} intervals of the mean.",
+        f"{up} and to the left is better.{named} Whiskers: {summary.level:.0%} intervals of the"
+        " mean.",
         _drawn(drawing.cost_figure, summary.rows, metric, cost),
     )
 

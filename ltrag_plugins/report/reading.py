@@ -9,11 +9,10 @@ from typing import Any
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.sgic.analysis.records import from_record
-
-LOWER_IS_BETTER = frozenset({"ter"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""Pictures of many ways to answer: which are named, and what stands at their axes."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.text import Annotation
+
+from ltrag_plugins.evaluate.summary import Row
+from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.report.costs import CROWD, best_for_cost
+from ltrag_plugins.report.drawing import cost_figure
+from ltrag_plugins.report.style import styled
+
+
+def row(i: int, score: float, ms: float, metric: str = "f1") -> Row:
+    return Row(
+        name=f"way{i}", questions=10, scores={metric: Interval(score, score, score, 0.95)},
+        gains={}, easy={}, hard={}, costs={"ms": ms}, speed_up=None, failed=0,
+    )  # fmt: skip
+
+
+POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=20)
+
+
+@given(POINTS, st.sampled_from(["f1", "ter"]))
+def test_named_are_those_that_nothing_as_cheap_matches(points, metric):
+    rows = [row(i, score, ms, metric) for i, (score, ms) in enumerate(points)]
+    sign = {"f1": 1, "ter": -1}[metric]
+
+    def beaten(i: int) -> bool:
+        score, ms = points[i]
+        return any(
+            their_ms <= ms
+            and (
+                sign * their_score > sign * score
+                or (their_score == score and (their_ms < ms or j < i))
+            )
+            for j, (their_score, their_ms) in enumerate(points)
+        )
+
+    wanted = {f"way{i}" for i in range(len(points)) if not beaten(i)}
+    found = best_for_cost(rows, metric, "ms")
+    assert {one.name for one in found} == wanted
+    costs = [one.costs["ms"] for one in found]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize("count", [CROWD, CROWD + 1])
+def test_a_crowd_names_the_best_for_their_cost_and_log_axes_have_plain_numbers(count):
+    rows = [row(i, 0.5 if i == 1 else 0.1, 40.0 * 2**i) for i in range(count)]
+    with styled():
+        figure = cost_figure(rows, "f1", "ms")
+        figure.canvas.draw()
+    [axes] = figure.axes
+    named = {one.get_text() for one in axes.get_children() if isinstance(one, Annotation)}
+    assert named == ({f"way{i}" for i in range(count)} if count == CROWD else {"way0", "way1"})
+    ticks = [label.get_text() for label in axes.get_xticklabels()]
+    values = [float(text.replace(",", "")) for text in ticks if text]
+    assert values == list(axes.get_xticks())
+    assert {100, 1000, 10000} <= set(np.round(values))
