@@ -49,7 +49,9 @@ def shots_picture(history: Sequence[Batch], path: str | Path, *, shots: int) -> 
     shares = [epoch.share for epoch in by_epoch(history, shots=shots)]
     bars = right.bar(range(1, len(shares) + 1), shares, color=LOUD)
     if len(shares) <= _LABELLED:
-        right.bar_label(bars, [f"{share:.0%}" for share in shares], color=INK, padding=2)
+        right.bar_label(
+            bars, [f"{share:.0%}" for share in shares], color=INK, padding=2, fontsize=8
+        )
     right.axhline(1, color=INK, linestyle="--", linewidth=1.2)
     _epoch_axis(right, len(shares))
     right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
