@@ -1,10 +1,11 @@
 """How much faster is each method behind a gate, and how good, at every rate the gate could have?
 
 Reads the records of a run of `ltrag evaluate` with a gate. For each method that was run behind it
-and alone it prints the share of questions retrieved for, the difference in F1 with the 95 %
-interval of a paired bootstrap, and the speed-up; then F1 and speed-up at other thresholds than the
-one that was fitted: a question whose score is above is charged the gate's draft and the method,
-another the draft alone.
+and alone it prints the share of questions retrieved for, the differences in F1 from the method
+alone and from as many questions chosen at random (what is expected of them), with 95 % intervals of
+a paired bootstrap, and the speed-up; then F1 and speed-up at other thresholds than the one that was
+fitted: a question whose score is above is charged the gate's draft and the method, another the
+draft alone.
 
 Usage:
 
@@ -61,27 +62,52 @@ def both_ways(run: Run) -> dict[str, str]:
     return {name: alone for name, alone in pairs.items() if name != alone and alone in pairs}
 
 
+def at_random(
+    gated: Sequence[Record], alone: Sequence[Record], direct: Sequence[Record], metric: str
+) -> np.ndarray:
+    """Of each question, what is expected where as many as the gate chose are drawn by lot."""
+    rate = share(gated)
+    return rate * scored(alone, metric) + (1 - rate) * scored(direct, metric)
+
+
+def share(gated: Sequence[Record]) -> float:
+    """Of the questions that the gate retrieved for, 0 to 1."""
+    return float(np.mean([bool(r.decision and r.decision["retrieve"]) for r in gated]))
+
+
 def as_fitted(run: Run, metric: str) -> str:
     """A row a method: what the gate of the run did."""
-    lines = [f"{'as fitted':<14}{'retrieved':>10}{f'{metric} minus alone':>28}{'speed-up':>10}"]
+    records, direct = run.records, direct_answers(run)
+    heads = (f"{metric} minus alone", f"{metric} minus random")
+    lines = [f"{'as fitted':<14}{'retrieved':>10}{heads[0]:>28}{heads[1]:>28}{'speed-up':>10}"]
     for name, alone in both_ways(run).items():
-        gated, without = run.records[name], run.records[alone]
-        rate = np.mean([bool(r.decision and r.decision["retrieve"]) for r in gated])
-        gain = paired_bootstrap(scored(gated, metric), scored(without, metric)).interval
-        told = f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+        gated, without = records[name], records[alone]
+        others = (scored(without, metric), at_random(gated, without, direct, metric))
+        gains = "".join(f"{_gain(scored(gated, metric), other):>28}" for other in others)
         speed = spent(without).sum() / spent(gated).sum()
-        lines.append(f"{alone:<14}{rate:>10.0%}{told:>28}{speed:>9.2f}x")
+        lines.append(f"{alone:<14}{share(gated):>10.0%}{gains}{speed:>9.2f}x")
     return "\n".join(lines)
+
+
+def _gain(now: np.ndarray, before: np.ndarray) -> str:
+    gain = paired_bootstrap(now, before).interval
+    return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
+
+
+def direct_answers(run: Run) -> Sequence[Record]:
+    """Those that a question below the threshold gets."""
+    direct = direct_of(run.records)
+    if direct is None:
+        raise SystemExit("the run has no direct answers, which a question below a threshold gets")
+    return run.records[direct]
 
 
 def at_other_rates(run: Run, metric: str) -> str:
     """A row a method: alone, then each rate."""
-    records, direct = run.records, direct_of(run.records)
-    if direct is None:
-        raise SystemExit("the run has no direct answers, which a question below a threshold gets")
+    records, direct = run.records, direct_answers(run)
     lines = [f"{metric:<14}{'alone':>7}" + "".join(f"{rate:>14.0%}" for rate in RATES)]
     for name, alone in both_ways(run).items():
-        found = at_rates(records[name], records[alone], records[direct], metric)
+        found = at_rates(records[name], records[alone], direct, metric)
         cells = "".join(f"{value:>8.3f} {speed:>4.1f}x" for value, speed in found)
         lines.append(f"{alone:<14}{scored(records[alone], metric).mean():>7.3f}{cells}")
     return "\n".join(lines)

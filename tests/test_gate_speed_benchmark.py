@@ -1,6 +1,7 @@
 """Speed-up and score of a gated method at other rates, beside a sum by hand."""
 
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,16 @@ def test_questions_of_which_the_gate_has_no_score_are_left_out(gate_speed):
     gated = [record(0, 0, 30, {"score": 0.2, "retrieve": False}), record(1, 0, 500)]
     value, speed = gate_speed.at_rates(gated, alone, direct, "f1")[-1]
     assert (value, speed) == pytest.approx((0.0, 3.0))  # round(0.5) of one question is none
+
+
+def test_by_lot_each_set_of_as_many_questions_is_as_likely(gate_speed):
+    decisions = [{"score": i, "retrieve": i > 2} for i in range(5)]  # two of five
+    gated = [record(i, 0, 0, d) for i, d in enumerate(decisions)]
+    alone = [record(i, f1, 0) for i, f1 in enumerate((1.0, 0.5, 0.0, 0.25, 0.0))]
+    direct = [record(i, f1, 0) for i, f1 in enumerate((0.0, 0.5, 0.75, 0.0, 0.5))]
+    drawn = [
+        sum((alone if i in chosen else direct)[i].scores["f1"] for i in range(5))
+        for chosen in combinations(range(5), 2)
+    ]
+    expected = gate_speed.at_random(gated, alone, direct, "f1").sum()
+    assert expected == pytest.approx(sum(drawn) / len(drawn))
