@@ -3,12 +3,15 @@
 import numpy as np
 import pytest
 import torch
-from test_shared_prefix import ATTENTION, CALL, own_logprobs
+from test_shared_prefix import ATTENTION, CALL, SECOND, own_logprobs, tokens
 from test_transformers_llm import tiny
 
 from ltrag_plugins.llm.local.engine import Ahead
 from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.lookup import Lookup
+from ltrag_plugins.llm.local.memory import PrefixMemory
+from ltrag_plugins.llm.local.spelling import Speller
+from ltrag_plugins.llm.local.writing import Row, WritingSettings, write
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 PHRASE = "the quick brown fox jumps over the lazy dog and the quick brown cat sleeps"
@@ -47,6 +50,50 @@ def test_tokens_that_are_tried_and_taken_back_leave_no_trace(model):
                 for i in writing.members:
                     grown[i].append(7)
     assert tried_some
+
+
+@pytest.mark.parametrize("model", ATTENTION, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("remembered", [0, 1000])
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [SECOND[:1], SECOND[1:2], SECOND[1:2], SECOND[4:5]],
+        [SECOND, SECOND],
+        [[tokens(length, length) for length in (30, 28, 33)]] * 2,
+    ],
+    ids=["alone", "together", "apart"],
+)
+def test_guesses_are_tried_while_a_sequence_is_read(model, remembered, calls):
+    """New or known, alone or side by side, right or wrong: beside the model's own passes."""
+    memory = PrefixMemory(remembered)
+    engine = best_engine(model.eval(), batch_tokens=200, share=True, memory=memory)
+    throw = np.random.default_rng(0)
+    with torch.inference_mode():
+        for sequences in calls:
+            guesses = [throw.integers(3, 53, throw.integers(0, 4)).tolist() for _ in sequences]
+            for writing in engine.write(sequences, guesses):
+                assert isinstance(writing, Ahead)
+                assert [list(guess) for guess in writing.guessed] == [
+                    guesses[i] for i in writing.members
+                ]
+                counts = [int(throw.integers(1, len(guesses[i]) + 2)) for i in writing.members]
+                for tried, i in zip(writing.tried.log_softmax(-1), writing.members, strict=True):
+                    read = [*sequences[i], *guesses[i]]
+                    own = own_logprobs(model, read)[len(sequences[i]) - 1 :]
+                    torch.testing.assert_close(tried[: len(own)], own, atol=1e-4, rtol=0)
+                if writing.tried.shape[1] > 1:
+                    writing.take(counts)
+                grown = {
+                    i: [*sequences[i], *guesses[i][: n - 1]]
+                    for i, n in zip(writing.members, counts, strict=True)
+                }
+                for _ in range(3):
+                    writing.keep([*range(len(writing.members))][-2:])
+                    for row, i in zip(writing.logits.log_softmax(-1), writing.members, strict=True):
+                        own = own_logprobs(model, grown[i])[-1]
+                        torch.testing.assert_close(row, own, atol=1e-4, rtol=0)
+                        grown[i].append(7)
+                    writing.step(torch.full((len(writing.members),), 7))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
@@ -90,6 +137,132 @@ def test_a_text_that_copies_takes_fewer_passes(smollm2, most, share):
     (one_by_one, tokens), (guessed, the_same) = passes(False), passes(True)
     assert one_by_one == tokens == the_same <= most
     assert guessed == tokens if most < 4 else guessed < tokens / 2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+@pytest.mark.parametrize("most", [1, 2, 8, 30])
+def test_what_was_written_before_changes_no_answer(smollm2, most, temperature):
+    remembering = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
+    first, second = f"{PROMPTS[0]} Once more:", f"{PROMPTS[0]} And then again:"
+    settings = {"max_tokens": most, "temperature": temperature, "stop": [" cat"]}
+    calls = [[first], [first], [second], [first, second, PROMPTS[2]], [second], PROMPTS * 3]
+    for seed, prompts in enumerate(calls):
+        both = (llm.generate(prompts, seed=seed // 2, **settings) for llm in (remembering, smollm2))
+        for one, other in zip(*both, strict=True):
+            assert one.text == other.text
+            assert one.completion_tokens == other.completion_tokens
+            for ours, theirs in zip(one.tokens, other.tokens, strict=True):
+                assert ours.logprob == pytest.approx(theirs.logprob, abs=1e-4)
+
+
+@pytest.mark.parametrize(("lookup", "takes"), [(True, 1), (False, 12)])
+def test_an_answer_given_again_takes_one_pass(smollm2, lookup, takes):
+    llm = TransformersLLM(
+        smollm2.model, smollm2.tokenizer, remember_tokens=2000, prompt_lookup=lookup
+    )
+    [first] = llm.generate([PROMPTS[0]], max_tokens=12)
+    assert first.completion_tokens == 12
+    count = []
+    hook = smollm2.model.base_model.register_forward_pre_hook(lambda *_: count.append(1))
+    try:
+        assert llm.generate([PROMPTS[0]], max_tokens=12)[0].text == first.text
+    finally:
+        hook.remove()
+    assert len(count) == takes
+
+
+class Script:
+    """An `Ahead` of one row whose next tokens are known, and which notes what is tried on it."""
+
+    def __init__(self, tokens, guessed):
+        self.members, self.tokens, self.at, self.notes = [0], tokens, 0, []
+        self.guessed = [guessed]
+        self.tried = self._scores(1 + len(guessed))
+        self.logits = self.tried[:, 0]
+
+    def _scores(self, count):
+        places = torch.arange(self.at, self.at + count).clamp_max(len(self.tokens) - 1)
+        return torch.eye(100)[torch.tensor(self.tokens)[places]][None]
+
+    def step(self, chosen):
+        self.notes.append(chosen.tolist())
+        self.at += 1
+        self.logits = self._scores(1)[:, 0]
+
+    def try_on(self, tokens):
+        self.notes.append(tokens[0].tolist())
+        self.at += 1
+        self.tried = self._scores(tokens.shape[1])
+        return self.tried
+
+    def take(self, counts):
+        self.at += counts[0] - 1
+        self.logits = self._scores(1)[:, 0]
+
+    def keep(self, rows):
+        assert rows == [0]
+
+
+@pytest.mark.parametrize(
+    ("guessed", "notes"),
+    [
+        ([], [[12, 13, 14, 15, 16, 17, 19, 11, 12], [18]]),
+        ([50, 51, 52], [[12, 13, 14, 15, 16, 17, 19, 11, 12], [18]]),
+        ([12, 13, 51], [[14, 15, 16, 17, 19, 11, 12], [18]]),
+        ([12, 13, 14, 15, 16, 17, 18], []),
+    ],
+)
+def test_a_wrong_guess_from_before_does_not_hold_back_those_from_the_prompt(
+    smollm2, guessed, notes
+):
+    writing = Script([12, 13, 14, 15, 16, 17, 18, 99], guessed)
+    assert isinstance(writing, Ahead)
+    prompt = [11, 12, 13, 14, 15, 16, 17, 19, 11]
+    row = Row(
+        0,
+        Speller(smollm2.tokenizer, prompt),
+        np.random.default_rng(0),
+        WritingSettings(10),
+        Lookup(prompt),
+    )
+    write(writing, [row], {99})
+    assert [reading.token for reading in row.readings] == [12, 13, 14, 15, 16, 17, 18]
+    assert writing.notes == notes
+
+
+@pytest.mark.parametrize("most", [1, 3, 6])
+def test_no_more_is_guessed_than_may_be_written(smollm2, most):
+    """A model of fixed positions would read past their end."""
+    llm = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
+    llm.generate([PROMPTS[0]], max_tokens=12)
+    count = []
+    hook = smollm2.model.base_model.register_forward_pre_hook(
+        lambda _, __, given: count.append(given["input_ids"].numel()), with_kwargs=True
+    )
+    try:
+        llm.generate([PROMPTS[0]], max_tokens=most)
+    finally:
+        hook.remove()
+    assert count == [most]  # the prompt's last token, and the guess: the last is not read
+
+
+def test_what_was_written_last_after_what_begins_most_alike_is_guessed(smollm2):
+    llm = TransformersLLM(smollm2.model, smollm2.tokenizer)
+    engine = best_engine(llm.model, batch_tokens=500, share=True, memory=(m := PrefixMemory(500)))
+    one, other, short = [*range(3, 60)], [*range(3, 50), *range(70, 80)], [5, 6, 7]
+    with torch.inference_mode():
+        list(engine.write([one]))
+        list(engine.write([other, short]))
+    assert m.guess(one) == ()
+    m.wrote(other, [1, 2])
+    m.wrote(short, [3])  # too short to be kept
+    assert m.guess([*other, 9]) == (1, 2)
+    assert m.guess(one[:20]) == ()
+    assert m.guess(short) == ()
+    m.wrote(other, [4])
+    assert m.guess(other[:55]) == (4,)
+    m.forget()
+    assert m.guess(other) == ()
 
 
 def test_what_followed_last_time_is_guessed():

@@ -22,7 +22,7 @@ from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.memory import PrefixMemory
 from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
 from ltrag_plugins.llm.local.spelling import Speller
-from ltrag_plugins.llm.local.writing import Row, WritingSettings, end_tokens, write
+from ltrag_plugins.llm.local.writing import AT_ONCE, Row, WritingSettings, end_tokens, write
 from ltrag_plugins.types import Generation, GradientAgreement, Token
 
 try:
@@ -58,7 +58,9 @@ class TransformersLLM:
             take two numbers a token for each key-value channel of each layer (SmolLM2-135M in
             float32: 46 kB a token). The answers are the same up to rounding. 0: none.
         prompt_lookup: guess tokens that the text copies from its prompt, and check some at once
-            (Leviathan et al., 2023; Saxena, 2023). The answers are the same up to rounding.
+            (Leviathan et al., 2023; Saxena, 2023). With `remember_tokens` a text is first guessed
+            to be the one before it again, and that is checked while its prompt is read. The
+            answers are the same up to rounding.
         label: what `name` starts with; None: the model's own name.
     """
 
@@ -251,13 +253,21 @@ class TransformersLLM:
         ends = end_tokens(self.model, self.tokenizer)
         written: dict[int, Generation] = {}
         with self._lock, torch.inference_mode():
-            for writing in self._running().write(sequences):
+            for writing in self._running().write(sequences, self._guesses(sequences, settings)):
                 rows = [self._row(i, sequences[i], throws[i], settings) for i in writing.members]
                 write(writing, rows, ends)
                 for row in rows:
-                    read = len(sequences[row.member])
-                    written[row.member] = row.generation(read, self._token)
+                    prompt = sequences[row.member]
+                    self._memory.wrote(prompt, [reading.token for reading in row.readings])
+                    written[row.member] = row.generation(len(prompt), self._token)
         return [written[i] for i in range(len(sequences))]
+
+    def _guesses(self, sequences: Sequence[Ids], settings: WritingSettings) -> list[Ids]:
+        """What followed prompts that begin alike, where few enough texts are written."""
+        most = min(AT_ONCE // max(1, len(sequences)), settings.max_tokens) - 1
+        if not self._prompt_lookup or most < 1:
+            return []
+        return [self._memory.guess(ids)[:most] for ids in sequences]
 
     def _row(
         self, member: int, prompt: Ids, throws: np.random.Generator, settings: WritingSettings

@@ -42,14 +42,25 @@ class Writing(Protocol):
 
 @runtime_checkable
 class Ahead(Writing, Protocol):
-    """A `Writing` that can try several tokens at once, and take some of them back."""
+    """A `Writing` that can try several tokens at once, and take some of them back.
+
+    It may begin with tokens tried: those that `Engine.write` was told may come next.
+    """
+
+    guessed: Sequence[Ids]
+    """What was tried on each row while it was read; where any was, `take` comes first."""
+    tried: Float[Tensor, "rows tokens vocabulary"]
+    """Scores after what each row ended with, and after each token that was tried on it."""
 
     def try_on(self, tokens: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """Append tokens to each row; the scores of what follows each of them."""
         ...
 
     def take(self, counts: Sequence[int]) -> None:
-        """Keep the first tokens, at least one, of those that were tried on each row."""
+        """Keep the first tokens, at least one, of those that were tried on each row.
+
+        The first of them, where a row begins, is what it ended with.
+        """
         ...
 
 
@@ -57,8 +68,14 @@ class Ahead(Writing, Protocol):
 class Engine(Protocol):
     """Runs the model."""
 
-    def write(self, sequences: Sequence[Ids]) -> Iterator[Writing]:
-        """The sequences, read and ready to be written on; each in one `Writing`."""
+    def write(self, sequences: Sequence[Ids], guesses: Sequence[Ids] = ()) -> Iterator[Writing]:
+        """The sequences, read and ready to be written on; each in one `Writing`.
+
+        Args:
+            sequences: each at least one token.
+            guesses: tokens that may follow each of them; an `Ahead` tries them in the same pass,
+                any other engine leaves them. Few, and for few sequences: each is a token more.
+        """
         ...
 
     def read(

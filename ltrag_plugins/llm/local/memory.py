@@ -1,22 +1,25 @@
 """Keys and values of prompts that were read, for the next prompt that begins like one of them.
 
 What the prompts of one call share is planned in `prefix`; this is for calls that follow each
-other: the rounds of a calibration about the same documents, the turns of a chat.
+other: the rounds of a calibration about the same documents, the turns of a chat. What was
+written after them is kept too, as a guess of what comes after the next: many a round repeats
+the answer of the round before.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.llm.local.caches import new_cache
 
 try:
     from torch import Tensor
     from torch.nn.utils.rnn import pad_sequence
-    from transformers import DynamicCache
+    from transformers.cache_utils import Cache
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
@@ -33,6 +36,8 @@ class Read:
 
     ids: Int[np.ndarray, " tokens"]
     layers: tuple[Layer, ...]
+    written: tuple[int, ...] = ()
+    """What the model wrote after it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,13 +82,13 @@ class PrefixMemory:
         best = max(found, key=lambda known: known.tokens)
         return best if best.tokens >= LEAST else None
 
-    def keep(self, sequence: Sequence[int], cache: DynamicCache, row: int) -> None:
-        """Copy the sequence's keys and values out of the first places of a cache's row."""
+    def keep(self, sequence: Sequence[int], cache: Cache, row: int) -> None:
+        """Hold the sequence's keys and values: the first places of a cache's row."""
         ids = np.asarray(sequence)
         if not LEAST <= len(ids) <= self.most_tokens:
             return
         layers = tuple(
-            (layer.keys[row, :, : len(ids)].clone(), layer.values[row, :, : len(ids)].clone())
+            (_own(layer.keys, row, len(ids)), _own(layer.values, row, len(ids)))
             for layer in _layers(cache)
         )
         others = [read for read in self._kept if 2 * _shared(read.ids, ids) <= len(read.ids)]
@@ -91,11 +96,28 @@ class PrefixMemory:
         while len(self) > self.most_tokens:
             self._kept.pop(0)
 
+    def wrote(self, sequence: Sequence[int], tokens: Sequence[int]) -> None:
+        """What the model wrote after a sequence, if that is kept."""
+        ids = np.asarray(sequence)
+        self._kept = [
+            replace(read, written=tuple(tokens)) if np.array_equal(read.ids, ids) else read
+            for read in self._kept
+        ]
 
-def beginnings(known: Sequence[Known]) -> DynamicCache:
+    def guess(self, sequence: Sequence[int]) -> tuple[int, ...]:
+        """What was written after the kept sequence that shares the longest beginning with it."""
+        known = self.known(sequence)
+        return () if known is None else known.read.written
+
+
+def beginnings(known: Sequence[Known]) -> Cache:
     """A cache with a row for each, right-padded to the longest."""
-    cache = DynamicCache()
+    cache = new_cache()
     for i in range(len(known[0].read.layers)):
+        if len(known) == 1:
+            keys, values = (part[None, :, : known[0].tokens] for part in known[0].read.layers[i])
+            cache.update(keys, values, i)
+            continue
         cut = [
             [part[:, : one.tokens].transpose(0, 1) for part in one.read.layers[i]] for one in known
         ]
@@ -106,8 +128,19 @@ def beginnings(known: Sequence[Known]) -> DynamicCache:
     return cache
 
 
-def _layers(cache: DynamicCache) -> list[Any]:
+def _layers(cache: Cache) -> list[Any]:
     return cache.layers
+
+
+def _own(
+    part: Float[Tensor, "rows heads places size"], row: int, tokens: int
+) -> Float[Tensor, "heads tokens size"]:
+    """The first places of a row: a copy, unless there is no other row to hold on to with it.
+
+    A cache is never written to in place: what grows out of it is a copy.
+    """
+    mine = part[row, :, :tokens]
+    return mine if len(part) == 1 else mine.clone()
 
 
 def _shared(one: Int[np.ndarray, " _"], other: Int[np.ndarray, " _"]) -> int:

@@ -26,8 +26,12 @@ class PlainEngine:
         self.model = model
         self._batch_tokens = batch_tokens
 
-    def write(self, sequences: Sequence[Ids]) -> Iterator["PlainWriting"]:
-        """See `Engine`."""
+    def write(
+        self,
+        sequences: Sequence[Ids],
+        guesses: Sequence[Ids] = (),
+    ) -> Iterator["PlainWriting"]:
+        """See `Engine`; guesses are left, as not every model's cache can be cut."""
         for members in _equal(sequences, self._batch_tokens):
             ids = self._tensor([sequences[i] for i in members])
             yield PlainWriting(self.model, members, ids)

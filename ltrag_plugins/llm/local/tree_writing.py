@@ -6,11 +6,12 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.llm.local.engine import Ids
 
 try:
     import torch
     from torch import Tensor
-    from transformers import DynamicCache
+    from transformers import Cache
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
@@ -26,31 +27,43 @@ class Steps(Protocol):
         ids: Int[Tensor, "rows tokens"],
         positions: Int[Tensor, "rows tokens"],
         key_positions: Int[Tensor, "rows keys"],
-        cache: DynamicCache,
+        cache: Cache,
     ) -> Float[Tensor, "rows tokens vocabulary"]:
         """Logits after each of them; `cache` grows by them."""
         ...
 
 
 class TreeWriting:
-    """Rows with caches of their own; see `Writing` and `Ahead`."""
+    """Rows with caches of their own; see `Writing` and `Ahead`.
+
+    Args:
+        engine: what reads more tokens.
+        members: which sequence of the call each row is.
+        cache: of each row its sequence, padded to the longest, then its guess, padded likewise.
+        lengths: tokens of each sequence.
+        guessed: tokens of each guess.
+        tried: scores after each sequence, and after each token of its guess.
+    """
 
     def __init__(
         self,
         engine: Steps,
         members: list[int],
-        cache: DynamicCache,
+        cache: Cache,
         lengths: Sequence[int],
-        logits: Float[Tensor, "rows vocabulary"],
+        guessed: Sequence[Ids],
+        tried: Float[Tensor, "rows tokens vocabulary"],
     ) -> None:
         self.members = members
-        self.logits = logits
+        self.logits = tried[:, 0]
+        self.guessed = guessed
+        self.tried = tried
         self._engine = engine
         self._cache = cache
-        self._tried = logits[:, None]
         self._lengths = torch.tensor(lengths, device=engine.device)
-        places = torch.arange(cache.get_seq_length(), device=engine.device)[None]
+        places = torch.arange(max(lengths), device=engine.device)[None]
         self._key_positions = torch.where(places < self._lengths[:, None], places, -1)
+        self._append(tried.shape[1] - 1)
 
     def step(self, chosen: Int[Tensor, " rows"]) -> None:
         """See `Writing`."""
@@ -58,14 +71,14 @@ class TreeWriting:
 
     def try_on(self, tokens: Int[Tensor, "rows tokens"]) -> Float[Tensor, "rows tokens vocabulary"]:
         """See `Ahead`."""
-        self._tried = self._appended(tokens)
-        return self._tried
+        self.tried = self._appended(tokens)
+        return self.tried
 
     def take(self, counts: Sequence[int]) -> None:
         """See `Ahead`."""
         taken = torch.tensor(counts, device=self._engine.device)
-        rows, tried = self._tried.shape[:2]
-        self.logits = self._tried[torch.arange(rows, device=taken.device), taken - 1]
+        rows, tried = self.tried.shape[:2]
+        self.logits = self.tried[torch.arange(rows, device=taken.device), taken - 1]
         self._lengths = self._lengths - tried + taken
         # the end that no row takes is cut off; what a row leaves below it, no query sees again
         most = max(counts)
@@ -87,8 +100,12 @@ class TreeWriting:
     def _appended(
         self, tokens: Int[Tensor, "rows tokens"]
     ) -> Float[Tensor, "rows tokens vocabulary"]:
-        more = torch.arange(tokens.shape[1], device=tokens.device)[None]
-        positions = self._lengths[:, None] + more
-        self._key_positions = torch.cat([self._key_positions, positions], dim=1)
-        self._lengths = self._lengths + tokens.shape[1]
+        positions = self._append(tokens.shape[1])
         return self._engine.step(tokens, positions, self._key_positions, self._cache)
+
+    def _append(self, tokens: int) -> Int[Tensor, "rows tokens"]:
+        """Places for so many tokens more, one after another in each row."""
+        positions = self._lengths[:, None] + torch.arange(tokens, device=self._lengths.device)
+        self._key_positions = torch.cat([self._key_positions, positions], dim=1)
+        self._lengths = self._lengths + tokens
+        return positions

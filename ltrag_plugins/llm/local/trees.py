@@ -7,13 +7,14 @@ keys and values out of the tree's cache into a row of its own.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.llm.local.caches import new_cache
 from ltrag_plugins.llm.local.engine import Ids, Place
 from ltrag_plugins.llm.local.head import Head
 from ltrag_plugins.llm.local.masks import Masks, Windows
@@ -24,7 +25,8 @@ from ltrag_plugins.llm.local.tree_writing import TreeWriting
 try:
     import torch
     from torch import Tensor
-    from transformers import DynamicCache, PreTrainedModel
+    from transformers import PreTrainedModel
+    from transformers.cache_utils import Cache
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
@@ -51,14 +53,14 @@ class Branch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """A sequence that was read: where it lies in a batch."""
+    """A sequence that was read, and a guess of what follows it: where it lies in a batch."""
 
     member: int
     row: int
     path: Int[np.ndarray, " tokens"]
-    """Places of its tokens in the row's cache."""
-    last: int
-    """Place of its last token among the hidden states."""
+    """Places of its tokens in the row's cache, those of the guess last."""
+    known: int = 0
+    """Places of the row that were not read now: hidden states begin after them."""
 
 
 class TreeEngine:
@@ -85,20 +87,23 @@ class TreeEngine:
         # a layer's matrices cost about 24 h**2 a token, attention about 4 h for each pair
         self._attention_scale = ATTENTION_SCALE * model.config.get_text_config().hidden_size
 
-    def write(self, sequences: Sequence[Ids]) -> Iterator["TreeWriting"]:
+    def write(
+        self, sequences: Sequence[Ids], guesses: Sequence[Ids] = ()
+    ) -> Iterator["TreeWriting"]:
         """See `Engine`."""
         known = {i: one for i, ids in enumerate(sequences) if (one := self._memory.known(ids))}
-        for batch in self._branches(sequences, known):
-            yield from self._begun(sequences, *self._continued(batch))
+        whole = [[*ids, *more] for ids, more in zip_longest(sequences, guesses, fillvalue=())]
+        for batch in self._branches(whole, known):
+            yield from self._begun(sequences, whole, *self._continued(batch))
         new = [i for i in range(len(sequences)) if i not in known]
-        for batch in self._plan([sequences[i] for i in new], PADDING_WRITING):
+        for batch in self._plan([whole[i] for i in new], PADDING_WRITING):
             hidden, cache = self._run(batch, keep=True)
             rows = [
-                Begun(new[member], row, path, int(path[-1]))
+                Begun(new[member], row, path)
                 for row, tree in enumerate(batch)
                 for member, path in zip(tree.members, tree.paths, strict=True)
             ]
-            yield from self._begun(sequences, hidden, cache, rows, all(map(_is_chain, batch)))
+            yield from self._begun(sequences, whole, hidden, cache, rows)
 
     def read(
         self, sequences: Sequence[Ids], first: Sequence[int]
@@ -124,7 +129,7 @@ class TreeEngine:
         ids: Int[Tensor, "rows queries"],
         positions: Int[Tensor, "rows queries"],
         masks: Masks | None,
-        cache: DynamicCache | None,
+        cache: Cache | None,
     ) -> Float[Tensor, "rows queries hidden"]:
         """The last hidden states; `cache` grows by the queries."""
         return self._base(
@@ -140,7 +145,7 @@ class TreeEngine:
         ids: Int[Tensor, "rows tokens"],
         positions: Int[Tensor, "rows tokens"],
         key_positions: Int[Tensor, "rows keys"],
-        cache: DynamicCache,
+        cache: Cache,
     ) -> Float[Tensor, "rows tokens vocabulary"]:
         """Logits after each more token of each row; a key position below 0 is padding."""
         keys = key_positions[:, None]
@@ -151,22 +156,27 @@ class TreeEngine:
     def _begun(
         self,
         sequences: Sequence[Ids],
+        whole: Sequence[Ids],
         hidden: Float[Tensor, "trees nodes hidden"],
-        cache: DynamicCache,
+        cache: Cache,
         rows: "Sequence[Begun]",
-        own: bool = False,
     ) -> Iterator["TreeWriting"]:
-        """Rows of their own; `own`: those of the cache are, one for each sequence."""
-        most = WRITING_FACTOR * self._batch_tokens // max(len(one.path) for one in rows)
-        own = own and len(rows) <= most
+        """Rows of their own, each with scores after its sequence and after each guessed token."""
+        most = max(1, WRITING_FACTOR * self._batch_tokens // max(len(one.path) for one in rows))
         left = iter(rows)
-        while group := list(islice(left, max(1, most))):
-            logits = self._head(hidden[[one.row for one in group], [one.last for one in group]])
-            mine = cache if own else _gathered(cache, group)
+        while group := list(islice(left, most)):
             members = [one.member for one in group]
+            lengths = [len(sequences[member]) for member in members]
+            guessed = [whole[i][n:] for i, n in zip(members, lengths, strict=True)]
+            own = len(group) == len(rows) and _apart(group, guessed)
+            mine = cache if own else _gathered(cache, group, lengths)
             for row, member in enumerate(members):
                 self._memory.keep(sequences[member], mine, row)
-            yield TreeWriting(self, members, mine, [len(one.path) for one in group], logits)
+            last = padded(
+                [one.path[n - 1 :] - one.known for one, n in zip(group, lengths, strict=True)]
+            )
+            tried = self._head(hidden[[[one.row] for one in group], last])
+            yield TreeWriting(self, members, mine, lengths, guessed, tried)
 
     def _branches(
         self, sequences: Sequence[Ids], known: Mapping[int, Known]
@@ -193,7 +203,7 @@ class TreeEngine:
 
     def _continued(
         self, batch: "Sequence[Branch]"
-    ) -> "tuple[Float[Tensor, 'rows nodes hidden'], DynamicCache, list[Begun]]":
+    ) -> "tuple[Float[Tensor, 'rows nodes hidden'], Cache, list[Begun]]":
         trees, before = [one.tree for one in batch], [one.known.tokens for one in batch]
         first = max(before)
         ids = self._tensor(padded([tree.ids for tree in trees]))
@@ -207,7 +217,7 @@ class TreeEngine:
         cache = beginnings([one.known for one in batch])
         hidden = self.forward(ids, positions, masks, cache)
         rows = [
-            Begun(member, row, np.concatenate([np.arange(tokens), first + path]), int(path[-1]))
+            Begun(member, row, np.concatenate([np.arange(tokens), first + path]), first)
             for row, (tree, tokens) in enumerate(zip(trees, before, strict=True))
             for member, path in zip(tree.members, tree.paths, strict=True)
         ]
@@ -227,9 +237,9 @@ class TreeEngine:
 
     def _run(
         self, batch: Sequence[TokenTree], *, keep: bool
-    ) -> tuple[Float[Tensor, "trees nodes hidden"], DynamicCache]:
+    ) -> tuple[Float[Tensor, "trees nodes hidden"], Cache]:
         ids = self._tensor(padded([tree.ids for tree in batch]))
-        cache = DynamicCache()
+        cache = new_cache()
         if all(tree.ancestors is None for tree in batch):
             # right padding comes after everything that is read: the causal mask is enough
             positions = torch.arange(ids.shape[1], device=self.device).expand(ids.shape)
@@ -242,15 +252,21 @@ class TreeEngine:
         return self.forward(ids, positions, masks, cache if keep else None), cache
 
 
-def _is_chain(tree: TokenTree) -> bool:
-    return tree.ancestors is None and len(tree.members) == 1
+def _apart(begun: Sequence[Begun], guessed: Sequence[Ids]) -> bool:
+    """Whether each has a row of the cache for itself already, and the guesses stand in line."""
+    return (len(begun) == 1 or not any(guessed)) and all(
+        one.row == row and np.array_equal(one.path, np.arange(len(one.path)))
+        for row, one in enumerate(begun)
+    )
 
 
-def _gathered(cache: DynamicCache, begun: Sequence[Begun]) -> DynamicCache:
-    """Keys and values along each path, right-padded to the longest."""
+def _gathered(cache: Cache, begun: Sequence[Begun], lengths: Sequence[int]) -> Cache:
+    """Keys and values along each path: sequences right-padded to the longest, then guesses."""
     rows = torch.tensor([one.row for one in begun])[:, None]
-    nodes = torch.from_numpy(padded([one.path for one in begun]))
-    own = DynamicCache()
+    cut = [np.split(one.path, [n]) for one, n in zip(begun, lengths, strict=True)]
+    parts = [padded(list(paths)) for paths in zip(*cut, strict=True)]
+    nodes = torch.from_numpy(np.concatenate(parts, axis=1))
+    own = new_cache()
     layers: list[Any] = cache.layers
     for i, layer in enumerate(layers):
         own.update(

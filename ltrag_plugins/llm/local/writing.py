@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.local.choosing import Reading, chosen, readings
-from ltrag_plugins.llm.local.engine import Ahead, Writing
+from ltrag_plugins.llm.local.engine import Ahead, Ids, Writing
 from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.stopping import stopped
@@ -86,6 +86,11 @@ class Row:
         left = self.settings.max_tokens - self.steps - 1  # one is chosen after them
         return [] if self.lookup is None else self.lookup.guess(max(0, min(most, left)))
 
+    def learn(self, guess: Ids, right: int) -> None:
+        """How many tokens of its last guess were right."""
+        if self.lookup is not None and guess:
+            self.lookup.learn(right)
+
     def generation(self, prompt_tokens: int, token: Callable[[str, Reading], Token]) -> Generation:
         """What was written."""
         self.speller.finish()
@@ -103,11 +108,17 @@ def write(writing: Writing, rows: Sequence[Row], ends: Collection[int]) -> None:
     """
     ahead = writing if isinstance(writing, Ahead) else None
     live, scores = list(rows), writing.logits[:, None]
-    guesses: list[list[int]] = [[] for _ in live]
+    guesses: Sequence[Ids] = [[] for _ in live]
+    if ahead:
+        scores, guesses = ahead.tried, ahead.guessed
+    looked_up = False  # the first guesses are the caller's
     while True:
         right, last = _added(live, scores, guesses, ends)
         if ahead and any(guesses):
             ahead.take([n + 1 for n in right])
+        if looked_up:
+            for row, guess, n in zip(live, guesses, right, strict=True):
+                row.learn(guess, n)
         going = sorted(last)
         if not going:
             return
@@ -115,7 +126,7 @@ def write(writing: Writing, rows: Sequence[Row], ends: Collection[int]) -> None:
             live = [live[i] for i in going]
             writing.keep(going)
         tokens = torch.tensor([last[i] for i in going], device=scores.device)[:, None]
-        guesses = _guesses(live) if ahead else [[] for _ in live]
+        guesses, looked_up = _guesses(live) if ahead else [[] for _ in live], True
         if ahead and any(guesses):
             scores = ahead.try_on(torch.cat([tokens, _padded(guesses).to(tokens)], dim=1))
         else:
@@ -126,7 +137,7 @@ def write(writing: Writing, rows: Sequence[Row], ends: Collection[int]) -> None:
 def _added(
     live: Sequence[Row],
     scores: Float[Tensor, "rows tokens vocabulary"],
-    guesses: Sequence[Sequence[int]],
+    guesses: Sequence[Ids],
     ends: Collection[int],
 ) -> tuple[list[int], dict[int, int]]:
     """Choose tokens as long as each row's guess holds, and one more.
@@ -151,9 +162,6 @@ def _added(
             right[i] += 1
         if not holding:
             break
-    for row, guess, n in zip(live, guesses, right, strict=True):
-        if row.lookup is not None and guess:
-            row.lookup.learn(n)
     return right, last
 
 
