@@ -328,6 +328,25 @@ class TestRememberedBeginnings:
                 list(engine.write([[*LONG, *tokens(4, end)]]))
         assert len(memory) == len(LONG) + 4
 
+    @pytest.mark.parametrize("model", ATTENTION[:-1], ids=lambda model: type(model).__name__)
+    @pytest.mark.parametrize("others", [[], [tokens(60, 20), tokens(50, 21)]])
+    def test_take_little_more_memory_than_their_own_keys_and_values(self, model, others):
+        memory = PrefixMemory(1000)
+        engine = best_engine(model.eval(), batch_tokens=500, share=True, memory=memory)
+        with torch.inference_mode():
+            for sequence in (FIRST[0], SECOND[0]):  # all of it new, then its end
+                list(engine.write([sequence, *others], [[5, 6]]))
+                known = memory.known([*sequence, 9])
+                assert known is not None
+                assert known.tokens == len(sequence)
+                held = {
+                    part.untyped_storage().data_ptr(): part.untyped_storage().nbytes()
+                    for layer in known.read.layers
+                    for part in layer
+                }
+                needed = sum(part.nbytes for layer in known.read.layers for part in layer)
+                assert sum(held.values()) <= 1.25 * needed
+
     @pytest.mark.parametrize("most", [0, 64, 130])
     def test_never_hold_more_than_they_may(self, most):
         memory = PrefixMemory(most)

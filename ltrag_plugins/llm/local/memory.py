@@ -26,6 +26,9 @@ except ImportError as error:
 LEAST = 32
 """Tokens below which a shared beginning is computed again: fetching it costs as much."""
 
+SPARE = 1.25
+"""Times the memory of what is kept that may be held for it."""
+
 Layer = tuple[Float[Tensor, "heads tokens size"], Float[Tensor, "heads tokens size"]]
 """Keys and values of one layer."""
 
@@ -135,12 +138,13 @@ def _layers(cache: Cache) -> list[Any]:
 def _own(
     part: Float[Tensor, "rows heads places size"], row: int, tokens: int
 ) -> Float[Tensor, "heads tokens size"]:
-    """The first places of a row: a copy, unless there is no other row to hold on to with it.
+    """The first places of a row: a copy, where much else would be held on to with it.
 
-    A cache is never written to in place: what grows out of it is a copy.
+    That is other rows, or queries that were computed in one tensor with the keys. A cache is
+    never written to in place: what grows out of it is a copy.
     """
     mine = part[row, :, :tokens]
-    return mine if len(part) == 1 else mine.clone()
+    return mine if mine.untyped_storage().nbytes() <= SPARE * mine.nbytes else mine.clone()
 
 
 def _shared(one: Int[np.ndarray, " _"], other: Int[np.ndarray, " _"]) -> int:
