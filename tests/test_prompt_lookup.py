@@ -9,7 +9,7 @@ from test_transformers_llm import tiny
 from ltrag_plugins.llm.local.engine import Ahead
 from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.lookup import Lookup
-from ltrag_plugins.llm.local.memory import PrefixMemory
+from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
 from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.local.writing import Row, WritingSettings, write
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -253,16 +253,72 @@ def test_what_was_written_last_after_what_begins_most_alike_is_guessed(smollm2):
     with torch.inference_mode():
         list(engine.write([one]))
         list(engine.write([other, short]))
-    assert m.guess(one) == ()
+    assert m.guess(one, 9).tokens == ()
     m.wrote(other, [1, 2])
     m.wrote(short, [3])  # too short to be kept
-    assert m.guess([*other, 9]) == (1, 2)
-    assert m.guess(one[:20]) == ()
-    assert m.guess(short) == ()
+    assert m.guess([*other, 9], 9) == Guess((1, 2), len(other) / (len(other) + 1))
+    assert m.guess([*other, 9], 1).tokens == (1,)
+    assert m.guess(one[:20], 9) == m.guess(short, 9) == Guess()
     m.wrote(other, [4])
-    assert m.guess(other[:55]) == (4,)
+    assert m.guess(other[:55], 9).tokens == (4,)
     m.forget()
-    assert m.guess(other) == ()
+    assert m.guess(other, 9) == Guess()
+
+
+def test_a_guess_that_misled_asks_for_prompts_that_are_more_alike(smollm2):
+    llm = TransformersLLM(smollm2.model, smollm2.tokenizer)
+    memory = PrefixMemory(500)
+    engine = best_engine(llm.model, batch_tokens=500, share=True, memory=memory)
+    kept = [*range(3, 103)]
+    with torch.inference_mode():
+        list(engine.write([kept]))
+    memory.wrote(kept, [7, 8])
+    half, most, least = ([*kept[:n], *range(200, 300 - n)] for n in (50, 80, 40))
+
+    def guessed():
+        return [bool(memory.guess(ids, 9).tokens) for ids in (least, half, most)]
+
+    assert guessed() == [True, True, True]
+    memory.learn(Guess(), [1])  # nothing was guessed
+    memory.learn(memory.guess(half, 9), [7])  # the first was right
+    assert guessed() == [True, True, True]
+    memory.learn(memory.guess(half, 9), [8, 7])
+    assert guessed() == [False, False, True]
+    memory.learn(memory.guess(most, 9), [])
+    assert guessed() == [False, False, False]
+    memory.learn(memory.guess([*kept, 1], 9), [7, 8, 9])
+    assert guessed() == [True, True, True]
+    memory.learn(memory.guess(half, 9), [])
+    memory.forget()
+    with torch.inference_mode():
+        list(engine.write([kept]))
+    memory.wrote(kept, [7, 8])
+    assert guessed() == [True, True, True]
+
+
+def test_other_questions_with_the_same_instructions_are_misguessed_once(smollm2):
+    """Tokens that go through a model that guesses, beside one that does not."""
+    instruction = "Answer with the name of a colour, a number or an animal, and nothing else. " * 3
+    asked = ["Grass is", "One and one is", "It barks:", "The sky is", "Four legs:"]
+
+    def read(lookup: bool) -> list[int]:
+        llm = TransformersLLM(
+            smollm2.model, smollm2.tokenizer, remember_tokens=4000, prompt_lookup=lookup
+        )
+        passes, each = [], []
+        hook = smollm2.model.base_model.register_forward_pre_hook(
+            lambda _, __, given: passes.append(given["input_ids"].numel()), with_kwargs=True
+        )
+        try:
+            for question in asked:
+                before = sum(passes)
+                llm.generate([f"{instruction}{question}"], max_tokens=2)
+                each.append(sum(passes) - before)
+        finally:
+            hook.remove()
+        return each
+
+    assert np.subtract(read(lookup=True), read(lookup=False)).tolist() == [0, 1, 0, 0, 0]
 
 
 def test_what_followed_last_time_is_guessed():

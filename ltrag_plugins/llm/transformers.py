@@ -19,7 +19,7 @@ from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
 from ltrag_plugins.llm.local.loading import adapted, fingerprint, load_model
 from ltrag_plugins.llm.local.lookup import Lookup
-from ltrag_plugins.llm.local.memory import PrefixMemory
+from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
 from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
 from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.local.writing import AT_ONCE, Row, WritingSettings, end_tokens, write
@@ -253,21 +253,25 @@ class TransformersLLM:
         ends = end_tokens(self.model, self.tokenizer)
         written: dict[int, Generation] = {}
         with self._lock, torch.inference_mode():
-            for writing in self._running().write(sequences, self._guesses(sequences, settings)):
+            guesses = self._guesses(sequences, settings)
+            tried = [guess.tokens for guess in guesses]
+            for writing in self._running().write(sequences, tried):
                 rows = [self._row(i, sequences[i], throws[i], settings) for i in writing.members]
                 write(writing, rows, ends)
                 for row in rows:
                     prompt = sequences[row.member]
-                    self._memory.wrote(prompt, [reading.token for reading in row.readings])
+                    tokens = [reading.token for reading in row.readings]
+                    self._memory.wrote(prompt, tokens)
+                    self._memory.learn(guesses[row.member], tokens)
                     written[row.member] = row.generation(len(prompt), self._token)
         return [written[i] for i in range(len(sequences))]
 
-    def _guesses(self, sequences: Sequence[Ids], settings: WritingSettings) -> list[Ids]:
+    def _guesses(self, sequences: Sequence[Ids], settings: WritingSettings) -> list[Guess]:
         """What followed prompts that begin alike, where few enough texts are written."""
         most = min(AT_ONCE // max(1, len(sequences)), settings.max_tokens) - 1
         if not self._prompt_lookup or most < 1:
-            return []
-        return [self._memory.guess(ids)[:most] for ids in sequences]
+            return [Guess()] * len(sequences)
+        return [self._memory.guess(ids, most) for ids in sequences]
 
     def _row(
         self, member: int, prompt: Ids, throws: np.random.Generator, settings: WritingSettings

@@ -43,6 +43,15 @@ class Read:
     """What the model wrote after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """What may be written after a sequence."""
+
+    tokens: tuple[int, ...] = ()
+    share: float = 0.0
+    """How much of the sequence stood in the one that it was written after; 0-1."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
     """The beginning of a sequence, as far as it was read before."""
@@ -65,6 +74,7 @@ class PrefixMemory:
     def __init__(self, most_tokens: int) -> None:
         self.most_tokens = most_tokens
         self._kept: list[Read] = []
+        self._misled = 0.0
 
     def __len__(self) -> int:
         return sum(len(read.ids) for read in self._kept)
@@ -72,6 +82,7 @@ class PrefixMemory:
     def forget(self) -> None:
         """Keep none of them any more."""
         self._kept = []
+        self._misled = 0.0
 
     def known(self, sequence: Sequence[int]) -> Known | None:
         """The longest beginning of the sequence that is kept, but for its last token.
@@ -107,10 +118,25 @@ class PrefixMemory:
             for read in self._kept
         ]
 
-    def guess(self, sequence: Sequence[int]) -> tuple[int, ...]:
-        """What was written after the kept sequence that shares the longest beginning with it."""
+    def guess(self, sequence: Sequence[int], most: int) -> Guess:
+        """What was written after the kept sequence that shares the longest beginning with it.
+
+        After a guess that was wrong there are none for sequences that share no more than that
+        one did, until one is right: other questions with the same instructions cost little.
+
+        Args:
+            sequence: token ids.
+            most: tokens of the guess.
+        """
         known = self.known(sequence)
-        return () if known is None else known.read.written
+        if known is None or known.tokens <= self._misled * len(sequence):
+            return Guess()
+        return Guess(known.read.written[:most], known.tokens / len(sequence))
+
+    def learn(self, guess: Guess, written: Sequence[int]) -> None:
+        """What was written where this was guessed."""
+        if guess.tokens:
+            self._misled = 0.0 if guess.tokens[0] in written[:1] else guess.share
 
 
 def beginnings(known: Sequence[Known]) -> Cache:
