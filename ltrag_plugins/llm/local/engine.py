@@ -59,7 +59,7 @@ class Ahead(Writing, Protocol):
     def take(self, counts: Sequence[int]) -> None:
         """Keep the first tokens, at least one, of those that were tried on each row.
 
-        The first of them, where a row begins, is what it ended with.
+        Of tokens tried by `Engine.write`, the first is the last of the sequence itself.
         """
         ...
 

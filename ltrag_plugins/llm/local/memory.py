@@ -143,18 +143,20 @@ def beginnings(known: Sequence[Known]) -> Cache:
     """A cache with a row for each, right-padded to the longest."""
     cache = new_cache()
     for i in range(len(known[0].read.layers)):
-        if len(known) == 1:
-            keys, values = (part[None, :, : known[0].tokens] for part in known[0].read.layers[i])
-            cache.update(keys, values, i)
-            continue
-        cut = [
-            [part[:, : one.tokens].transpose(0, 1) for part in one.read.layers[i]] for one in known
-        ]
-        keys, values = (
-            pad_sequence(list(rows), batch_first=True) for rows in zip(*cut, strict=True)
-        )
-        cache.update(keys.transpose(1, 2), values.transpose(1, 2), i)
+        cut = [[part[:, : one.tokens] for part in one.read.layers[i]] for one in known]
+        keys, values = map(_side_by_side, zip(*cut, strict=True))
+        cache.update(keys, values, i)
     return cache
+
+
+def _side_by_side(
+    rows: Sequence[Float[Tensor, "heads _ size"]],
+) -> Float[Tensor, "rows heads tokens size"]:
+    """Right-padded to the longest; one alone is not copied."""
+    if len(rows) == 1:
+        return rows[0][None]
+    tokens_first = [row.transpose(0, 1) for row in rows]
+    return pad_sequence(tokens_first, batch_first=True).transpose(1, 2)
 
 
 def _layers(cache: Cache) -> list[Any]:

@@ -27,9 +27,7 @@ class PlainEngine:
         self._batch_tokens = batch_tokens
 
     def write(
-        self,
-        sequences: Sequence[Ids],
-        guesses: Sequence[Ids] = (),
+        self, sequences: Sequence[Ids], guesses: Sequence[Ids] = ()
     ) -> Iterator["PlainWriting"]:
         """See `Engine`; guesses are left, as not every model's cache can be cut."""
         for members in _equal(sequences, self._batch_tokens):
