@@ -55,7 +55,7 @@ LOOKING = SGICSettings(
     rounds=1, document_words=60, answer_tokens=MAX_TOKENS, templates=CALIBRATING, certain_below=40
 )
 # a calibrator says where no fit has tried its rounds; here they are only to be seen
-logging.getLogger("ltrag_plugins.sgic.untried").setLevel(logging.ERROR)
+logging.getLogger("ltrag_plugins.sgic.calibrator").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

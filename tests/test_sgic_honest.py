@@ -15,8 +15,8 @@ from ltrag_plugins.langchain.questions import question_of
 from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings, calibrate
-from ltrag_plugins.sgic.refusing import Refusal
-from ltrag_plugins.sgic.wrongness import WrongnessCalibration
+from ltrag_plugins.sgic.calibrator import Refusal
+from ltrag_plugins.sgic.scale import WrongnessCalibration
 from ltrag_plugins.types import Generation, Token
 from ltrag_plugins.uncertainty import disagreement, estimate
 from tests.sgic_parts import QUESTION, THREE, answered, model, said

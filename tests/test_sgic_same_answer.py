@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.metrics.answer import normalized, normalized_exact_match
 from ltrag_plugins.sgic import CorpusSettings, SGICSettings
+from ltrag_plugins.sgic.answer import answer_key
 from ltrag_plugins.sgic.dataset.choosing import learned
-from ltrag_plugins.sgic.same import essence
 from ltrag_plugins.types import Question
 from tests.sgic_parts import THREE, answered, model, said
 
@@ -27,12 +27,12 @@ OTHER = [
 
 @pytest.mark.parametrize(("one", "other"), SAME)
 def test_a_number_is_the_same_however_it_is_written(one, other):
-    assert essence(one) == essence(other)
+    assert answer_key(one) == answer_key(other)
 
 
 @pytest.mark.parametrize(("one", "other"), OTHER)
 def test_sign_and_decimal_point_make_another_number(one, other):
-    assert essence(one) != essence(other)
+    assert answer_key(one) != answer_key(other)
 
 
 @pytest.mark.parametrize("text", [
@@ -41,7 +41,7 @@ def test_sign_and_decimal_point_make_another_number(one, other):
     "--5", "-$-5", "+-5",
 ])  # fmt: skip
 def test_what_is_no_number_is_compared_as_before(text):
-    assert essence(text) == normalized(text)
+    assert answer_key(text) == normalized(text)
 
 
 amounts = st.integers(-30, 30) | st.integers(-(10**9), 10**9)
@@ -66,13 +66,13 @@ def written(draw):
 @given(written(), written())
 @example((Fraction(-5), "-5"), (Fraction(5), "5"))
 def test_two_numbers_say_the_same_exactly_where_they_are_equal(one, other):
-    assert (essence(one[1]) == essence(other[1])) == (one[0] == other[0])
+    assert (answer_key(one[1]) == answer_key(other[1])) == (one[0] == other[0])
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_texts_without_digits_are_the_same_where_they_were(one, other):
     one, other = ("".join(c for c in t if not c.isnumeric()) for t in (one, other))
-    assert (essence(one) == essence(other)) == (normalized(one) == normalized(other))
+    assert (answer_key(one) == answer_key(other)) == (normalized(one) == normalized(other))
 
 
 def test_a_round_that_turns_the_sign_settles_nothing():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, document_scores
-from ltrag_plugins.sgic.judging import relevance_scores
+from ltrag_plugins.sgic.documents import relevance_scores
 from ltrag_plugins.sgic.scale import rounding
 from ltrag_plugins.types import Generation, Passage, Token
 from tests.sgic_parts import THREE, answered, model, said

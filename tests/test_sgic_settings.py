@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.sgic import PromptTemplates, SGICSettings
-from ltrag_plugins.sgic.cutting import cut_to_words
+from ltrag_plugins.sgic.sanitize import cut_to_words
 from ltrag_plugins.types import Passage
 from tests.sgic_parts import THREE, answered, model, said
 

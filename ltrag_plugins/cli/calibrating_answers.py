@@ -14,11 +14,9 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.sgic.analysis.judged import judged
 from ltrag_plugins.sgic.analysis.records import write_run
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.artifact import Calibration
-from ltrag_plugins.sgic.calibrating import calibrate
-from ltrag_plugins.sgic.case import checked_question
-from ltrag_plugins.sgic.judging import Truth
-from ltrag_plugins.sgic.refusing import Refusal
+from ltrag_plugins.sgic.calibrator import Calibration, Refusal
+from ltrag_plugins.sgic.documents import Truth
+from ltrag_plugins.sgic.loop import calibrate, checked_question
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 

@@ -19,7 +19,7 @@ from ltrag_plugins.llm.cached import Remembering
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.sgic.analysis.judged import judged
 from ltrag_plugins.sgic.analysis.records import as_record
-from ltrag_plugins.sgic.judging import Truth
+from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
 

@@ -20,7 +20,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.trained_shots import DUR_SHOTS, PROMPTPG
 from ltrag_plugins.flow import Flow, ask, embed, fetch
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.calibrating import calibrate
+from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Answer, Passage, Question

@@ -35,14 +35,13 @@ from ltrag_plugins.langchain.sgic_reading import Given, Reading
 from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
-from ltrag_plugins.sgic.calibrating import calibrate
-from ltrag_plugins.sgic.judging import Relevance, check_source
-from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
+from ltrag_plugins.sgic.calibrator import REFUSAL, Refusal, remark_untried
+from ltrag_plugins.sgic.documents import Relevance, check_source
+from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.sgic.untried import remark_untried
 
 if TYPE_CHECKING:  # it brings scikit-learn
-    from ltrag_plugins.sgic.artifact import Calibration
+    from ltrag_plugins.sgic.calibrator import Calibration
 
 
 class SGICCalibrator(RunnableSerializable[Any, Any]):

@@ -9,12 +9,12 @@ from ltrag_plugins import sgic
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.llm import LangChainLLM
 from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.sgic.refusing import Refusal
+from ltrag_plugins.sgic.calibrator import Refusal
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.uncertainty import AGREEMENT
 
 if TYPE_CHECKING:  # it brings scikit-learn
-    from ltrag_plugins.sgic.artifact import Calibration
+    from ltrag_plugins.sgic.calibrator import Calibration
 
 
 def answering(llm: LLM | Runnable[Any, Any], estimator: str = "product") -> LLM:

@@ -10,7 +10,7 @@ from langchain_core.runnables.utils import AddableDict
 from ltrag_plugins.flow import Returned
 from ltrag_plugins.langchain.sgic_reading import Given
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
-from ltrag_plugins.sgic.refusing import Refusal
+from ltrag_plugins.sgic.calibrator import Refusal
 
 SCORES_KEY = "sgic"
 """Where in a document's metadata its scores are."""

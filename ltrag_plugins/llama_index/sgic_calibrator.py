@@ -37,11 +37,10 @@ from ltrag_plugins.llama_index.sgic_synthesis import (
 )
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.judging import Relevance, check_source
-from ltrag_plugins.sgic.refusing import REFUSAL, Refusal
+from ltrag_plugins.sgic.calibrator import REFUSAL, Refusal, remark_untried
+from ltrag_plugins.sgic.documents import Relevance, check_source
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.sgic.untried import remark_untried
 from ltrag_plugins.types import Passage
 
 

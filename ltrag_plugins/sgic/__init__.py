@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
     from ltrag_plugins.sgic.answer import Round as Round
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
-    from ltrag_plugins.sgic.artifact import Calibration as Calibration
-    from ltrag_plugins.sgic.calibrating import calibrate as calibrate
+    from ltrag_plugins.sgic.calibrator import Calibration as Calibration
     from ltrag_plugins.sgic.dataset.building import build as build
     from ltrag_plugins.sgic.dataset.corpus import Dataset as Dataset
     from ltrag_plugins.sgic.dataset.corpus import Example as Example
     from ltrag_plugins.sgic.dataset.settings import CorpusSettings as CorpusSettings
+    from ltrag_plugins.sgic.documents import Truth as Truth
+    from ltrag_plugins.sgic.documents import steps_of as steps_of
     from ltrag_plugins.sgic.fitting.fit import fit as fit
     from ltrag_plugins.sgic.fitting.report import FitReport as FitReport
     from ltrag_plugins.sgic.fitting.report import VariantFigures as VariantFigures
-    from ltrag_plugins.sgic.judging import Truth as Truth
+    from ltrag_plugins.sgic.loop import calibrate as calibrate
+    from ltrag_plugins.sgic.loop import sampled as sampled
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
     from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
-    from ltrag_plugins.sgic.samples import sampled as sampled
     from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
+    from ltrag_plugins.sgic.scale import WrongnessCalibration as WrongnessCalibration
     from ltrag_plugins.sgic.scale import document_scores as document_scores
     from ltrag_plugins.sgic.settings import SGICSettings as SGICSettings
-    from ltrag_plugins.sgic.steps import steps_of as steps_of
-    from ltrag_plugins.sgic.wrongness import WrongnessCalibration as WrongnessCalibration
 
 _HOMES = {
     "STEPS": "prompts",
     "Analysis": "analysis.analyse",
     "CalibratedAnswer": "answer",
-    "Calibration": "artifact",
+    "Calibration": "calibrator",
     "CorpusSettings": "dataset.settings",
     "Dataset": "dataset.corpus",
     "Example": "dataset.corpus",
@@ -53,19 +53,19 @@ _HOMES = {
     "SGICSettings": "settings",
     "ScoreScale": "scale",
     "ScoredDocument": "answer",
-    "Truth": "judging",
+    "Truth": "documents",
     "VariantFigures": "fitting.report",
-    "WrongnessCalibration": "wrongness",
+    "WrongnessCalibration": "scale",
     "analyse": "analysis.analyse",
     "build": "dataset.building",
-    "calibrate": "calibrating",
+    "calibrate": "loop",
     "document_scores": "scale",
     "fit": "fitting.fit",
     "judged": "analysis.judged",
     "r_at_k": "analysis.ranking",
     "read_run": "analysis.records",
-    "sampled": "samples",
-    "steps_of": "steps",
+    "sampled": "loop",
+    "steps_of": "documents",
     "write_run": "analysis.records",
 }
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ltrag_plugins.baselines.direct import PROMPT, direct_prompt
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.sgic.neutral import neutral, one_line
+from ltrag_plugins.sgic.sanitize import neutral, one_line
 from ltrag_plugins.types import Generation, Token
 
 _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {

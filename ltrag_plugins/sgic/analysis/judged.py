@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
-from ltrag_plugins.sgic.judging import Truth
+from ltrag_plugins.sgic.documents import Truth
 
 Measure = Callable[[str, Sequence[str]], float]
 """From an answer and the accepted ones to a quality in [0, 1], as in `metrics.answer`."""

@@ -20,7 +20,6 @@ from ltrag_plugins.artifacts import writing
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.sgic.calibrating import calibrate
 from ltrag_plugins.sgic.dataset.checks import (
     UNFINISHED,
     check_arguments,
@@ -34,8 +33,9 @@ from ltrag_plugins.sgic.dataset.choosing import composed, learned, plain
 from ltrag_plugins.sgic.dataset.corpus import Dataset, Example, load, write
 from ltrag_plugins.sgic.dataset.manifest import check_same, counts, origin
 from ltrag_plugins.sgic.dataset.settings import CorpusSettings, named
+from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.fitting.recording import Source, Trace, record
-from ltrag_plugins.sgic.judging import Relevance
+from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question

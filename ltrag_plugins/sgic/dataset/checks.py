@@ -15,7 +15,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.sgic.dataset.corpus import LINES, MANIFEST, Example
 from ltrag_plugins.sgic.dataset.settings import CorpusSettings
-from ltrag_plugins.sgic.neutral import one_line
+from ltrag_plugins.sgic.sanitize import one_line
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from ltrag_plugins.sgic.answer import Round
-from ltrag_plugins.sgic.case import checked_question
+from ltrag_plugins.sgic.answer import Round, answer_key, number
 from ltrag_plugins.sgic.dataset.corpus import Example, Kind
 from ltrag_plugins.sgic.dataset.settings import CorpusSettings
 from ltrag_plugins.sgic.documents import prepared
+from ltrag_plugins.sgic.loop import checked_question
 from ltrag_plugins.sgic.prompts import render
-from ltrag_plugins.sgic.same import essence, number
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 
@@ -53,7 +52,7 @@ def learned(
         return Learned(right.number, _example(right, accepted, name, "mended"))
     blind = not callable(corpus.right) and _other_number(right.text, accepted)
     target = right.text if right.score < corpus.certain_below and not blind else accepted
-    kept = essence(target) == essence(right.text)
+    kept = answer_key(target) == answer_key(right.text)
     kind: Kind = "preserved" if kept else "mended"
     return Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
 
@@ -96,7 +95,7 @@ def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None
 
 def _like(answer: str, references: Sequence[str]) -> str:
     """The accepted answer that says the same, or else the first."""
-    same = (r for r in references if essence(r) == essence(answer))
+    same = (r for r in references if answer_key(r) == answer_key(answer))
     return next(same, references[0])
 
 

@@ -20,8 +20,8 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferenc
 from ltrag_plugins.flow import Ask, Observer, Step, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.artifact import Calibration
-from ltrag_plugins.sgic.choosing import chosen
+from ltrag_plugins.sgic.calibrator import Calibration
+from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.fitting import variants as play
 from ltrag_plugins.sgic.fitting.recording import Source, record, rescored, scale_of
 from ltrag_plugins.sgic.fitting.report import FitReport
@@ -33,11 +33,9 @@ from ltrag_plugins.sgic.fitting.selecting import (
     unseen_gain,
 )
 from ltrag_plugins.sgic.fitting.variants import METRICS, Metric, Variant
-from ltrag_plugins.sgic.judging import Relevance
-from ltrag_plugins.sgic.samples import check_samples, sampled
-from ltrag_plugins.sgic.scale import ScoreScale
+from ltrag_plugins.sgic.loop import check_samples, chosen, sampled
+from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.sgic.wrongness import FEWEST, WrongnessCalibration
 from ltrag_plugins.types import Question
 
 

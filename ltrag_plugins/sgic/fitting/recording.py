@@ -13,10 +13,9 @@ from typing import TypeVar
 from ltrag_plugins.errors import LtragError
 from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
-from ltrag_plugins.sgic.case import Case
-from ltrag_plugins.sgic.documents import Documents
+from ltrag_plugins.sgic.documents import Documents, Relevance
 from ltrag_plugins.sgic.fitting.costs import Spent, metered
-from ltrag_plugins.sgic.judging import Relevance
+from ltrag_plugins.sgic.loop import Case
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question

@@ -11,7 +11,7 @@ from ltrag_plugins.sgic.fitting.recording import Recorded
 from ltrag_plugins.sgic.fitting.report import FitReport, VariantFigures
 from ltrag_plugins.sgic.fitting.selecting import FEWEST_QUESTIONS
 from ltrag_plugins.sgic.fitting.variants import Metric, Variant, estimators
-from ltrag_plugins.sgic.wrongness import FEWEST, WrongnessCalibration
+from ltrag_plugins.sgic.scale import FEWEST, WrongnessCalibration
 from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
 
 ENOUGH = 30

@@ -10,10 +10,9 @@ from jaxtyping import Float
 from ltrag_plugins.errors import NoTokenProbabilities
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
-from ltrag_plugins.sgic.choosing import chosen, reason_to_stop
 from ltrag_plugins.sgic.fitting.costs import Spent
 from ltrag_plugins.sgic.fitting.recording import Recorded, Trace, reestimated
-from ltrag_plugins.sgic.samples import as_rounds
+from ltrag_plugins.sgic.loop import as_rounds, chosen, reason_to_stop
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Question
 from ltrag_plugins.uncertainty import ESTIMATORS, calls_for

@@ -1,18 +1,24 @@
-"""A fitted scale on disk: `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle."""
+"""A fitted scale on disk: `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle.
+
+Say so instead of answering, where an answer is too uncertain.
+
+What is logged where a calibrator is made with rounds that no fit has tried.
+"""
 
 import logging
 from dataclasses import dataclass
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibrators import Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.prompts import PromptTemplates
-from ltrag_plugins.sgic.scale import ScoreScale
+from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.sgic.wrongness import WrongnessCalibration
 
 FORMAT = 1
 log = logging.getLogger(__name__)
@@ -97,3 +103,71 @@ def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
         raise UnreadableArtifact(
             f"{folder} holds no readable calibration ({error}). Fit one again and save it."
         ) from error
+
+
+REFUSAL = "I am not sure enough to answer."
+"""What is said unless the caller words it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """When to refuse an answer, and in which words; without a limit nothing is refused.
+
+    Raises:
+        InvalidInput: a limit is no number, or out of its range.
+    """
+
+    above: float | None = None
+    """Refuse answers with a score above this, 0-100."""
+    p_wrong_above: float | None = None
+    """Refuse answers that are wrong with a probability above this, 0-1; needs a calibration."""
+    text: str = REFUSAL
+    """What is said instead."""
+
+    def __post_init__(self) -> None:
+        if not _within(self.above, 100):
+            raise InvalidInput(f"refuse_above is a score in [0, 100], got {self.above!r}")
+        if not _within(self.p_wrong_above, 1):
+            raise InvalidInput(
+                f"refuse_p_wrong_above is a probability in [0, 1], got {self.p_wrong_above!r}"
+            )
+
+    def refuses(self, answer: CalibratedAnswer) -> bool:
+        """Whether this answer is to be kept back; the answer itself is not changed.
+
+        With a limit on P(wrong), an answer without documents is: nobody knows how likely it is
+        to be wrong.
+
+        Raises:
+            InvalidInput: there is a limit on P(wrong), and the answer has none.
+        """
+        if self.p_wrong_above is None:
+            return self.above is not None and answer.score > self.above
+        if answer.p_wrong is None and not answer.documents:
+            return True
+        if answer.p_wrong is None:
+            raise InvalidInput(
+                "refuse_p_wrong_above needs answers with P(wrong): calibrate with a fitted "
+                "WrongnessCalibration, or refuse by the score (refuse_above, 0-100)"
+            )
+        too_likely_wrong = answer.p_wrong > self.p_wrong_above
+        return too_likely_wrong or (self.above is not None and answer.score > self.above)
+
+    def said(self, answer: CalibratedAnswer) -> str:
+        """The answer's text, or the refusal."""
+        return self.text if self.refuses(answer) else answer.text
+
+
+def _within(limit: object, most: float) -> bool:
+    return limit is None or (isinstance(limit, Real) and 0 <= float(limit) <= most)
+
+
+def remark_untried(settings: SGICSettings, *, fitted: bool) -> None:
+    """Log a warning where there are rounds and no calibration."""
+    if settings.rounds and not fitted:
+        log.warning(
+            "without a calibration: up to %s after an answer that is not certain, not tried on "
+            "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your labelled "
+            "questions, and SGICSettings(rounds=0) leaves them out",
+            "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds",
+        )
