@@ -23,8 +23,7 @@ from sgic_loop import Progress, way
 
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder
-from ltrag_plugins.sgic.dataset import CorpusSettings, build
-from ltrag_plugins.sgic.finetune import FinetuneSettings, FinetuneStep, finetune
+from ltrag_plugins.training import CorpusSettings, FinetuneSettings, FinetuneStep, build, finetune
 from ltrag_plugins.types import Question
 
 

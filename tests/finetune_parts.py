@@ -4,7 +4,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
+from ltrag_plugins.training import Dataset, Example, FinetuneSettings
 
 TAUGHT = {
     "Who wrote Emma?": "Jane Austen",
@@ -27,3 +27,8 @@ def tiny(seed: int = 0, *, width: int = 32, **settings) -> LlamaForCausalLM:
 def tiny_llm(tokenizer: PreTrainedTokenizerBase, seed: int = 0, **settings) -> TransformersLLM:
     """The same as a model that answers."""
     return TransformersLLM(tiny(seed, **settings), tokenizer, label="tiny")
+
+
+LONGER = FinetuneSettings(
+    epochs=3, batch=2, held_out=0.25, learning_rate=1e-2, dropout=0.2, save_every=1
+)

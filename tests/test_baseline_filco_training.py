@@ -23,7 +23,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic.dataset.corpus import load
+from ltrag_plugins.training.examples import load
 from ltrag_plugins.types import Generation, Passage, Question, Token
 
 

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 from ltrag_plugins.cli import app, calibrating, calibrating_output
 from ltrag_plugins.cli import calibrating_options as own
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.sgic import CorpusSettings, SGICSettings, analyse, answer, read_run, settings
-from ltrag_plugins.sgic.dataset.building import load
-from ltrag_plugins.sgic.dataset.settings import Form, IncludeDirect
+from ltrag_plugins.sgic import SGICSettings, analyse, answer, read_run, settings
 from ltrag_plugins.sgic.fitting.variants import METRICS
+from ltrag_plugins.training import CorpusSettings
+from ltrag_plugins.training.dataset import load
+from ltrag_plugins.training.settings import Form, IncludeDirect
 from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
 from tests.sgic_parts import documents_in, rounds_in
 

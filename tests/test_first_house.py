@@ -343,7 +343,7 @@ def test_a_saved_run_that_was_broken_off_goes_on_without_asking_the_model(tmp_pa
 
 
 def test_saved_training_data_holds_the_same_examples(expected):
-    from ltrag_plugins.sgic.dataset import load
+    from ltrag_plugins.training import load
 
     found = load(SAVED / "dataset")
     told = [[e.id, e.kind, e.round, e.prompt, e.target] for e in found.examples]

@@ -21,16 +21,12 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.llm.local.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic.dataset.corpus import Dataset, Example
-from ltrag_plugins.sgic.finetune import FinetuneSettings, finetune
-from ltrag_plugins.sgic.finetune.loss import answer_loss, collate, labelled
-from ltrag_plugins.sgic.finetune.tokens import end_token, rows_of, split
-from tests.finetune_parts import EXAMPLES, TAUGHT, tiny, tiny_llm
+from ltrag_plugins.training import FinetuneSettings, finetune
+from ltrag_plugins.training.examples import Dataset, Example
+from ltrag_plugins.training.sft import answer_loss, collate, end_token, labelled, rows_of, split
+from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny, tiny_llm
 
 ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
-LONGER = FinetuneSettings(
-    epochs=3, batch=2, held_out=0.25, learning_rate=1e-2, dropout=0.2, save_every=1
-)
 
 
 @pytest.fixture
@@ -145,9 +141,8 @@ def test_equal_arguments_give_equal_weights_and_another_seed_gives_others(llm, t
 KILLED = """
 import os, signal, sys, torch
 from ltrag_plugins.llm.embedded import embedded
-from ltrag_plugins.sgic.finetune import finetune
-from tests.finetune_parts import EXAMPLES, tiny_llm
-from tests.test_sgic_finetune import LONGER
+from ltrag_plugins.training import finetune
+from tests.finetune_parts import EXAMPLES, LONGER, tiny_llm
 
 out, at, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 torch.set_num_threads(threads)

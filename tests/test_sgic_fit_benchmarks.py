@@ -13,7 +13,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
-from ltrag_plugins.sgic.finetune.config import arguments
+from ltrag_plugins.training.sft import arguments
 from ltrag_plugins.types import Question
 from tests.sgic_parts import QUESTION, THREE, rounds_in, said
 

@@ -7,9 +7,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ltrag_plugins.metrics.answer import normalized, normalized_exact_match
-from ltrag_plugins.sgic import CorpusSettings, SGICSettings
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.answer import answer_key
-from ltrag_plugins.sgic.dataset.choosing import learned
+from ltrag_plugins.training import CorpusSettings
+from ltrag_plugins.training.dataset import learned
 from ltrag_plugins.types import Question
 from tests.sgic_parts import THREE, answered, model, said
 

@@ -14,13 +14,13 @@ from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Ask
 from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.sgic.dataset.building import build as build_dataset
-from ltrag_plugins.sgic.dataset.corpus import Dataset
-from ltrag_plugins.sgic.dataset.settings import CorpusSettings
 from ltrag_plugins.sgic.fitting.fit import fit as fitted_calibration
 from ltrag_plugins.sgic.fitting.report import FitReport
 from ltrag_plugins.sgic.loop import checked_question
 from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.training.dataset import build as build_dataset
+from ltrag_plugins.training.examples import Dataset
+from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
 from ltrag_plugins.uncertainty import calls_for
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from ltrag_plugins.cli.calibrating_answers import Answered
 from ltrag_plugins.sgic.answer import CalibratedAnswer, ScoredDocument
-from ltrag_plugins.sgic.dataset.corpus import Dataset
+from ltrag_plugins.training.examples import Dataset
 
 STOPS = {
     "certain": "it is certain enough",

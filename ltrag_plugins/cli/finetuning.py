@@ -13,7 +13,7 @@ from ltrag_plugins.errors import InvalidInput
 
 if TYPE_CHECKING:  # torch behind them would slow --help down
     from ltrag_plugins.llm.transformers import TransformersLLM
-    from ltrag_plugins.sgic.finetune import FinetuneResult, FinetuneSettings
+    from ltrag_plugins.training import FinetuneResult, FinetuneSettings
 
 # the choices of FinetuneSettings, written again for the same reason
 Method = Literal["lora", "full"]
@@ -101,7 +101,7 @@ def finetune(
     [dim]ltrag sgic finetune data/ --model hf:ORG/NAME --out adapter/[/]
     [dim]ltrag sgic answer questions.jsonl --model hf:ORG/NAME --adapter adapter/[/]
     """
-    from ltrag_plugins.sgic.finetune.settings import FinetuneSettings
+    from ltrag_plugins.training.settings import FinetuneSettings
 
     result = _finetuned(
         data,
@@ -171,12 +171,12 @@ def summary(result: "FinetuneResult") -> str:
 
 
 def _finetuned(data: Path, out: Path, model: str, settings: "FinetuneSettings") -> "FinetuneResult":
-    from ltrag_plugins.sgic.dataset.corpus import load
+    from ltrag_plugins.training.examples import load
 
     checked_folder(out)
     dataset = load(data)
     with working("loading TRL and PEFT"):
-        from ltrag_plugins.sgic.finetune import finetune as train
+        from ltrag_plugins.training import finetune as train
     llm = _local(model)
     try:
         with FinetuneBar() as bar:

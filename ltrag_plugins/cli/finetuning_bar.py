@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self, final
 from ltrag_plugins.cli.bars import bars
 
 if TYPE_CHECKING:
-    from ltrag_plugins.sgic.finetune import FinetuneStep
+    from ltrag_plugins.training import FinetuneStep
 
 
 @final

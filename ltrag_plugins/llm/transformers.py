@@ -116,7 +116,7 @@ class TransformersLLM:
                 bfloat16 on a CPU that computes in it, about twice as fast there.
             chat, system, batch_tokens, share_prefixes, remember_tokens, prompt_lookup: as for the
                 class.
-            adapter: a folder that `ltrag_plugins.sgic.finetune` wrote for these weights; it is
+            adapter: a folder that `ltrag_plugins.training` wrote for these weights; it is
                 merged into them, so that answers take no longer.
 
         Raises:

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.answer import Round as Round
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
     from ltrag_plugins.sgic.calibrator import Calibration as Calibration
-    from ltrag_plugins.sgic.dataset.building import build as build
-    from ltrag_plugins.sgic.dataset.corpus import Dataset as Dataset
-    from ltrag_plugins.sgic.dataset.corpus import Example as Example
-    from ltrag_plugins.sgic.dataset.settings import CorpusSettings as CorpusSettings
     from ltrag_plugins.sgic.documents import Truth as Truth
     from ltrag_plugins.sgic.documents import steps_of as steps_of
     from ltrag_plugins.sgic.fitting.fit import fit as fit
@@ -43,9 +39,6 @@ _HOMES = {
     "Analysis": "analysis.analyse",
     "CalibratedAnswer": "answer",
     "Calibration": "calibrator",
-    "CorpusSettings": "dataset.settings",
-    "Dataset": "dataset.corpus",
-    "Example": "dataset.corpus",
     "FitReport": "fitting.report",
     "Judged": "analysis.judged",
     "PromptTemplates": "prompts",
@@ -57,7 +50,6 @@ _HOMES = {
     "VariantFigures": "fitting.report",
     "WrongnessCalibration": "scale",
     "analyse": "analysis.analyse",
-    "build": "dataset.building",
     "calibrate": "loop",
     "document_scores": "scale",
     "fit": "fitting.fit",
@@ -74,9 +66,6 @@ __all__ = [
     "Analysis",
     "CalibratedAnswer",
     "Calibration",
-    "CorpusSettings",
-    "Dataset",
-    "Example",
     "FitReport",
     "Judged",
     "PromptTemplates",
@@ -88,7 +77,6 @@ __all__ = [
     "VariantFigures",
     "WrongnessCalibration",
     "analyse",
-    "build",
     "calibrate",
     "document_scores",
     "fit",

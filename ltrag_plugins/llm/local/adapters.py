@@ -1,4 +1,4 @@
-"""LoRA adapters that `ltrag_plugins.sgic.finetune` wrote: checked, then merged into the weights.
+"""LoRA adapters that `ltrag_plugins.training` wrote: checked, then merged into the weights.
 
 Beside `adapter_model.safetensors` lies `finetune.json`, which names the base model by the
 fingerprint of its weights and the two files by their hashes. No pickle is ever read.

@@ -116,8 +116,8 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UnreadableArtifact(
-            f"cannot read {path} ({error.strerror or error}); name a folder that sgic.build wrote, "
-            "or a .jsonl file"
+            f"cannot read {path} ({error.strerror or error}); name a folder that build wrote, or "
+            "a .jsonl file"
         ) from error
 
 
