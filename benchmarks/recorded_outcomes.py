@@ -16,9 +16,9 @@ import numpy as np
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
-from ltrag_plugins.gece.features import features
-from ltrag_plugins.gece.labels import labels_of
-from ltrag_plugins.gece.thresholds import gated_accuracy
+from ltrag_plugins.gece.fit import labels_of
+from ltrag_plugins.gece.report import gated_accuracy
+from ltrag_plugins.gece.signals import features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM

@@ -41,11 +41,9 @@ from ltrag_plugins.gece import (
     fit_outcomes,
     gece_score,
 )
-from ltrag_plugins.gece.collecting import is_right
-from ltrag_plugins.gece.drafting import drafting, holding
-from ltrag_plugins.gece.mean_gradients import mean_gradients
-from ltrag_plugins.gece.qualities import QUALITIES
-from ltrag_plugins.gece.reference import references_like
+from ltrag_plugins.gece.draft import drafting, holding
+from ltrag_plugins.gece.fit import is_right
+from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
@@ -113,7 +111,7 @@ class Part:
 
     def outcomes(self, evidence: list[Evidence]) -> list[Outcome]:
         return [
-            Outcome(e, right=bool(r), quality=QUALITIES["meteor"](e.draft.text, q.answers))
+            Outcome(e, right=bool(r), quality=quality_of(e.draft.text, q.answers))
             for e, r, q in zip(evidence, self.right, self.questions, strict=True)
         ]
 
@@ -127,7 +125,7 @@ def reference_scores(
         scores[name] = np.array(
             [
                 gece_score(
-                    meteor=QUALITIES[settings.quality](e.draft.text, q.answers),
+                    meteor=quality_of(e.draft.text, q.answers, settings.quality),
                     mean_probability=mean_probability(e.draft),
                     word_frequency=frequencies.mean(q.text),
                     gradient_agreement=getattr(a, settings.agreement),

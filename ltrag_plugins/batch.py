@@ -18,8 +18,7 @@ from typing import Any, cast
 from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
 from ltrag_plugins.evaluate import Cell, Engine, Job, Record, Work
 from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.route import Gate
+from ltrag_plugins.gece.decision import Decision, Gate
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.types import Question
 

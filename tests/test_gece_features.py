@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, InvalidLogProbability, ModelError
 from ltrag_plugins.gece import Evidence, WordFrequencies
-from ltrag_plugins.gece.features import available_signals, features, read_traits
+from ltrag_plugins.gece.signals import available_signals, features, read_traits
 from ltrag_plugins.types import Generation, GradientAgreement, Token
 from tests.gece_parts import said
 

@@ -7,7 +7,7 @@ from wordfreq import word_frequency
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece import WordFrequencies
-from ltrag_plugins.gece.frequency import UNSEEN
+from ltrag_plugins.gece.signals import UNSEEN
 
 CORPUS = ["The cat sat.", "The cat and the dog"]  # the 3, cat 2, sat 1, and 1, dog 1
 

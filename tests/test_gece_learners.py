@@ -9,9 +9,9 @@ from sklearn.preprocessing import StandardScaler
 
 from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.features import Features
-from ltrag_plugins.gece.learners import FailureModel, GainModel, members
-from ltrag_plugins.gece.training import (
+from ltrag_plugins.gece.models import FailureModel, GainModel, members
+from ltrag_plugins.gece.signals import Features
+from ltrag_plugins.gece.train import (
     Fit,
     boosted_trees,
     boosting,

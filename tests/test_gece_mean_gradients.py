@@ -6,8 +6,8 @@ import pytest
 from ltrag_plugins.errors import ModelFailed, NeedsGradients
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.gece.collecting import collect
-from ltrag_plugins.gece.mean_gradients import mean_gradient, mean_gradients
+from ltrag_plugins.gece.fit import collect
+from ltrag_plugins.gece.score import mean_gradient, mean_gradients
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import GradientAgreement, Question
 from tests.gece_letters import Local, gradient

@@ -5,7 +5,7 @@ import pytest
 
 from ltrag_plugins.errors import MissingReferences, NeedsGradients, NoTokenProbabilities
 from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
-from ltrag_plugins.gece.reference import references_like
+from ltrag_plugins.gece.score import references_like
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.text import chrf, meteor
 from ltrag_plugins.types import Generation, Question

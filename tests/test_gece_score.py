@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece import GECESettings, gece_score
-from ltrag_plugins.gece.qualities import QUALITIES
+from ltrag_plugins.gece.score import quality_of
 from ltrag_plugins.metrics.text import chrf, meteor, ter
 
 INGREDIENTS = {
@@ -91,13 +91,13 @@ def test_rarer_words_and_stranger_gradients_never_lower_the_score(m, p, alpha, d
 
 def test_chrf_and_ter_can_stand_in_meteors_place():
     said, wanted = "the old red house", ["the red house"]
-    assert QUALITIES["meteor"](said, wanted) == meteor(said, wanted)
-    assert QUALITIES["chrf"](said, wanted) == chrf(said, wanted)
-    assert QUALITIES["ter"](said, wanted) == pytest.approx(1 - ter(said, wanted)) == 1 - 1 / 3
+    assert quality_of(said, wanted, "meteor") == meteor(said, wanted)
+    assert quality_of(said, wanted, "chrf") == chrf(said, wanted)
+    assert quality_of(said, wanted, "ter") == pytest.approx(1 - ter(said, wanted)) == 1 - 1 / 3
 
 
 def test_many_errors_leave_a_quality_of_zero():
-    assert QUALITIES["ter"]("a very long answer indeed", ["no"]) == 0.0
+    assert quality_of("a very long answer indeed", ["no"], "ter") == 0.0
 
 
 @pytest.mark.parametrize(

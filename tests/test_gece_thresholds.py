@@ -7,13 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.gece.labels import Labels
-from ltrag_plugins.gece.thresholds import (
-    accuracy_threshold,
-    check_targets,
-    gated_accuracy,
-    rate_threshold,
-)
+from ltrag_plugins.gece.fit import accuracy_threshold, check_targets, rate_threshold
+from ltrag_plugins.gece.report import Labels, gated_accuracy
 
 SIZE = 14
 tied = arrays(float, SIZE, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0]))

@@ -11,7 +11,7 @@ from ltrag_plugins.calibrator_fitting import fit_calibrator
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator
-from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings, calibrate

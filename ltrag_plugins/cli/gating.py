@@ -17,11 +17,9 @@ from ltrag_plugins.data import read_questions
 from ltrag_plugins.errors import InvalidInput, NeedsGradients
 from ltrag_plugins.flow import Agree, Ask, Embed
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.explaining import explanation
-from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import check_count
-from ltrag_plugins.gece.reference import score_questions
-from ltrag_plugins.gece.score import GECEScore
+from ltrag_plugins.gece.fit import check_count
+from ltrag_plugins.gece.gate import GECEGate, explanation
+from ltrag_plugins.gece.score import GECEScore, score_questions
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import LLM, GradientLLM
 from ltrag_plugins.types import Question

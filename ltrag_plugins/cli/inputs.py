@@ -8,7 +8,7 @@ from pathlib import Path
 from ltrag_plugins.baselines.asking import asked
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.drafting import checked_question
+from ltrag_plugins.gece.draft import checked_question
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage, Question
 

@@ -14,7 +14,7 @@ from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Outcome, Record, recorded
 from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
-from ltrag_plugins.gece.route import Gate, decided
+from ltrag_plugins.gece.decision import Gate, decided
 from ltrag_plugins.llm.cached import Remembering
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.sgic.analysis.judged import judged

@@ -10,44 +10,44 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
+    from ltrag_plugins.gece.decision import DecidingGate as DecidingGate
     from ltrag_plugins.gece.decision import Decision as Decision
+    from ltrag_plugins.gece.decision import Gate as Gate
     from ltrag_plugins.gece.decision import Tier as Tier
-    from ltrag_plugins.gece.fitted import FittedGate as FittedGate
-    from ltrag_plugins.gece.fitted import Outcome as Outcome
-    from ltrag_plugins.gece.fitting import fit_outcomes as fit_outcomes
-    from ltrag_plugins.gece.frequency import WordFrequencies as WordFrequencies
+    from ltrag_plugins.gece.decision import routed as routed
+    from ltrag_plugins.gece.fit import fit_outcomes as fit_outcomes
     from ltrag_plugins.gece.gate import GECEGate as GECEGate
-    from ltrag_plugins.gece.reference import score_questions as score_questions
+    from ltrag_plugins.gece.models import FittedGate as FittedGate
+    from ltrag_plugins.gece.models import Outcome as Outcome
     from ltrag_plugins.gece.report import FitReport as FitReport
-    from ltrag_plugins.gece.route import DecidingGate as DecidingGate
-    from ltrag_plugins.gece.route import Gate as Gate
-    from ltrag_plugins.gece.route import routed as routed
     from ltrag_plugins.gece.score import GECEScore as GECEScore
     from ltrag_plugins.gece.score import gece_score as gece_score
+    from ltrag_plugins.gece.score import score_questions as score_questions
     from ltrag_plugins.gece.settings import GECESettings as GECESettings
     from ltrag_plugins.gece.signals import SIGNALS as SIGNALS
     from ltrag_plugins.gece.signals import Evidence as Evidence
     from ltrag_plugins.gece.signals import Signal as Signal
+    from ltrag_plugins.gece.signals import WordFrequencies as WordFrequencies
 
 _HOMES = {
     "SIGNALS": "signals",
-    "DecidingGate": "route",
+    "DecidingGate": "decision",
     "Decision": "decision",
     "Evidence": "signals",
     "FitReport": "report",
-    "FittedGate": "fitted",
+    "FittedGate": "models",
     "GECEGate": "gate",
     "GECEScore": "score",
     "GECESettings": "settings",
-    "Gate": "route",
-    "Outcome": "fitted",
+    "Gate": "decision",
+    "Outcome": "models",
     "Signal": "signals",
     "Tier": "decision",
-    "WordFrequencies": "frequency",
-    "fit_outcomes": "fitting",
+    "WordFrequencies": "signals",
+    "fit_outcomes": "fit",
     "gece_score": "score",
-    "routed": "route",
-    "score_questions": "reference",
+    "routed": "decision",
+    "score_questions": "score",
 }
 
 __all__ = [

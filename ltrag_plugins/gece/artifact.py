@@ -9,12 +9,18 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.calibrators import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import World
-from ltrag_plugins.gece.fitted import FittedGate
-from ltrag_plugins.gece.frequency import WordFrequencies
-from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees
+from ltrag_plugins.gece.models import (
+    FailureModel,
+    FittedGate,
+    Formula,
+    GainModel,
+    Linear,
+    OneSignal,
+    Trees,
+)
 from ltrag_plugins.gece.report import FitReport
-from ltrag_plugins.gece.scorers import Formula, OneSignal
 from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import WordFrequencies
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.interval import Interval
 

@@ -1,16 +1,35 @@
-r"""The GECE formula, pure.
+r"""GECE, eq. 2: the formula, and its value where accepted answers are known.
 
 .. math:: GECE = \frac{|M(pred, ref) - \frac{1}{n}\sum_i p(t_i)|}
                       {\alpha \cdot \langle E[\nabla_{ins}], \nabla_{ins} \rangle}
+
+The gradient is of the mean token NLL of the reference given the question; E is its mean over the
+calibration questions. A draft that equals its reference would be compared with a mean that its own
+gradient is part of, which at run time never happens. So the fit of a gate compares each draft with
+the mean over the other folds (`mean_gradients`).
 
 References:
     Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
     Language Models", eq. 2; ablations of table 3.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.gece.settings import GECESettings
+import numpy as np
+
+from ltrag_plugins.baselines.asking import asked
+from ltrag_plugins.baselines.direct import direct_prompt
+from ltrag_plugins.errors import MissingReferences, NeedsGradients
+from ltrag_plugins.flow import Observer, World, agree, run_many
+from ltrag_plugins.flow.world import explained
+from ltrag_plugins.gece.draft import drafting
+from ltrag_plugins.gece.settings import GECESettings, Quality
+from ltrag_plugins.gece.signals import WordFrequencies
+from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
+from ltrag_plugins.metrics.answer import checked
+from ltrag_plugins.types import Generation, GradientAgreement, Question
+from ltrag_plugins.uncertainty import mean_probability
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +75,179 @@ def gece_score(
         gradient_agreement=gradient_agreement,
         floored=denominator <= settings.floor,
     )
+
+
+def quality_of(prediction: str, references: Sequence[str], metric: Quality = "meteor") -> float:
+    """The M of eq. 2, in [0, 1]: METEOR, chrF, or 1 - TER (at least 0)."""
+    from ltrag_plugins.metrics import text  # brings nltk and sacrebleu, which a gate does without
+
+    measure = {"meteor": text.meteor, "chrf": text.chrf, "ter": text.ter_quality}[metric]
+    return measure(prediction, references)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeanGradients:
+    """The mean over all questions, and for each question one without it."""
+
+    overall: Direction
+    without: tuple[Direction, ...]
+    """In the order of the questions; questions of a fold share theirs."""
+
+
+def mean_gradients(
+    prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
+) -> MeanGradients:
+    """Each gradient is computed once; the folds are `settings.folds`, drawn with its seed.
+
+    Raises:
+        NeedsGradients: the model has none.
+        ModelFailed: the model's call raised.
+    """
+    count = len(prompts)
+    order = np.random.default_rng(settings.seed).permutation(count)
+    folds: list[list[int]] = [
+        fold.tolist() for fold in np.array_split(order, settings.folds) if len(fold)
+    ]
+    means = [
+        mean_gradient([prompts[i] for i in fold], [references[i] for i in fold], llm, settings)
+        for fold in folds
+    ]
+    shares = [len(fold) / count for fold in folds]
+    overall = _weighted(means, shares)
+    without: list[Direction] = [overall] * count
+    for fold, share in zip(folds, shares, strict=True):
+        mean = means.pop(0)  # each is as large as the weights it is about
+        if share < 1:
+            others = _weighted([overall, mean], [1 / (1 - share), -share / (1 - share)])
+            for i in fold:
+                without[i] = others
+    return MeanGradients(overall, tuple(without))
+
+
+def mean_gradient(
+    prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
+) -> Direction:
+    """The mean gradient of these references.
+
+    Raises:
+        NeedsGradients: the model has none.
+        ModelFailed: the model's call raised.
+    """
+    model = gradient_llm(llm)
+    with explained("model"):
+        return model.mean_gradient(prompts, references, layers=settings.layers)
+
+
+def gradient_llm(llm: LLM) -> GradientLLM:
+    """The model itself, if it has gradients.
+
+    Raises:
+        NeedsGradients: it has not; the message has the remedy.
+    """
+    if not isinstance(llm, GradientLLM):
+        raise NeedsGradients(
+            f"{llm.name} has no gradients. Load local weights with TransformersLLM, or leave the "
+            "term out: GECESettings(gradients='never'), for scores GECESettings(semantics=False)."
+        )
+    return llm
+
+
+def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
+    names = means[0].keys()
+    return {name: _sum([mean[name] for mean in means], weights) for name in names}
+
+
+def _sum(arrays: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    total = np.zeros_like(arrays[0])
+    for array, weight in zip(arrays, weights, strict=True):
+        total += np.float32(weight) * array
+    return total
+
+
+def score_questions(
+    questions: Sequence[Question],
+    *,
+    llm: LLM,
+    settings: GECESettings | None = None,
+    frequencies: WordFrequencies | None = None,
+    observers: Iterable[Observer] = (),
+    batch: int | None = None,
+) -> list[GECEScore]:
+    """GECE of each question against its own accepted answers (the first one's gradient).
+
+    Args:
+        llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
+        batch: most prompts of one model call; see `run_many`.
+
+    Raises:
+        MissingReferences: a question has no accepted answers.
+        NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
+    """
+    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+    for question in questions:
+        check_references(question)
+    flows = [drafting(asked(q), settings, vectors=False) for q in questions]
+    world, observers = World(llm=llm), tuple(observers)
+    evidence = run_many(flows, world, observers=observers, batch=batch)
+    drafts = [found.draft for found in evidence]
+    agreements: Sequence[GradientAgreement | None] = [None] * len(questions)
+    if settings.semantics:
+        agreements = _agreements(questions, drafts, world, settings, observers, batch)
+    return [
+        gece_score(
+            meteor=quality_of(draft.text, question.answers, settings.quality),
+            mean_probability=mean_probability(draft),
+            word_frequency=frequencies.mean(asked(question)),
+            gradient_agreement=None if found is None else getattr(found, settings.agreement),
+            settings=settings,
+        )
+        for question, draft, found in zip(questions, drafts, agreements, strict=True)
+    ]
+
+
+def _agreements(
+    questions: Sequence[Question],
+    drafts: Sequence[Generation],
+    world: World,
+    settings: GECESettings,
+    observers: tuple[Observer, ...],
+    batch: int | None,
+) -> list[GradientAgreement]:
+    assert world.llm is not None
+    prompts, references = references_like(questions, drafts, settings)
+    along = mean_gradient(prompts, references, world.llm, settings)
+    cosine, layers = settings.agreement == "cosine", settings.layers
+    flows = [
+        agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
+        for prompt, reference in zip(prompts, references, strict=True)
+    ]
+    return [found for [found] in run_many(flows, world, observers=observers, batch=batch)]
+
+
+def references_like(
+    questions: Sequence[Question], drafts: Sequence[Generation], settings: GECESettings
+) -> tuple[list[str], list[str]]:
+    """Prompts, and the first accepted answers set off as the model sets off its own drafts.
+
+    A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
+    """
+    prompts = [direct_prompt(asked(question).strip(), settings.prompt) for question in questions]
+    blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
+    return prompts, [
+        blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)
+    ]
+
+
+def check_references(question: Question) -> None:
+    """Whether there is something to hold an answer against.
+
+    Raises:
+        MissingReferences: there is not; the message names the question.
+        InvalidInput: the accepted answers are no texts.
+    """
+    if not question.answers:
+        raise MissingReferences(
+            f"question {question.id or question.text[:60]!r} has no accepted answers; add "
+            "'answers', or leave it out"
+        )
+    checked(question.answers)

@@ -12,7 +12,7 @@ from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.selecting import ExamplePool, chosen_ranker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.dur_encoder import encoder_of
-from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.llm.base import Encoder
 
 

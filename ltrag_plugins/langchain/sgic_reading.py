@@ -8,7 +8,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from ltrag_plugins.errors import InvalidInput, LtragError
-from ltrag_plugins.langchain.questions import question_of
+from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.langchain.retriever import asking_for
 from ltrag_plugins.sgic.loop import checked_question
 

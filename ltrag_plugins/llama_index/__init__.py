@@ -16,16 +16,18 @@ except ImportError as error:
 
 from ltrag_plugins.llama_index.dur_reranker import DURReranker
 from ltrag_plugins.llama_index.encoder import LlamaIndexEncoder
-from ltrag_plugins.llama_index.events import GECEDecisionEvent
-from ltrag_plugins.llama_index.gece_retriever import GECERetriever
+from ltrag_plugins.llama_index.gate import (
+    GECEDecisionEvent,
+    GECERetriever,
+    GECERouter,
+    GECESelector,
+)
 from ltrag_plugins.llama_index.llm import LlamaIndexLLM
 from ltrag_plugins.llama_index.ltrag_embedding import LtragEmbedding
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.method import MethodQueryEngine, as_query_engine
 from ltrag_plugins.llama_index.nodes import node_of, passage_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
-from ltrag_plugins.llama_index.router import GECERouter
-from ltrag_plugins.llama_index.selector import GECESelector
 from ltrag_plugins.llama_index.sgic_calibrator import SGICCalibrator
 from ltrag_plugins.llama_index.sgic_evaluator import SGICEvaluator
 

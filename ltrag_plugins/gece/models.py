@@ -1,16 +1,22 @@
-"""What a fitted gate learned, applied with numpy; `training` makes it with scikit-learn.
+"""What a fitted gate learned, applied with numpy; `train` makes it with scikit-learn.
 
 The arrays below are all there is to save, so a gate is stored without pickle and applied
-without scikit-learn.
+without scikit-learn. A scorer gives the number that a gate thresholds: the fitted model, the
+paper's formula, or one signal.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
 
+from ltrag_plugins.calibrators import Calibrator
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.features import Features
+from ltrag_plugins.gece.decision import Tier
+from ltrag_plugins.gece.score import gece_score
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import Evidence, Features, WordFrequencies
 
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
 
@@ -106,3 +112,78 @@ def members(model: FailureModel, features: Features) -> Float[np.ndarray, "quest
     if model.consensus is not None:
         columns.append(model.consensus(features.signals))
     return np.clip(np.column_stack(columns), -_SUREST, _SUREST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Formula:
+    """GECE, eq. 2, at run time: METEOR is estimated from the draft, the rest is known."""
+
+    meteor: Linear
+    columns: tuple[int, int, int]
+    """Where mean_probability, word_frequency and the gradient signal stand; -1 = not there."""
+    settings: GECESettings
+
+    def __call__(self, features: Features) -> Float[np.ndarray, " questions"]:
+        """The score of each question."""
+        quality = np.clip(self.meteor(features.scalars), 0.0, 1.0)
+        rows = zip(quality.tolist(), features.signals.tolist(), strict=True)
+        return np.array([self._value(*row) for row in rows])
+
+    def _value(self, quality: float, signals: Sequence[float]) -> float:
+        probability, frequency, gradient = self.columns
+        return gece_score(
+            meteor=quality,
+            mean_probability=-signals[probability],
+            word_frequency=10.0 ** -signals[frequency],
+            gradient_agreement=None if gradient < 0 else -signals[gradient],
+            settings=self.settings,
+        ).value
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OneSignal:
+    """One plain signal as it is."""
+
+    column: int
+
+    def __call__(self, features: Features) -> Float[np.ndarray, " questions"]:
+        """The score of each question."""
+        return features.signals[:, self.column]
+
+
+Scorer = FailureModel | Formula | OneSignal
+"""Gives each question a number; larger means retrieve."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A calibration question: what was seen before retrieval, and what came of it."""
+
+    evidence: Evidence
+    right: bool
+    """Whether the direct answer is right."""
+    right_with_retrieval: bool | None = None
+    """Whether the answer with retrieval is; None when nobody tried."""
+    quality: float = 0.0
+    """METEOR (or chrF, 1 - TER) of the direct answer; only the formula needs it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedGate:
+    """All that a gate learned; applied by `GECEGate`."""
+
+    settings: GECESettings
+    tier: Tier
+    names: tuple[str, ...]
+    frequencies: WordFrequencies
+    failure: Scorer
+    gain: GainModel | None
+    """Thresholded in place of the failure score where the objective is "gain"."""
+    calibrator: Calibrator
+    threshold: float
+    """A score from here on retrieves; minus infinity always does, infinity never."""
+    quantiles: Float[np.ndarray, "signals points"]
+    """Each signal's quantiles on the calibration questions, for explanations."""
+    scores: Float[np.ndarray, " questions"]
+    """Of the calibration questions, on the scale of `threshold`, as of questions that were not
+    seen; sorted, for pictures."""

@@ -26,8 +26,20 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.model_selection import KFold
 
 from ltrag_plugins.calibrator_fitting import stratified
-from ltrag_plugins.gece.features import Features
-from ltrag_plugins.gece.learners import FailureModel, GainModel, Linear, Trees, members
+from ltrag_plugins.errors import CalibrationError
+from ltrag_plugins.gece.fit import Labels
+from ltrag_plugins.gece.models import (
+    FailureModel,
+    Formula,
+    GainModel,
+    Linear,
+    OneSignal,
+    Scorer,
+    Trees,
+    members,
+)
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import Features
 from ltrag_plugins.metrics.calibration import auroc
 
 _INNER_FOLDS = 4
@@ -205,3 +217,46 @@ def _mean_of(
 ) -> Linear:
     deviation = x.std(axis=0)
     return Linear(x.mean(axis=0), np.where(deviation > 1e-9, deviation, 1.0), weights, 0.0)
+
+
+def fit_scorer(
+    features: Features, labels: Labels, names: list[str], settings: GECESettings
+) -> Fit[Scorer]:
+    """Fit what `settings.scorer` names.
+
+    Raises:
+        CalibrationError: the named signal is not at hand on this tier.
+    """
+    if settings.scorer == "fitted":
+        learned = fit_failure(features, labels.fails, settings.seed)
+        return Fit(learned.model, learned.unseen)
+    if settings.scorer == "gece":
+        gradient = _column(names, f"gradient_{settings.agreement}") if settings.semantics else -1
+        columns = (_column(names, "mean_probability"), _column(names, "word_frequency"), gradient)
+        return _as_it_is(
+            Formula(_quality_model(features, labels.quality), columns, settings), features
+        )
+    return _as_it_is(OneSignal(_column(names, settings.scorer)), features)
+
+
+def fit_gain_scorer(features: Features, labels: Labels, settings: GECESettings) -> Fit[GainModel]:
+    """Fit what retrieval is expected to change."""
+    return fit_gain(features, labels.gain, settings.seed)
+
+
+def _as_it_is(scorer: Formula | OneSignal, features: Features) -> Fit[Scorer]:
+    return Fit(scorer, scorer(features))
+
+
+def _quality_model(features: Features, quality: Float[np.ndarray, " questions"]) -> Linear:
+    bare = replace(features, vectors=features.vectors[:, :0])
+    return fit_gain(bare, quality, seed=0).model.scalars
+
+
+def _column(names: list[str], name: str) -> int:
+    if name not in names:
+        raise CalibrationError(
+            f"the scorer needs the signal {name!r}; at hand here are {names}. Use a model that "
+            "gives token probabilities (or local weights, for gradients), or another scorer."
+        )
+    return names.index(name)

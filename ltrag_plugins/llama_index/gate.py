@@ -1,0 +1,251 @@
+"""A gate before a query engine or a retriever, and as a router's selector.
+
+The decision has a span of its own, and LlamaIndex's instrumentation gets it as an event.
+"""
+
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Generator, Sequence
+from dataclasses import replace
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
+from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.tools import ToolMetadata
+from llama_index_instrumentation import get_dispatcher
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.gece.decision import DecidingGate, Decision
+from ltrag_plugins.llama_index.checks import demand
+from ltrag_plugins.llama_index.llm import afree_text, free_text
+from ltrag_plugins.llama_index.retriever import aretrieve
+
+dispatcher = get_dispatcher(__name__)
+
+
+class GECEDecisionEvent(BaseEvent):
+    """A gate decided; the fields are those of `Decision`."""
+
+    question: str
+    retrieve: bool
+    score: float
+    probability: float
+    tier: str
+    reason: str
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The event's name in traces."""
+        return "GECEDecisionEvent"
+
+
+@dispatcher.span
+def gece_decide(gate: DecidingGate, question: str) -> Decision:
+    """The gate's decision, in a span of its own that the draft's events hang under."""
+    return _told(gate.decide(question))
+
+
+@dispatcher.span
+async def gece_adecide(gate: DecidingGate, question: str) -> Decision:
+    """As `gece_decide`."""
+    return _told(await gate.adecide(question))
+
+
+def _told(decision: Decision) -> Decision:
+    dispatcher.event(
+        GECEDecisionEvent(
+            question=decision.question,
+            retrieve=decision.retrieve,
+            score=decision.score,
+            probability=decision.probability,
+            tier=decision.tier,
+            reason=decision.reason,
+        )
+    )
+    return decision
+
+
+class GECERouter(BaseQueryEngine):
+    """Asks `query_engine` where the gate says retrieve, else answers directly.
+
+    The direct answer is the gate's draft, at no further call, unless `direct` is given. The
+    decision is in the response's `metadata["gece"]` and in a `GECEDecisionEvent`.
+    """
+
+    def __init__(
+        self,
+        gate: DecidingGate,
+        query_engine: BaseQueryEngine,
+        *,
+        direct: BaseQueryEngine | BaseLLM | None = None,
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        """Put `gate` in front of `query_engine`.
+
+        Args:
+            direct: a query engine or an LLM to answer in the draft's place.
+            streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for
+                callers that read `response_gen`; the engine's own streams pass either way.
+            callback_manager: the engine's, by default.
+
+        Raises:
+            InvalidInput: one of these is of another type.
+        """
+        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        demand(query_engine, BaseQueryEngine, "query_engine", "a LlamaIndex BaseQueryEngine")
+        kinds = (BaseQueryEngine, BaseLLM, type(None))
+        demand(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
+        super().__init__(callback_manager or query_engine.callback_manager)
+        self._gate = gate
+        self._query_engine = query_engine
+        self._direct = direct
+        self._streaming = streaming
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        decision = gece_decide(self._gate, query_bundle.query_str)
+        engine = self._query_engine if decision.retrieve else self._direct
+        if isinstance(engine, BaseQueryEngine):
+            return _with(decision, engine.query(query_bundle))
+        text = free_text(engine, query_bundle.query_str) if engine else decision.answer
+        answer = StreamingResponse(_piece(text)) if self._streaming else Response(text)
+        return _with(decision, answer)
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        decision = await gece_adecide(self._gate, query_bundle.query_str)
+        engine = self._query_engine if decision.retrieve else self._direct
+        if isinstance(engine, BaseQueryEngine):
+            return _with(decision, await engine.aquery(query_bundle))
+        text = await afree_text(engine, query_bundle.query_str) if engine else decision.answer
+        answer = AsyncStreamingResponse(_apiece(text)) if self._streaming else Response(text)
+        return _with(decision, answer)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        direct = self._direct
+        engines: PromptMixinType = {"query_engine": self._query_engine}
+        return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
+
+    def update_prompts(self, prompts_dict: PromptDictType) -> None:
+        """Update prompts under the keys of `get_prompts`.
+
+        LlamaIndex's own method splits a key at every colon and fails on an engine's
+        prompts, which lie two levels down.
+        """
+        below: defaultdict[str, PromptDictType] = defaultdict(dict)
+        for key, prompt in prompts_dict.items():
+            module, _, rest = key.partition(":")
+            below[module][rest] = prompt
+        modules = self._get_prompt_modules()
+        for module, prompts in below.items():
+            if module not in modules:
+                raise ValueError(f"Module {module} not found.")
+            modules[module].update_prompts(prompts)
+
+
+def _with(decision: Decision, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+    """The same response, stream and all, in a copy that carries the decision."""
+    return replace(response, metadata={**(response.metadata or {}), "gece": decision.as_metadata()})
+
+
+def _piece(text: str) -> Generator[str, None, None]:
+    yield text
+
+
+async def _apiece(text: str) -> AsyncGenerator[str, None]:
+    yield text
+
+
+class GECESelector(BaseSelector):
+    """Chooses between two tools of a `RouterQueryEngine` by the gate's decision."""
+
+    def __init__(self, gate: DecidingGate, *, retrieving: int = 0, direct: int = 1) -> None:
+        """Let `gate` choose.
+
+        Args:
+            retrieving: place (0 or 1) of the tool that retrieves.
+            direct: place of the tool that answers without retrieval.
+
+        Raises:
+            InvalidInput: `gate` is none, or the places are not 0 and 1.
+        """
+        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        if {retrieving, direct} != {0, 1}:
+            raise InvalidInput(
+                f"retrieving and direct must be 0 and 1, got {retrieving}, {direct}."
+            )
+        self._gate = gate
+        self._places = {True: retrieving, False: direct}
+
+    def _get_prompts(self) -> PromptDictType:
+        return {}
+
+    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
+        pass
+
+    def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
+        _demand_two(choices)
+        return self._selection(gece_decide(self._gate, query.query_str))
+
+    async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
+        _demand_two(choices)
+        return self._selection(await gece_adecide(self._gate, query.query_str))
+
+    def _selection(self, decision: Decision) -> SelectorResult:
+        index = self._places[decision.retrieve]
+        return SelectorResult(selections=[SingleSelection(index=index, reason=decision.reason)])
+
+
+def _demand_two(choices: Sequence[ToolMetadata]) -> None:
+    if len(choices) != 2:
+        raise InvalidInput(
+            f"GECESelector chooses between two tools, one that retrieves and one that answers "
+            f"directly; it was given {len(choices)}. Nest routers where there are more."
+        )
+
+
+class GECERetriever(BaseRetriever):
+    """`[]` when the model knows, else what `retriever` finds, untouched.
+
+    For chat engines and pipelines of your own, which answer without nodes. A
+    `RetrieverQueryEngine` does not: given no nodes it says "Empty Response" without asking
+    its model. In front of one, put `GECERouter`.
+    """
+
+    def __init__(
+        self,
+        gate: DecidingGate,
+        retriever: BaseRetriever,
+        *,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        """Put `gate` in front of `retriever`.
+
+        Raises:
+            InvalidInput: one of the two is something else.
+        """
+        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
+        super().__init__(callback_manager or retriever.callback_manager)
+        self._gate = gate
+        self._retriever = retriever
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"retriever": self._retriever}
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        decision = gece_decide(self._gate, query_bundle.query_str)
+        return self._retriever.retrieve(query_bundle) if decision.retrieve else []
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        decision = await gece_adecide(self._gate, query_bundle.query_str)
+        return await aretrieve(self._retriever, query_bundle) if decision.retrieve else []
