@@ -23,7 +23,7 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever, Engine
-from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.types import Answer, Generation, GenerationSettings
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 WAIT = 0.05
@@ -42,9 +42,11 @@ class Waiting:
     def __init__(self) -> None:
         self._llm = ScriptedLLM(lambda prompt: f"answer {len(prompt)}")
 
-    def generate(self, prompts: Sequence[str], **settings: object) -> list[Generation]:
+    def generate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
         time.sleep(WAIT)
-        return self._llm.generate(prompts, **settings)  # pyright: ignore[reportArgumentType]
+        return self._llm.generate(prompts, settings)  # pyright: ignore[reportArgumentType]
 
 
 def timed(world: World, flow: Callable[[str], Flow[Answer]], texts: list[str], rounds: int) -> str:

@@ -26,7 +26,7 @@ import torch
 
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 SHOTS = 5
 Way = Callable[[list[str], str], list[Generation]]
@@ -46,9 +46,11 @@ def main(questions: int = 8, rounds: int = 3, threads: int = 2) -> None:
             "separate": lambda prompts, gold: [apart.score([p], [gold])[0] for p in prompts],
         },
         "generate": {
-            "shared": lambda prompts, _: shared.generate(prompts, max_tokens=4),
-            "batched": lambda prompts, _: apart.generate(prompts, max_tokens=4),
-            "separate": lambda prompts, _: [apart.generate([p], max_tokens=4)[0] for p in prompts],
+            "shared": lambda prompts, _: shared.generate(prompts, GenerationSettings(max_tokens=4)),
+            "batched": lambda prompts, _: apart.generate(prompts, GenerationSettings(max_tokens=4)),
+            "separate": lambda prompts, _: [
+                apart.generate([p], GenerationSettings(max_tokens=4))[0] for p in prompts
+            ],
         },
     }
     for job, ways in jobs.items():

@@ -26,7 +26,7 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.metrics.cost import Cost
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.sgic import Calibration
-from ltrag_plugins.types import Generation, Passage
+from ltrag_plugins.types import Generation, GenerationSettings, Passage
 
 NEVER, ALWAYS, GATED = "never", "always", "+ gate"
 RERANKED, CALIBRATED = "+ gate + rerank", "+ gate + rerank + calibrate"
@@ -69,16 +69,10 @@ class Meter:
     def generate(
         self,
         prompts: Sequence[str],
-        *,
-        max_tokens: int = MAX_TOKENS,
-        stop: Sequence[str] = ("\n",),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        settings: GenerationSettings = GenerationSettings(),
     ) -> list[Generation]:
         start = time.perf_counter()
-        replies = self.llm.generate(
-            prompts, max_tokens=max_tokens, stop=stop, temperature=temperature, seed=seed
-        )
+        replies = self.llm.generate(prompts, settings)
         self.waited += time.perf_counter() - start
         self.cost = sum(map(cost_of, replies), self.cost)
         return replies

@@ -1,8 +1,10 @@
-"""The plain values that pass between rooms: frozen, no behaviour, no dependencies."""
+"""The plain values that pass between rooms: frozen, without behaviour."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from ltrag_plugins.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,33 @@ class Token:
     """Entropy in nats of the whole next-token distribution, where the model gives it."""
     alternatives: tuple[tuple[str, float], ...] = ()
     """The likeliest tokens at this position with their log-probabilities, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """How a model writes; the same for all prompts of one call.
+
+    Raises:
+        InvalidInput: a value is out of range.
+    """
+
+    max_tokens: int = 64
+    """Most tokens to write, at least 1."""
+    stop: tuple[str, ...] = ()
+    """The text ends before the first of these; any sequence of texts, none empty."""
+    temperature: float = 0.0
+    """0 takes the likeliest token each time; else what the logits are divided by."""
+    seed: int | None = None
+    """Makes sampling repeatable where the provider can."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", tuple(self.stop))
+        if self.max_tokens < 1:
+            raise InvalidInput(f"max_tokens is {self.max_tokens}; it must be at least 1.")
+        if not 0 <= self.temperature < float("inf"):
+            raise InvalidInput(f"temperature is {self.temperature}; it must be 0 or above.")
+        if "" in self.stop:
+            raise InvalidInput("a stop string is empty; every text would end before it begins.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Question, Token
 
 COLOURS = ("red", "green", "blue", "yellow", "white", "black", "brown", "pink")
 STREETS = ("Abbey", "Baker", "Canal", "Dover", "Elm", "Fleet", "Grove", "High", "Iron", "Jewry")
@@ -84,8 +84,10 @@ class Scorer:
     def prompts(self) -> list[str]:
         return self._llm.prompts
 
-    def generate(self, prompts: Sequence[str], **settings) -> list[Generation]:
-        return self._llm.generate(prompts, **settings)
+    def generate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
+        return self._llm.generate(prompts, settings)
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         pairs = list(zip(prompts, continuations, strict=True))

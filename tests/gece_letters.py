@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ltrag_plugins.types import GradientAgreement
+from ltrag_plugins.types import GenerationSettings, GradientAgreement
 from tests.gece_parts import answer
 
 
@@ -14,7 +14,7 @@ class Local:
     def __init__(self) -> None:
         self.seen: list[tuple[list[str], list[str], int]] = []
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         return [answer(prompt) for prompt in prompts]
 
     def score(self, prompts, continuations):

@@ -21,6 +21,7 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
 from ltrag_plugins.sgic.analysis.attention import round_attention
+from ltrag_plugins.types import GenerationSettings
 from tests.sgic_parts import QUESTION, THREE
 
 DOCUMENTS = [
@@ -156,13 +157,16 @@ def test_the_model_handed_in_is_not_changed(mode, tokenizer):
     model.set_attn_implementation(mode)
     llm = TransformersLLM(model, tokenizer)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    settings, said = model.config.to_dict(), llm.generate([PROMPT], max_tokens=3)
+    settings, said = (
+        model.config.to_dict(),
+        llm.generate([PROMPT], GenerationSettings(max_tokens=3)),
+    )
     attention_shares(llm, PROMPT, DOCUMENTS)
     assert model.config._attn_implementation == mode
     assert model.config.to_dict() == settings
     assert all(weight.requires_grad for weight in model.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert llm.generate([PROMPT], max_tokens=3) == said
+    assert llm.generate([PROMPT], GenerationSettings(max_tokens=3)) == said
 
 
 def test_only_one_row_of_weights_is_ever_made(tiny, monkeypatch):

@@ -24,7 +24,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.training.examples import load
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ class Likely:
     def __init__(self, **logprobs: float) -> None:
         self.logprobs, self.scored = logprobs, []
 
-    def generate(self, prompts, **_):
+    def generate(self, prompts, settings=GenerationSettings()):
         raise AssertionError("nothing is asked")
 
     def score(self, prompts, continuations):

@@ -8,7 +8,7 @@ from ltrag_plugins.baselines.k_samples import surest
 from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
 from ltrag_plugins.flow import World, run, run_many
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
 BREAD = Passage("Bread is baked from flour.")
@@ -30,9 +30,9 @@ class Sampler:
     def __init__(self, *replies: Generation) -> None:
         self.replies, self.calls = replies, []
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
-        self.calls.append((tuple(prompts), temperature, seed))
-        return [self.replies[seed % len(self.replies)] for _ in prompts]
+    def generate(self, prompts, settings=GenerationSettings()):
+        self.calls.append((tuple(prompts), settings.temperature, settings.seed))
+        return [self.replies[settings.seed % len(self.replies)] for _ in prompts]
 
 
 class Shelf:

@@ -133,7 +133,7 @@ def test_all_that_show_examples_read_a_reply_alike_and_ask_for_as_much(name, rep
 
     def note(step):
         if step.kind == "request" and isinstance(step.request, Ask):
-            asked.append(step.request.max_tokens)
+            asked.append(step.request.settings.max_tokens)
 
     flow = row.flow(Question("Who wrote Emma?", options=options), None, learned)
     assert run(flow, asking, observers=[note]).text == text

@@ -24,7 +24,7 @@ from ltrag_plugins.llm.base import AsyncLLM, GradientLLM, ScoringLLM
 from ltrag_plugins.llm.cached import CachedGradientLLM, CachedLLM, CachedScoringLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.store import AnswerStore, decoded, encoded
-from ltrag_plugins.types import Generation, GradientAgreement, Token
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 from tests.contracts.llm import LLMContract, ScoringContract
 
 
@@ -36,10 +36,10 @@ class Letters:
     def __init__(self):
         self.calls = []
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+    def generate(self, prompts, settings=GenerationSettings()):
         self.calls.append(list(prompts))
-        texts = [prompt[::-1][:max_tokens] for prompt in prompts]
-        cuts = [min([t.find(s) for s in stop if s in t], default=len(t)) for t in texts]
+        texts = [prompt[::-1][: settings.max_tokens] for prompt in prompts]
+        cuts = [min([t.find(s) for s in settings.stop if s in t], default=len(t)) for t in texts]
         return [self._read(text[:cut]) for text, cut in zip(texts, cuts, strict=True)]
 
     def score(self, prompts, continuations):
@@ -66,11 +66,13 @@ class Sampler:
     def __init__(self):
         self.draws = count()
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
-        if seed is None:
+    def generate(self, prompts, settings=GenerationSettings()):
+        if settings.seed is None:
             return [Generation(f"draw {next(self.draws)}") for _ in prompts]
         earlier = [prompts[:i].count(prompt) for i, prompt in enumerate(prompts)]
-        return [Generation(f"{p}/{seed}/{n}") for p, n in zip(prompts, earlier, strict=True)]
+        return [
+            Generation(f"{p}/{settings.seed}/{n}") for p, n in zip(prompts, earlier, strict=True)
+        ]
 
 
 @pytest.fixture
@@ -97,7 +99,7 @@ class TestAWarmCache(ScoringContract):
     def llm(self, path):
         llm = CachedLLM(Letters(), path)
         for max_tokens in (2, 6, 8, 12, 64):
-            llm.generate(self.prompts, max_tokens=max_tokens)
+            llm.generate(self.prompts, GenerationSettings(max_tokens=max_tokens))
         return CachedLLM(Letters(), path)
 
 
@@ -141,11 +143,13 @@ def test_only_what_is_missing_is_asked_for_and_the_order_is_kept(path):
 def test_every_setting_belongs_to_the_key(path, other):
     llm = CachedLLM(Letters(), path)
     for known in ({}, {"max_tokens": 6}, {"stop": ["a"]}, {"temperature": 0.5, "seed": 3}):
-        llm.generate(["Emma"], **known)
+        llm.generate(["Emma"], GenerationSettings(**known))
     before = llm.misses
-    assert llm.generate(["Emma"], **other) == Letters().generate(["Emma"], **other)
+    assert llm.generate(["Emma"], GenerationSettings(**other)) == Letters().generate(
+        ["Emma"], GenerationSettings(**other)
+    )
     assert llm.misses == before + 1
-    llm.generate(["Emma"], **other)
+    llm.generate(["Emma"], GenerationSettings(**other))
     assert llm.misses == before + 1
 
 
@@ -168,7 +172,11 @@ def test_a_prompt_and_continuation_are_not_their_concatenation(path):
 
 def test_sampling_without_a_seed_stays_sampling(path):
     llm = CachedLLM(Sampler(), path)
-    texts = [g.text for _ in range(2) for g in llm.generate(["?", "?"], temperature=1.0)]
+    texts = [
+        g.text
+        for _ in range(2)
+        for g in llm.generate(["?", "?"], GenerationSettings(temperature=1.0))
+    ]
     assert len(set(texts)) == 4
     assert (llm.hits, llm.misses, len(llm.store)) == (0, 4, 0)
 
@@ -177,8 +185,8 @@ def test_seeded_samples_of_one_prompt_are_kept_apart(path):
     for asked in (["p"], ["p", "q", "p"], ["p", "p", "p", "q"], ["q", "p"]):
         for _ in range(2):
             llm = CachedLLM(Sampler(), path)
-            told = llm.generate(asked, temperature=1.0, seed=7)
-            assert told == Sampler().generate(asked, temperature=1.0, seed=7)
+            told = llm.generate(asked, GenerationSettings(temperature=1.0, seed=7))
+            assert told == Sampler().generate(asked, GenerationSettings(temperature=1.0, seed=7))
     assert llm.misses == 0
 
 
@@ -204,7 +212,7 @@ async def test_async_answers_are_the_sync_ones_and_share_their_file(path):
 
 async def test_a_model_without_async_is_asked_in_a_thread(path):
     class WhereAmI(Letters):
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             return [Generation(str(threading.get_ident())) for _ in prompts]
 
     [told] = await CachedLLM(WhereAmI(), path).agenerate(["?"])
@@ -216,13 +224,17 @@ async def test_an_async_model_is_awaited_on_its_event_loop(path):
         return str(threading.get_ident())
 
     for temperature in (0.0, 1.0):
-        [told] = await CachedLLM(ScriptedLLM(where), path).agenerate(["?"], temperature=temperature)
+        [told] = await CachedLLM(ScriptedLLM(where), path).agenerate(
+            ["?"], GenerationSettings(temperature=temperature)
+        )
         assert told.text == str(threading.get_ident())
 
 
 async def test_async_sampling_without_a_seed_stays_sampling(path):
     llm = CachedLLM(Sampler(), path)
-    texts = [(await llm.agenerate(["?"], temperature=1.0))[0].text for _ in range(2)]
+    texts = [
+        (await llm.agenerate(["?"], GenerationSettings(temperature=1.0)))[0].text for _ in range(2)
+    ]
     assert texts == ["draw 0", "draw 1"]
 
 
@@ -259,9 +271,9 @@ def test_gradients_are_the_models_own(path):
 def test_it_travels_to_another_process_with_its_model(path):
     llm = CachedLLM(Sampler(), path)
     llm.llm.draws = None
-    llm.generate(["p"], seed=1)
+    llm.generate(["p"], GenerationSettings(seed=1))
     twin = pickle.loads(pickle.dumps(llm))
-    twin.generate(["p"], seed=1)
+    twin.generate(["p"], GenerationSettings(seed=1))
     assert (twin.hits, twin.misses) == (1, 0)
 
 
@@ -307,8 +319,8 @@ def test_an_impossible_log_probability_is_refused_and_not_kept(path, logprob):
 
 def test_a_model_that_gives_too_few_answers_is_named_and_nothing_is_kept(path):
     class Forgetful(Letters):
-        def generate(self, prompts, **settings):
-            return super().generate(prompts[1:], **settings)
+        def generate(self, prompts, settings=GenerationSettings()):
+            return super().generate(prompts[1:], settings)
 
     llm = CachedLLM(Forgetful(), path)
     with pytest.raises(ModelError, match="letters gave 2 generations for 3 prompts"):
@@ -543,10 +555,10 @@ def test_what_was_answered_before_a_failure_is_kept(tmp_path):
     """The model is asked for a part at a time; a failure loses that part alone."""
 
     class Failing(Letters):
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             if down and "100" in prompts:
                 raise ConnectionError("down")
-            return super().generate(prompts, **settings)
+            return super().generate(prompts, settings)
 
     llm, down, prompts = Failing(), True, [str(i) for i in range(150)]
     kept = CachedLLM(llm, tmp_path / "answers.sqlite")
@@ -563,5 +575,7 @@ def test_what_was_answered_before_a_failure_is_kept(tmp_path):
 def test_samples_of_a_prompt_come_in_one_call(tmp_path):
     llm = Letters()
     asked = [*["a", "b"] * 20, *["c"] * 40, *["d"] * 100, "e"]
-    CachedLLM(llm, tmp_path / "a.sqlite").generate(asked, temperature=1.0, seed=1)
+    CachedLLM(llm, tmp_path / "a.sqlite").generate(
+        asked, GenerationSettings(temperature=1.0, seed=1)
+    )
     assert llm.calls == [["a", "b"] * 20, ["c"] * 40, ["d"] * 100, ["e"]]

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from ltrag_plugins.cli import app
 from ltrag_plugins.cli.models import load_llm
+from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import TAUGHT, tiny
 
 QUICK = ["--steps", "2", "--batch", "2", "--held-out", "0.25"]
@@ -79,7 +80,7 @@ def test_the_whole_model_is_a_model_like_any_other(base, data, tmp_path):
         "sgic", "finetune", data, "--model", base, "--out", out, "--method", "full", *QUICK
     )
     assert done.stderr.endswith(f"use it with --model {out}\n")
-    assert load_llm(str(out)).generate(["Who wrote Emma?"], max_tokens=2)
+    assert load_llm(str(out)).generate(["Who wrote Emma?"], GenerationSettings(max_tokens=2))
 
 
 @pytest.mark.parametrize(

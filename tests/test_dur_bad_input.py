@@ -17,7 +17,7 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Passage, Question
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question
 from tests.dur_parts import Nonsense, Scorer, asked, by_word, houses, moody, moody_llm
 
 SETTINGS = DURSettings(reward="match", epochs=2, batch_size=4)
@@ -258,7 +258,7 @@ class Uncounted:
 
     name = "moody"
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         return [Generation(moody(prompt)) for prompt in prompts]
 
 

@@ -27,7 +27,7 @@ from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
 class Outage:
@@ -38,7 +38,7 @@ class Outage:
     def __init__(self, down=lambda prompt: True):
         self.down, self.asked = down, []
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         self.asked.extend(prompts)
         if any(map(self.down, prompts)):
             raise ConnectionError("server down")
@@ -289,7 +289,7 @@ def test_a_local_model_that_forgot_reads_all_of_a_prompt_again_and_answers_the_s
     for step in (lambda: None, lambda: None, llm.forget):
         step()
         read.clear()
-        [one] = llm.generate([prompt], max_tokens=1)
+        [one] = llm.generate([prompt], GenerationSettings(max_tokens=1))
         costs.append(sum(read))
         answers.append(one.text)
     first, again, forgotten = costs

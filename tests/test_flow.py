@@ -36,7 +36,7 @@ from ltrag_plugins.flow import (
     score,
 )
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, GradientAgreement, Passage
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
 TEXTS = ["Emma is by Austen", "Dune is by Herbert", "Ulysses is by Joyce", "Emma has a dog"]
 
@@ -73,7 +73,7 @@ class Gradients:
 
     name = "gradients"
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         return [Generation(prompt) for prompt in prompts]
 
     def score(self, prompts, continuations):
@@ -361,7 +361,7 @@ async def test_too_many_or_too_few_replies_are_never_handed_to_the_wrong_prompt(
         def __init__(self, by):
             self.by = by
 
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             return [Generation(prompt) for prompt in [*prompts, "extra"][: len(prompts) + self.by]]
 
         def search(self, queries, k):
@@ -371,7 +371,7 @@ async def test_too_many_or_too_few_replies_are_never_handed_to_the_wrong_prompt(
             return np.zeros((len(texts) + self.by, 2), dtype=np.float32)
 
     class AsyncOff(Off):
-        async def agenerate(self, prompts, **settings):
+        async def agenerate(self, prompts, settings=GenerationSettings()):
             return self.generate(prompts)
 
         async def asearch(self, queries, k):
@@ -527,7 +527,7 @@ class WhereAmI:
 
     name = "where"
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         return [Generation(str(threading.get_ident())) for _ in prompts]
 
     def search(self, queries, k):
@@ -538,7 +538,7 @@ class WhereAmI:
 
 
 class AsyncWhereAmI(WhereAmI):
-    async def agenerate(self, prompts, **settings):
+    async def agenerate(self, prompts, settings=GenerationSettings()):
         return self.generate(prompts)
 
     async def asearch(self, queries, k):
@@ -576,7 +576,7 @@ async def test_observers_see_every_step_in_order():
             await arun(flow(), world, observers=iter(observers))
         else:
             await asyncio.to_thread(run_many, [flow()], world, observers=observers)
-        found, asked = Fetch(("Emma",), 1), Ask((TEXTS[0], "b"), 2)
+        found, asked = Fetch(("Emma",), 1), Ask((TEXTS[0], "b"), GenerationSettings(2))
         assert [(s.kind, s.request) for s in seen] == [
             ("request", found),
             ("reply", found),

@@ -23,7 +23,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, GECESettings
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Question, Token
 from tests.gece_parts import Letters, answer, honest_llm, questions, said
 
 PRODUCT = GECESettings(scorer="product")
@@ -38,7 +38,7 @@ class Unchecked:
     def __init__(self, change: Callable[[Generation], Generation]) -> None:
         self.change = change
 
-    def generate(self, prompts, **settings) -> list[Generation]:
+    def generate(self, prompts, settings=GenerationSettings()) -> list[Generation]:
         return [self.change(answer(prompt)) for prompt in prompts]
 
 

@@ -14,7 +14,7 @@ from ltrag_plugins.flow import Ask, Embed, World, ask, run
 from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import contains
-from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.types import Answer, Generation, GenerationSettings
 from tests.gece_parts import Houses, Letters, answer, honest_llm, knows, questions, said
 
 PRODUCT = GECESettings(scorer="product")
@@ -294,10 +294,10 @@ def test_a_bad_question_takes_no_other_with_it(gate):
     class Strict:
         name = gate.world.llm.name
 
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             if any("house 105?" in prompt for prompt in prompts):
                 raise RuntimeError("filtered")
-            return honest_llm().generate(prompts, **settings)
+            return honest_llm().generate(prompts, settings)
 
     there = replace(gate, world=World(llm=Strict()))
     found = there.decide_many(NEW, return_exceptions=True)

@@ -13,7 +13,7 @@ from ltrag_plugins.flow import Agree, Ask
 from ltrag_plugins.gece import GECEGate, GECESettings, score_questions
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import GenerationSettings, Question
 from tests.gece_parts import honest_llm
 
 PAPER = replace(GECESettings.paper(), layers=2, max_tokens=6, correct="exact_match")
@@ -34,7 +34,9 @@ def calibration(tiny) -> list[Question]:
     """Questions of which every other one has the model's own answer for its reference."""
     texts = [f"What is the colour of house {i}?" for i in range(24)]
     prompts = [direct_prompt(text) for text in texts]
-    drafts = tiny.generate(prompts, max_tokens=PAPER.max_tokens, stop=PAPER.stop)
+    drafts = tiny.generate(
+        prompts, GenerationSettings(max_tokens=PAPER.max_tokens, stop=PAPER.stop)
+    )
     return [
         Question(text, (draft.text.strip() if i % 2 and draft.text.strip() else "red",))
         for i, (text, draft) in enumerate(zip(texts, drafts, strict=True))
@@ -87,7 +89,9 @@ def test_a_gate_that_reads_gradients_is_not_loaded_for_a_model_without(gate, tin
 def test_scores_with_references_hold_each_gradient_against_their_mean(tiny, calibration):
     scores = score_questions(calibration, llm=tiny, settings=PAPER)
     prompts = [direct_prompt(q.text) for q in calibration]
-    drafts = tiny.generate(prompts, max_tokens=PAPER.max_tokens, stop=PAPER.stop)
+    drafts = tiny.generate(
+        prompts, GenerationSettings(max_tokens=PAPER.max_tokens, stop=PAPER.stop)
+    )
     references = [
         d.text[: len(d.text) - len(d.text.lstrip())] + q.answers[0]
         for d, q in zip(drafts, calibration, strict=True)

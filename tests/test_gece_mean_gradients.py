@@ -9,7 +9,7 @@ from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.gece.fit import collect
 from ltrag_plugins.gece.score import mean_gradient, mean_gradients
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import GradientAgreement, Question
+from ltrag_plugins.types import GenerationSettings, GradientAgreement, Question
 from tests.gece_letters import Local, gradient
 
 
@@ -50,10 +50,10 @@ def test_a_fit_reads_the_agreement_of_a_right_draft_without_its_own_reference():
     class Echo(OneHot):
         """Right for the even ones; a draft's gradient is its reference's."""
 
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             numbers = [int(p.split("say ")[1].split()[0].strip("\n?")) for p in prompts]
             return ScriptedLLM(str).generate(
-                [str(n) if n % 2 == 0 else str(n - 1) for n in numbers], **settings
+                [str(n) if n % 2 == 0 else str(n - 1) for n in numbers], settings
             )
 
         def gradient_agreement(self, prompts, continuations, *, along, cosine=False, layers=4):

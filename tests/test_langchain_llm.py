@@ -15,7 +15,7 @@ from ltrag_plugins.flow import World, arun, ask, run
 from ltrag_plugins.langchain import LangChainLLM, LtragLLM
 from ltrag_plugins.llm.base import AsyncLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
 from tests.langchain_parts import FunctionChat, FunctionCompletion, Runs, soon, with_logprobs
 
@@ -52,7 +52,9 @@ async def test_sync_and_async_give_the_same_generations():
         llm = LangChainLLM(model)
         assert isinstance(llm, AsyncLLM)
         prompts = ["one", "two", ""]
-        assert await llm.agenerate(prompts, stop=["o"]) == llm.generate(prompts, stop=["o"])
+        assert await llm.agenerate(prompts, GenerationSettings(stop=["o"])) == llm.generate(
+            prompts, GenerationSettings(stop=["o"])
+        )
         assert await llm.agenerate([]) == []
 
 
@@ -82,7 +84,9 @@ def test_a_completion_model_gets_all_prompts_in_one_call():
 def test_settings_reach_the_fields_of_a_copy_and_the_callers_model_keeps_its_own():
     model = FunctionChat(spell, temperature=0.7, max_tokens=999)
     before, fields_set = model.model_dump(), set(model.model_fields_set)
-    LangChainLLM(model).generate(["x"], max_tokens=5, stop=["."], temperature=0.2, seed=3)
+    LangChainLLM(model).generate(
+        ["x"], GenerationSettings(max_tokens=5, stop=["."], temperature=0.2, seed=3)
+    )
     assert model.sent == [
         {
             "max_tokens": 5,
@@ -101,7 +105,7 @@ def test_settings_reach_the_fields_of_a_copy_and_the_callers_model_keeps_its_own
 def test_nothing_of_our_calls_is_left_on_the_callers_model():
     model = FunctionChat(spell)
     llm = LangChainLLM(model)
-    llm.generate(["x"], stop=["."], seed=1)
+    llm.generate(["x"], GenerationSettings(stop=["."], seed=1))
     model.invoke("x")
     assert model.sent[-1] == {}
 
@@ -109,7 +113,7 @@ def test_nothing_of_our_calls_is_left_on_the_callers_model():
 def test_what_the_caller_bound_stays_bound_and_the_binding_is_not_changed():
     inner = FunctionChat(spell)
     bound = inner.bind(user="me")
-    LangChainLLM(bound).generate(["x"], max_tokens=7)
+    LangChainLLM(bound).generate(["x"], GenerationSettings(max_tokens=7))
     assert inner.sent[-1]["user"] == "me"
     assert inner.sent[-1]["max_tokens"] == 7
     assert bound.kwargs == {"user": "me"}
@@ -123,7 +127,9 @@ def test_a_model_that_declares_no_settings_is_sent_none():
             return super()._call(messages)
 
     model = Strict(responses=["one", "two"])
-    replies = LangChainLLM(model).generate(["a", "b"], max_tokens=3, temperature=1.0, seed=1)
+    replies = LangChainLLM(model).generate(
+        ["a", "b"], GenerationSettings(max_tokens=3, temperature=1.0, seed=1)
+    )
     assert [r.text for r in replies] == ["one", "two"]
 
 
@@ -132,7 +138,7 @@ def test_settings_can_be_passed_another_way():
     llm = LangChainLLM(
         model, settings=lambda m, asked: m.bind(options={"num_predict": asked.max_tokens})
     )
-    llm.generate(["x"], max_tokens=9)
+    llm.generate(["x"], GenerationSettings(max_tokens=9))
     assert model.sent == [{"options": {"num_predict": 9}}]
 
 
@@ -144,7 +150,7 @@ def test_log_probabilities_are_only_asked_for_when_wanted():
 
 def test_a_completion_model_is_sent_stop_strings_and_a_number_of_log_probabilities():
     model = FunctionCompletion(spell)
-    LangChainLLM(model, logprobs=3).generate(["x"], stop=["."])
+    LangChainLLM(model, logprobs=3).generate(["x"], GenerationSettings(stop=["."]))
     assert model.sent == [{"logprobs": 3, "stop": ["."]}]
     assert model.logprobs is None
 
@@ -273,7 +279,9 @@ def test_the_text_of_content_blocks_is_joined():
 
 def test_a_stop_string_the_model_ignored_ends_the_text_and_its_tokens():
     reply = with_logprobs("a.b", ("a", -0.1), (".", -0.2), ("b", -0.3))
-    [cut] = LangChainLLM(FunctionChat(lambda _: reply)).generate(["x"], stop=["."])
+    [cut] = LangChainLLM(FunctionChat(lambda _: reply)).generate(
+        ["x"], GenerationSettings(stop=["."])
+    )
     assert cut == Generation("a", (Token("a", -0.1),))
 
 
@@ -343,7 +351,9 @@ async def test_our_model_as_langchains_and_back_is_our_model():
 
     ours = ScriptedLLM(write)
     there_and_back = LangChainLLM(LtragLLM(llm=ours))
-    assert there_and_back.generate(["abc"], stop=["c"]) == ours.generate(["abc"], stop=["c"])
+    assert there_and_back.generate(["abc"], GenerationSettings(stop=["c"])) == ours.generate(
+        ["abc"], GenerationSettings(stop=["c"])
+    )
     assert await there_and_back.agenerate(["abc"]) == ours.generate(["abc"])
 
 

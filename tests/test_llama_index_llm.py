@@ -12,7 +12,7 @@ from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
 from ltrag_plugins.llama_index import LlamaIndexLLM, LtragLLM
 from ltrag_plugins.llm.base import LLM, AsyncLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
 from tests.llama_index_parts import AsyncFunctionLLM, FunctionLLM
 
@@ -158,7 +158,9 @@ def test_settings_go_with_the_call_and_nothing_stays_on_the_callers_model():
     model = FunctionLLM(lambda prompt: "a b STOP c")
     before, attributes = model.model_dump(), set(vars(model))
     llm = LlamaIndexLLM(model, logprobs=True)
-    [cut] = llm.generate(["x"], max_tokens=5, stop=[" STOP"], temperature=0.5, seed=3)
+    [cut] = llm.generate(
+        ["x"], GenerationSettings(max_tokens=5, stop=[" STOP"], temperature=0.5, seed=3)
+    )
     [whole] = llm.generate(["x"])
     assert (cut.text, whole.text) == ("a b", "a b STOP c")
     assert model.seen == [
@@ -172,7 +174,9 @@ def test_settings_go_with_the_call_and_nothing_stays_on_the_callers_model():
 def test_settings_are_sent_under_the_names_that_the_model_wants():
     model = FunctionLLM(three_words)
     keywords = {"max_tokens": "max_new_tokens", "stop": "stop_sequences"}
-    LlamaIndexLLM(model, keywords=keywords).generate(["x"], stop=["."], temperature=1.0, seed=1)
+    LlamaIndexLLM(model, keywords=keywords).generate(
+        ["x"], GenerationSettings(stop=["."], temperature=1.0, seed=1)
+    )
     assert model.seen == [{"max_new_tokens": 64, "stop_sequences": ["."]}]
 
 
@@ -297,9 +301,9 @@ async def test_sync_and_async_give_equal_generations():
 
     sync, native = LlamaIndexLLM(FunctionLLM(plain)), LlamaIndexLLM(AsyncFunctionLLM(awaited))
     settings = {"stop": [" Au"], "max_tokens": 3}
-    expected = sync.generate(["p", "q"], **settings)
-    assert await native.agenerate(["p", "q"], **settings) == expected
-    assert await sync.agenerate(["p", "q"], **settings) == expected
+    expected = sync.generate(["p", "q"], GenerationSettings(**settings))
+    assert await native.agenerate(["p", "q"], GenerationSettings(**settings)) == expected
+    assert await sync.agenerate(["p", "q"], GenerationSettings(**settings)) == expected
     assert [t.text for t in expected[0].tokens] == ["Jane"]
 
 
@@ -322,9 +326,9 @@ class OnlySync:
     def __init__(self) -> None:
         self.threads = []
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+    def generate(self, prompts, settings=GenerationSettings()):
         self.threads.append(threading.current_thread())
-        return [Generation(f"{prompt[-4:]} {max_tokens}") for prompt in prompts]
+        return [Generation(f"{prompt[-4:]} {settings.max_tokens}") for prompt in prompts]
 
 
 async def test_our_model_answers_alike_through_all_eight_calls_of_an_llm():

@@ -7,7 +7,7 @@ from ltrag_plugins.errors import ModelFailed
 from ltrag_plugins.flow import Agree, Ask, Embed, Fetch, Step, World, ask, fetch, run, run_many
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Generation, GradientAgreement, Passage, Token
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage, Token
 
 RETRIEVER = BM25Retriever([Passage("Emma is a novel by Jane Austen"), Passage("Paris")])
 
@@ -15,7 +15,7 @@ RETRIEVER = BM25Retriever([Passage("Emma is a novel by Jane Austen"), Passage("P
 class CountingModel:
     name = "counting"
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+    def generate(self, prompts, settings=GenerationSettings()):
         return [Generation(p, None, len(p.split()), 2) for p in prompts]
 
 
@@ -88,7 +88,7 @@ def test_seconds_are_kept_by_kind_and_add_up():
 
 def test_a_call_that_raises_is_a_call():
     class Broken(CountingModel):
-        def generate(self, prompts, **settings):
+        def generate(self, prompts, settings=GenerationSettings()):
             raise OSError("no route to host")
 
     counter = CostCounter()

@@ -16,7 +16,7 @@ from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelFaile
 from ltrag_plugins.flow import World, arun, ask
 from ltrag_plugins.llm.base import AsyncLLM, ScoringLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
 
 KEY = "sk-very-secret-0123456789"
@@ -149,7 +149,9 @@ class TestATextCompletionServer(LLMContract):
 def test_a_chat_request_says_what_is_wanted():
     with serving(lambda _: chat("Jane Austen")) as server:
         llm = model(server, top_logprobs=3)
-        llm.generate(["Who?"], max_tokens=9, stop=["\n"], temperature=0.5, seed=7)
+        llm.generate(
+            ["Who?"], GenerationSettings(max_tokens=9, stop=["\n"], temperature=0.5, seed=7)
+        )
     assert server.paths == ["/v1/chat/completions"]
     assert server.asked == [
         {
@@ -168,7 +170,9 @@ def test_a_chat_request_says_what_is_wanted():
 
 def test_a_text_request_continues_the_prompt():
     with serving(lambda _: {"choices": [{"text": " Austen"}]}) as server:
-        [told] = model(server, chat=False, logprobs=False).generate(["Jane"], max_tokens=2)
+        [told] = model(server, chat=False, logprobs=False).generate(
+            ["Jane"], GenerationSettings(max_tokens=2)
+        )
     assert server.paths == ["/v1/completions"]
     assert server.asked == [{"model": "m", "prompt": "Jane", "max_tokens": 2, "temperature": 0.0}]
     assert told == Generation(" Austen")
@@ -416,7 +420,9 @@ def test_an_azure_client_answers_on_an_event_loop_as_itself():
 def test_what_a_server_refuses_is_not_sent():
     with serving(lambda request: chat("ba")) as server:
         llm = model(server, omit=("temperature", "stop", "max_tokens"))
-        assert [reply.text for reply in llm.generate(["?"], seed=3, stop=("a",))] == ["b"]
+        assert [
+            reply.text for reply in llm.generate(["?"], GenerationSettings(seed=3, stop=("a",)))
+        ] == ["b"]
     [body] = server.asked
     assert {"temperature", "stop", "max_tokens", "max_completion_tokens"} & body.keys() == set()
     assert body["seed"] == 3

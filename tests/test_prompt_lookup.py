@@ -11,8 +11,9 @@ from ltrag_plugins.llm.local.engines import best_engine
 from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
 from ltrag_plugins.llm.local.spelling import Speller
-from ltrag_plugins.llm.local.writing import Row, WritingSettings, write
+from ltrag_plugins.llm.local.writing import Row, write
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.types import GenerationSettings
 
 PHRASE = "the quick brown fox jumps over the lazy dog and the quick brown cat sleeps"
 PROMPTS = [
@@ -108,7 +109,9 @@ def test_guesses_change_no_answer(smollm2, prompts, temperature):
         for settings in ({"max_tokens": 24}, {"max_tokens": 24, "stop": [" lazy", "Emma", "."]}):
             numbered = [f"{prompt} ({i})" for i, prompt in enumerate(prompts)]
             both = (
-                llm.generate(numbered, temperature=temperature, seed=3, **settings)
+                llm.generate(
+                    numbered, GenerationSettings(temperature=temperature, seed=3, **settings)
+                )
                 for llm in (with_, without)
             )
             for one, other in zip(*both, strict=True):
@@ -129,7 +132,7 @@ def test_a_text_that_copies_takes_fewer_passes(smollm2, most, share):
         count = []
         hook = smollm2.model.base_model.register_forward_pre_hook(lambda *_: count.append(1))
         try:
-            [answer] = llm.generate(PROMPTS[:1], max_tokens=most)
+            [answer] = llm.generate(PROMPTS[:1], GenerationSettings(max_tokens=most))
         finally:
             hook.remove()
         return len(count), answer.completion_tokens
@@ -147,7 +150,10 @@ def test_what_was_written_before_changes_no_answer(smollm2, most, temperature):
     settings = {"max_tokens": most, "temperature": temperature, "stop": [" cat"]}
     calls = [[first], [first], [second], [first, second, PROMPTS[2]], [second], PROMPTS * 3]
     for seed, prompts in enumerate(calls):
-        both = (llm.generate(prompts, seed=seed // 2, **settings) for llm in (remembering, smollm2))
+        both = (
+            llm.generate(prompts, GenerationSettings(seed=seed // 2, **settings))
+            for llm in (remembering, smollm2)
+        )
         for one, other in zip(*both, strict=True):
             assert one.text == other.text
             assert one.completion_tokens == other.completion_tokens
@@ -160,12 +166,12 @@ def test_an_answer_given_again_takes_one_pass(smollm2, lookup, takes):
     llm = TransformersLLM(
         smollm2.model, smollm2.tokenizer, remember_tokens=2000, prompt_lookup=lookup
     )
-    [first] = llm.generate([PROMPTS[0]], max_tokens=12)
+    [first] = llm.generate([PROMPTS[0]], GenerationSettings(max_tokens=12))
     assert first.completion_tokens == 12
     count = []
     hook = smollm2.model.base_model.register_forward_pre_hook(lambda *_: count.append(1))
     try:
-        assert llm.generate([PROMPTS[0]], max_tokens=12)[0].text == first.text
+        assert llm.generate([PROMPTS[0]], GenerationSettings(max_tokens=12))[0].text == first.text
     finally:
         hook.remove()
     assert len(count) == takes
@@ -222,7 +228,7 @@ def test_a_wrong_guess_from_before_does_not_hold_back_those_from_the_prompt(
         0,
         Speller(smollm2.tokenizer, prompt),
         np.random.default_rng(0),
-        WritingSettings(10),
+        GenerationSettings(10),
         Lookup(prompt),
     )
     write(writing, [row], {99})
@@ -234,13 +240,13 @@ def test_a_wrong_guess_from_before_does_not_hold_back_those_from_the_prompt(
 def test_no_more_is_guessed_than_may_be_written(smollm2, most):
     """A model of fixed positions would read past their end."""
     llm = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
-    llm.generate([PROMPTS[0]], max_tokens=12)
+    llm.generate([PROMPTS[0]], GenerationSettings(max_tokens=12))
     count = []
     hook = smollm2.model.base_model.register_forward_pre_hook(
         lambda _, __, given: count.append(given["input_ids"].numel()), with_kwargs=True
     )
     try:
-        llm.generate([PROMPTS[0]], max_tokens=most)
+        llm.generate([PROMPTS[0]], GenerationSettings(max_tokens=most))
     finally:
         hook.remove()
     assert count == [most]  # the prompt's last token, and the guess: the last is not read
@@ -312,7 +318,7 @@ def test_other_questions_with_the_same_instructions_are_misguessed_once(smollm2)
         try:
             for question in asked:
                 before = sum(passes)
-                llm.generate([f"{instruction}{question}"], max_tokens=2)
+                llm.generate([f"{instruction}{question}"], GenerationSettings(max_tokens=2))
                 each.append(sum(passes) - before)
         finally:
             hook.remove()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import Ask, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import GenerationSettings
 
 
 def asking(*prompts: str):
@@ -53,7 +54,7 @@ class Strict:
     def __init__(self, *refused: str) -> None:
         self.refused, self.calls = refused, []
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings=GenerationSettings()):
         self.calls.append(list(prompts))
         if set(prompts) & set(self.refused):
             raise RuntimeError("no")

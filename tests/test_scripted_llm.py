@@ -9,7 +9,7 @@ import pytest
 from ltrag_plugins.errors import InvalidLogProbability, ModelError
 from ltrag_plugins.llm.base import AsyncLLM, ScoringLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
 
 
@@ -43,25 +43,29 @@ class TestAScriptWithTokenProbabilities(LLMContract):
 
 def test_tokens_are_words_and_their_spacing_is_kept():
     llm = ScriptedLLM(lambda _: "  one\ttwo \n three four")
-    [cut] = llm.generate(["how many words?"], max_tokens=3)
+    [cut] = llm.generate(["how many words?"], GenerationSettings(max_tokens=3))
     assert cut == Generation("  one\ttwo \n three", None, prompt_tokens=3, completion_tokens=3)
 
 
 def test_a_stop_string_beyond_max_tokens_is_never_reached():
     llm = ScriptedLLM(lambda _: "one two STOP three")
-    assert llm.generate(["?"], max_tokens=2, stop=["STOP"])[0].text == "one two"
-    assert llm.generate(["?"], max_tokens=9, stop=["STOP"])[0].text == "one two "
+    assert llm.generate(["?"], GenerationSettings(max_tokens=2, stop=["STOP"]))[0].text == "one two"
+    assert (
+        llm.generate(["?"], GenerationSettings(max_tokens=9, stop=["STOP"]))[0].text == "one two "
+    )
 
 
 def test_a_generation_is_handed_on_as_it_is():
     said = Generation("Paris", (Token("Paris", -0.25, 0.5, (("Paris", -0.25),)),), 7, 1)
-    assert ScriptedLLM(lambda _: said).generate(["?"], max_tokens=1, stop=["!"]) == [said]
+    assert ScriptedLLM(lambda _: said).generate(
+        ["?"], GenerationSettings(max_tokens=1, stop=["!"])
+    ) == [said]
 
 
 def test_a_stopped_generation_keeps_the_tokens_of_the_text_that_is_left():
     tokens = (Token("Par", -0.1), Token("is. No", -0.2), Token("w", -0.3))
     llm = ScriptedLLM(lambda _: Generation("Paris. Now", tokens))
-    [cut] = llm.generate(["?"], stop=["w", ". "])
+    [cut] = llm.generate(["?"], GenerationSettings(stop=["w", ". "]))
     assert cut == Generation("Paris", (Token("Par", -0.1), Token("is", -0.2)))
 
 

@@ -13,7 +13,7 @@ from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import Ask, Step, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import CalibratedAnswer, SGICSettings, calibrate
-from ltrag_plugins.types import Generation, Passage, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Token
 from ltrag_plugins.uncertainty import ESTIMATORS, calls_for
 from tests.sgic_parts import CASTLE, QUESTION, THREE, answered, model, said
 
@@ -43,16 +43,16 @@ class Contrary:
     sent: list[str] = field(default_factory=list)
     costs: list[int] = field(default_factory=list)
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+    def generate(self, prompts, settings=GenerationSettings()):
         replies = []
         for prompt in prompts:
             self.sent.append(prompt)
-            self.costs.append(self.size(prompt) + max_tokens)
+            self.costs.append(self.size(prompt) + settings.max_tokens)
             if self.fails_at is not None and len(self.sent) > self.fails_at:
                 raise ConnectionError("gone")
             text, probability = self.moods[len(self.sent) % len(self.moods)]
-            text = " ".join(text.split()[:max_tokens])
-            told = (self.size(prompt), max_tokens) if self.counts else (None, None)
+            text = " ".join(text.split()[: settings.max_tokens])
+            told = (self.size(prompt), settings.max_tokens) if self.counts else (None, None)
             replies.append(Generation(text, tokens(text, probability), *told))
         return replies
 
@@ -185,9 +185,9 @@ def test_questions_side_by_side_send_no_more_than_each_may(data):
 
         calls = 0
 
-        def generate(self, prompts, **told):
+        def generate(self, prompts, settings=GenerationSettings()):
             self.calls += 1
-            replies = super().generate(prompts, **told)
+            replies = super().generate(prompts, settings)
             if fails[self.calls % len(fails)] or questions[0] in " ".join(prompts):
                 raise ConnectionError("gone")
             return replies

@@ -25,7 +25,7 @@ from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate
 from ltrag_plugins.training import CorpusSettings, Example, build
 from ltrag_plugins.training.dataset import load
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
 
 TWO = SGICSettings(rounds=2)
@@ -287,11 +287,11 @@ class Stopping:
     def __init__(self, calls):
         self.left, self.inner = calls, fickle()
 
-    def generate(self, prompts, **told):
+    def generate(self, prompts, settings=GenerationSettings()):
         if not self.left:
             raise KeyboardInterrupt
         self.left -= 1
-        return self.inner.generate(prompts, **told)
+        return self.inner.generate(prompts, settings)
 
 
 CALLS = 8 + 24 + 8 + 8

@@ -24,6 +24,7 @@ from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from ltrag_plugins.training.examples import Dataset, Example
 from ltrag_plugins.training.sft import answer_loss, collate, end_token, labelled, rows_of, split
+from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny, tiny_llm
 
 ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
@@ -105,7 +106,7 @@ def test_a_model_that_learned_four_answers_by_heart_gives_them_and_stops(
     tuned = (
         TransformersLLM.load(base, adapter=out) if method == "lora" else TransformersLLM.load(out)
     )
-    written = tuned.generate(list(TAUGHT), max_tokens=12)
+    written = tuned.generate(list(TAUGHT), GenerationSettings(max_tokens=12))
     assert [one.text for one in written] == list(TAUGHT.values())
     assert all(one.completion_tokens < 12 for one in written)
 

@@ -24,7 +24,7 @@ from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds, unseen_gain
 from ltrag_plugins.sgic.fitting.variants import Variant
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
 
 TO_THE_END = SGICSettings(rounds=3, certain_below=0, least_gain=None)
@@ -334,9 +334,9 @@ def test_samples_are_compared_with_the_rest_and_never_kept():
         name = "sampler"
         prompts: list = []  # noqa: RUF012
 
-        def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
+        def generate(self, prompts, settings=GenerationSettings()):
             self.prompts += prompts
-            good = seed == 2
+            good = settings.seed == 2
             return [said("right" if good else "wrong", 0.9 if good else 0.5) for _ in prompts]
 
     llm = Sampler()

@@ -19,7 +19,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, Truth, calibrate
-from ltrag_plugins.types import Generation, Passage, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Token
 from tests.sgic_parts import (
     BAY,
     CASTLE,
@@ -295,10 +295,10 @@ def test_agreement_serves_models_without_probabilities():
         name = "sampler"
         seeds: list = []  # noqa: RUF012
 
-        def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
-            assert (temperature > 0) == (seed is not None)
-            self.seeds.append(seed)
-            return [Generation(written[seed]) for _ in prompts]
+        def generate(self, prompts, settings=GenerationSettings()):
+            assert (settings.temperature > 0) == (settings.seed is not None)
+            self.seeds.append(settings.seed)
+            return [Generation(written[settings.seed]) for _ in prompts]
 
     settings = SGICSettings(estimator="agreement", samples=3, rounds=0)
     answer = run(calibrate(QUESTION, THREE, settings=settings), World(llm=Sampler()))
@@ -435,7 +435,7 @@ def test_a_prompt_that_grew_too_long_is_such_an_error():
     class Short:
         name = "short"
 
-        def generate(self, prompts, **_):
+        def generate(self, prompts, settings=GenerationSettings()):
             if rounds_in(prompts[0]):
                 raise PromptTooLong("more than it reads")
             return [said("a", 0.5) for _ in prompts]

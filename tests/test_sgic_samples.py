@@ -6,7 +6,7 @@ from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Ask, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate, sampled
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 from tests.sgic_parts import QUESTION, THREE, said
 
 
@@ -18,9 +18,9 @@ class Sampler:
     def __init__(self, by_seed):
         self.by_seed, self.asked = by_seed, []
 
-    def generate(self, prompts, *, max_tokens=64, stop=(), temperature=0.0, seed=None):
-        self.asked += [(prompt, temperature, seed) for prompt in prompts]
-        return [self.by_seed[seed] for _ in prompts]
+    def generate(self, prompts, settings=GenerationSettings()):
+        self.asked += [(prompt, settings.temperature, settings.seed) for prompt in prompts]
+        return [self.by_seed[settings.seed] for _ in prompts]
 
 
 FOUR = {7: said("a", 0.3), 8: said("b", 0.8), 9: said("", 0.99), 10: said("d", 0.5)}

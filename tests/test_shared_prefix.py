@@ -41,6 +41,7 @@ from ltrag_plugins.llm.local.plain import PlainEngine
 from ltrag_plugins.llm.local.prefix import plan
 from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.types import GenerationSettings
 
 WINDOW = 8
 SIZES = {
@@ -256,9 +257,12 @@ def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smo
     apart = TransformersLLM(smollm2.model, smollm2.tokenizer, share_prefixes=False)
     ladder = [shots(count) for count in range(6)]
     answers = ["Michael Crawford"] * 6
-    written, scored = smollm2.generate(ladder, max_tokens=4), smollm2.score(ladder, answers)
+    written, scored = (
+        smollm2.generate(ladder, GenerationSettings(max_tokens=4)),
+        smollm2.score(ladder, answers),
+    )
     for i, prompt in enumerate(ladder):
-        [alone] = apart.generate([prompt], max_tokens=4)
+        [alone] = apart.generate([prompt], GenerationSettings(max_tokens=4))
         assert written[i].text == alone.text
         assert logprobs(written[i]) == pytest.approx(logprobs(alone), abs=1e-3)
         [alone] = apart.score([prompt], answers[:1])
@@ -361,8 +365,8 @@ def test_a_model_that_remembers_answers_as_one_that_does_not(smollm2):
     remembering = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
     for prompts in calls:
         for one, other in zip(
-            remembering.generate(prompts, max_tokens=6),
-            smollm2.generate(prompts, max_tokens=6),
+            remembering.generate(prompts, GenerationSettings(max_tokens=6)),
+            smollm2.generate(prompts, GenerationSettings(max_tokens=6)),
             strict=True,
         ):
             assert one.text == other.text

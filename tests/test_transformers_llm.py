@@ -20,6 +20,7 @@ from ltrag_plugins.llm.local.prompting import token_batches
 from ltrag_plugins.llm.local.spelling import Speller, pieces_of
 from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.types import GenerationSettings
 from tests.contracts.llm import ScoringContract, assert_well_formed
 
 QUESTIONS = [
@@ -65,14 +66,16 @@ class TestRandomWeightsWithoutChat(ScoringContract):
 
 def test_it_has_gradients_and_shares_prefixes(smollm2):
     assert isinstance(smollm2, GradientLLM)
-    smollm2.generate(["Hello"], max_tokens=1)
+    smollm2.generate(["Hello"], GenerationSettings(max_tokens=1))
     assert isinstance(smollm2._engine, TreeEngine)
 
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
     llm = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=chat)
-    for question, ours in zip(QUESTIONS, llm.generate(QUESTIONS, max_tokens=12), strict=True):
+    for question, ours in zip(
+        QUESTIONS, llm.generate(QUESTIONS, GenerationSettings(max_tokens=12)), strict=True
+    ):
         prompt = question
         if chat:
             prompt = llm.tokenizer.apply_chat_template(
@@ -107,14 +110,14 @@ def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
 
 
 def test_the_greedy_token_is_the_first_alternative(small):
-    for generation in small.generate(QUESTIONS, max_tokens=4):
+    for generation in small.generate(QUESTIONS, GenerationSettings(max_tokens=4)):
         for token in generation.tokens:
             assert token.logprob == token.alternatives[0][1]
 
 
 def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
-    [hot] = small.generate(QUESTIONS[:1], max_tokens=1, temperature=3.0, seed=1)
-    [cold] = small.generate(QUESTIONS[:1], max_tokens=1)
+    [hot] = small.generate(QUESTIONS[:1], GenerationSettings(max_tokens=1, temperature=3.0, seed=1))
+    [cold] = small.generate(QUESTIONS[:1], GenerationSettings(max_tokens=1))
     assert hot.tokens[0].alternatives == cold.tokens[0].alternatives
     assert hot.tokens[0].entropy == cold.tokens[0].entropy
 
@@ -128,28 +131,35 @@ def test_samples_come_in_the_proportions_of_the_tempered_softmax():
 
 
 def test_a_sample_does_not_depend_on_the_rest_of_the_call(small):
-    together = small.generate(QUESTIONS, max_tokens=6, temperature=1.0, seed=3)
+    together = small.generate(QUESTIONS, GenerationSettings(max_tokens=6, temperature=1.0, seed=3))
     for question, sample in zip(QUESTIONS, together, strict=True):
-        [alone] = small.generate([question], max_tokens=6, temperature=1.0, seed=3)
+        [alone] = small.generate(
+            [question], GenerationSettings(max_tokens=6, temperature=1.0, seed=3)
+        )
         assert alone.text == sample.text
-    other = small.generate(QUESTIONS, max_tokens=6, temperature=1.0, seed=4)
+    other = small.generate(QUESTIONS, GenerationSettings(max_tokens=6, temperature=1.0, seed=4))
     assert [g.text for g in other] != [g.text for g in together]
 
 
 def test_without_a_seed_the_same_prompt_is_sampled_anew(small):
-    samples = small.generate(QUESTIONS[:1] * 4, max_tokens=6, temperature=1.0)
+    samples = small.generate(QUESTIONS[:1] * 4, GenerationSettings(max_tokens=6, temperature=1.0))
     assert len({sample.text for sample in samples}) > 1
 
 
 def test_the_end_of_text_token_is_counted_and_not_written(smollm2):
-    [answer] = smollm2.generate(["What is the capital of France?"], max_tokens=40)
+    [answer] = smollm2.generate(
+        ["What is the capital of France?"], GenerationSettings(max_tokens=40)
+    )
     assert answer.completion_tokens == len(answer.tokens) + 1 < 40
     assert "<|im_end|>" not in answer.text
 
 
 def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
     question = ["What is the capital of France?"]
-    [free], [cut] = (smollm2.generate(question, max_tokens=9, stop=s) for s in ([], ["pital"]))
+    [free], [cut] = (
+        smollm2.generate(question, GenerationSettings(max_tokens=9, stop=s))
+        for s in ([], ["pital"])
+    )
     assert free.text == "The capital of France is Paris."
     assert [token.text for token in cut.tokens] == ["The", " ca"]
     assert cut.tokens[1].logprob == pytest.approx(free.tokens[1].logprob, abs=1e-3)
@@ -191,7 +201,7 @@ def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
 
 def test_an_empty_prompt_is_answered(small):
     text = TransformersLLM(small.model, small.tokenizer, chat=False)
-    [generation] = text.generate([""], max_tokens=3)
+    [generation] = text.generate([""], GenerationSettings(max_tokens=3))
     assert_well_formed(generation)
 
 
@@ -219,7 +229,7 @@ def test_the_model_handed_in_is_not_changed(small):
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     settings = model.config.to_dict()
     llm = TransformersLLM(model, small.tokenizer)
-    llm.generate(QUESTIONS, max_tokens=3)
+    llm.generate(QUESTIONS, GenerationSettings(max_tokens=3))
     llm.score(QUESTIONS, ["a", "b", "c"])
     llm.gradient_agreement(
         QUESTIONS, ["a"] * 3, along=llm.mean_gradient(QUESTIONS, ["a"] * 3, layers=1), layers=1
@@ -232,12 +242,14 @@ def test_the_model_handed_in_is_not_changed(small):
 
 def test_threads_take_turns(small):
     prompts = [f"{question} ({i})" for i in range(4) for question in QUESTIONS]
-    alone = [small.generate([prompt], max_tokens=5)[0].text for prompt in prompts]
+    alone = [
+        small.generate([prompt], GenerationSettings(max_tokens=5))[0].text for prompt in prompts
+    ]
     gate = threading.Barrier(len(prompts))
 
     def ask(prompt):
         gate.wait()
-        return small.generate([prompt], max_tokens=5)[0].text
+        return small.generate([prompt], GenerationSettings(max_tokens=5))[0].text
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(ask, prompts)) == alone
@@ -275,7 +287,7 @@ def test_too_long_a_prompt_is_refused_by_its_count(smollm2):
     with pytest.raises(PromptTooLong, match=r"2\d,\d{3} tokens.*reads at most 8,192"):
         smollm2.generate(["word " * 20_000])
     with pytest.raises(PromptTooLong, match="with 8,192 more"):
-        smollm2.generate(["short"], max_tokens=8192)
+        smollm2.generate(["short"], GenerationSettings(max_tokens=8192))
     with pytest.raises(PromptTooLong, match="Shorten the prompt"):
         smollm2.score(["short"], ["word " * 9000])
 
@@ -291,7 +303,7 @@ def test_too_long_a_prompt_is_refused_by_its_count(smollm2):
 )
 def test_settings_out_of_range_are_refused(small, settings, why):
     with pytest.raises(InvalidInput, match=why):
-        small.generate(["Hello"], **settings)
+        small.generate(["Hello"], GenerationSettings(**settings))
 
 
 def test_what_cannot_be_done_is_refused_with_the_remedy(small, tmp_path):
@@ -322,8 +334,8 @@ def test_loading_leaves_the_logging_of_transformers_as_it_was(small, tmp_path):
     after = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     assert after == before
     assert loaded.name.partition("@")[2] == small.name.partition("@")[2]
-    assert [g.text for g in loaded.generate(QUESTIONS, max_tokens=3)] == [
-        g.text for g in small.generate(QUESTIONS, max_tokens=3)
+    assert [g.text for g in loaded.generate(QUESTIONS, GenerationSettings(max_tokens=3))] == [
+        g.text for g in small.generate(QUESTIONS, GenerationSettings(max_tokens=3))
     ]
     with quiet():
         assert not transformers_logging.is_progress_bar_enabled()

@@ -8,7 +8,7 @@ import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.types import Generation, GradientAgreement, Passage
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
 T = TypeVar("T")
 
@@ -18,10 +18,7 @@ class Ask:
     """Reply: one `Generation` per prompt."""
 
     prompts: tuple[str, ...]
-    max_tokens: int = 64
-    stop: tuple[str, ...] = ()
-    temperature: float = 0.0
-    seed: int | None = None
+    settings: GenerationSettings = GenerationSettings()
     may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
     """Called before these prompts are sent once more, because a call that they shared failed: a
     flow that counts what it may send enters them here, or says no and gets the failure."""
@@ -83,7 +80,8 @@ def ask(
     may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Generation]]:
     """Ask the model; one generation per prompt. `may_repeat`: see `Ask`."""
-    return (yield Ask(prompts, max_tokens, tuple(stop), temperature, seed, may_repeat))
+    settings = GenerationSettings(max_tokens, tuple(stop), temperature, seed)
+    return (yield Ask(prompts, settings, may_repeat))
 
 
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
@@ -182,7 +180,7 @@ def _batches(
 def _kind(request: Request) -> Hashable:
     match request:
         case Ask():
-            return (Ask, request.max_tokens, request.stop, request.temperature, request.seed)
+            return (Ask, request.settings)
         case Fetch():
             return (Fetch, request.k)
         case Embed():
@@ -201,7 +199,7 @@ def _joined(parts: list[Request]) -> Request:
     joined = tuple(item for part in parts for item in items(part))
     match first:
         case Ask():
-            return Ask(joined, first.max_tokens, first.stop, first.temperature, first.seed)
+            return Ask(joined, first.settings)
         case Fetch():
             return Fetch(joined, first.k)
         case Embed():

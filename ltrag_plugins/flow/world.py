@@ -42,7 +42,7 @@ class World:
         with explained(_part(request)):
             match request:
                 case Ask():
-                    reply = self._model().generate(request.prompts, **_settings(request))
+                    reply = self._model().generate(request.prompts, request.settings)
                 case Fetch():
                     reply = self._searcher().search(request.queries, request.k)
                 case Embed():
@@ -62,7 +62,7 @@ class World:
         with explained(_part(request)):
             match request:
                 case Ask() if isinstance(self.llm, AsyncLLM):
-                    reply = await self.llm.agenerate(request.prompts, **_settings(request))
+                    reply = await self.llm.agenerate(request.prompts, request.settings)
                 case Fetch() if isinstance(self.retriever, AsyncRetriever):
                     reply = await self.retriever.asearch(request.queries, request.k)
                 case _:
@@ -105,15 +105,6 @@ class World:
             cosine=request.cosine,
             layers=request.layers,
         )
-
-
-def _settings(request: Ask) -> dict[str, Any]:
-    return {
-        "max_tokens": request.max_tokens,
-        "stop": request.stop,
-        "temperature": request.temperature,
-        "seed": request.seed,
-    }
 
 
 def _unknown(request: object) -> UnknownRequest:

@@ -14,7 +14,7 @@ from ltrag_plugins.langchain.replies import generation_of, generations_of
 from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
 from ltrag_plugins.langchain.trace import configs_for
 from ltrag_plugins.llm.stopping import stopped
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 
 @final
@@ -73,45 +73,38 @@ class LangChainLLM:
         return self._name or identity(self._ready(AskSettings(logprobs=self._logprobs)))
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
         if not prompts:
             return []
-        model = self._ready(AskSettings(max_tokens, temperature, seed, self._logprobs))
+        model = self._copy(settings)
         if isinstance(model, BaseLLM):
-            result = model.generate_prompt(**_llm_call(prompts, stop))
-            return self._ended(generations_of(result, self.name), stop)
-        replies = model.batch(list(prompts), configs_for(prompts), **_stop(stop))
-        return self._ended([generation_of(reply, self.name) for reply in replies], stop)
+            result = model.generate_prompt(**_llm_call(prompts, settings.stop))
+            return self._ended(generations_of(result, self.name), settings.stop)
+        replies = model.batch(list(prompts), configs_for(prompts), **_stop(settings.stop))
+        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`, with the model's own async call."""
         if not prompts:
             return []
-        model = self._ready(AskSettings(max_tokens, temperature, seed, self._logprobs))
+        model = self._copy(settings)
         if isinstance(model, BaseLLM):
-            result = await model.agenerate_prompt(**_llm_call(prompts, stop))
-            return self._ended(generations_of(result, self.name), stop)
-        replies = await model.abatch(list(prompts), configs_for(prompts), **_stop(stop))
-        return self._ended([generation_of(reply, self.name) for reply in replies], stop)
+            result = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
+            return self._ended(generations_of(result, self.name), settings.stop)
+        replies = await model.abatch(list(prompts), configs_for(prompts), **_stop(settings.stop))
+        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
+
+    def _copy(self, asked: GenerationSettings) -> Model:
+        return self._ready(
+            AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
+        )
 
     def _ended(self, generations: Sequence[Generation], stop: Sequence[str]) -> list[Generation]:
         # models that know no stop strings (fakes, pipelines) write past them

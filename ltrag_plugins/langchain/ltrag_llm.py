@@ -11,6 +11,7 @@ from pydantic import ConfigDict
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.replies import result_of
 from ltrag_plugins.llm.base import LLM, AsyncLLM
+from ltrag_plugins.types import GenerationSettings
 
 _SETTINGS = {"max_tokens", "temperature", "seed"}
 
@@ -45,7 +46,7 @@ class LtragLLM(BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        return result_of(self.llm.generate(prompts, **self._asked(stop, kwargs)))
+        return result_of(self.llm.generate(prompts, self._asked(stop, kwargs)))
 
     async def _agenerate(
         self,
@@ -56,12 +57,12 @@ class LtragLLM(BaseLLM):
     ) -> LLMResult:
         settings = self._asked(stop, kwargs)
         if isinstance(self.llm, AsyncLLM):
-            return result_of(await self.llm.agenerate(prompts, **settings))
-        return result_of(await asyncio.to_thread(self.llm.generate, prompts, **settings))
+            return result_of(await self.llm.agenerate(prompts, settings))
+        return result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
 
-    def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> GenerationSettings:
         if unknown := sorted(set(kwargs) - _SETTINGS):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )
-        return {"max_tokens": self.max_tokens, "stop": stop or (), **kwargs}
+        return GenerationSettings(**{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})

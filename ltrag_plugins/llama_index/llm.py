@@ -15,7 +15,7 @@ from ltrag_plugins.llama_index.checks import demand
 from ltrag_plugins.llama_index.concurrency import amapped, in_pool, inherits, mapped
 from ltrag_plugins.llama_index.responses import Response, generation_of, text_of
 from ltrag_plugins.llm.stopping import stopped
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 KEYWORDS: Mapping[str, str] = {
     "max_tokens": "max_tokens",
@@ -95,43 +95,30 @@ class LlamaIndexLLM:
         return ":".join(parts)
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in order; see `LLM.generate`."""
-        sent = self._sent(max_tokens, stop, temperature, seed)
+        sent = self._sent(settings)
         call = partial(respond, self._llm, chat=self._chat, **sent)
-        return self._read(mapped(call, prompts, self._pool), stop)
+        return self._read(mapped(call, prompts, self._pool), settings.stop)
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; an LLM without async calls of its own answers in threads."""
-        sent = self._sent(max_tokens, stop, temperature, seed)
+        sent = self._sent(settings)
         if self._sync_only:
             call = partial(respond, self._llm, chat=self._chat, **sent)
             acall = partial(in_pool, call, pool=self._pool)
         else:
             acall = partial(arespond, self._llm, chat=self._chat, **sent)
-        return self._read(await amapped(acall, prompts, self._most), stop)
+        return self._read(await amapped(acall, prompts, self._most), settings.stop)
 
-    def _sent(
-        self, max_tokens: int, stop: Sequence[str], temperature: float, seed: int | None
-    ) -> dict[str, Any]:
-        values = {"max_tokens": max_tokens, "temperature": temperature}
-        values |= {"stop": list(stop)} if stop else {}
-        values |= {"seed": seed} if seed is not None else {}
+    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
+        values: dict[str, Any] = {"max_tokens": settings.max_tokens}
+        values["temperature"] = settings.temperature
+        values |= {"stop": list(settings.stop)} if settings.stop else {}
+        values |= {"seed": settings.seed} if settings.seed is not None else {}
         sent = {word: values[key] for key, word in self._keywords.items() if key in values}
         return sent if self._logprobs is None else sent | {"logprobs": self._logprobs}
 

@@ -25,6 +25,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.checks import demand
 from ltrag_plugins.llama_index.responses import response_of
 from ltrag_plugins.llm.base import LLM, AsyncLLM
+from ltrag_plugins.types import GenerationSettings
 
 
 class LtragLLM(CustomLLM):
@@ -114,7 +115,7 @@ class LtragLLM(CustomLLM):
         return self.messages_to_prompt(messages)
 
     def _written(self, prompt: str, formatted: bool, kwargs: dict[str, Any]) -> CompletionResponse:
-        [written] = self.llm.generate(self._prompts(prompt, formatted), **self._settings(kwargs))
+        [written] = self.llm.generate(self._prompts(prompt, formatted), self._settings(kwargs))
         return response_of(written)
 
     async def _awritten(
@@ -123,7 +124,7 @@ class LtragLLM(CustomLLM):
         if not isinstance(self.llm, AsyncLLM):
             return await asyncio.to_thread(self._written, prompt, formatted, kwargs)
         [written] = await self.llm.agenerate(
-            self._prompts(prompt, formatted), **self._settings(kwargs)
+            self._prompts(prompt, formatted), self._settings(kwargs)
         )
         return response_of(written)
 
@@ -131,12 +132,12 @@ class LtragLLM(CustomLLM):
         assert self.completion_to_prompt is not None
         return [prompt if formatted else self.completion_to_prompt(prompt)]
 
-    def _settings(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _settings(self, kwargs: dict[str, Any]) -> GenerationSettings:
         if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "stop", "seed"}):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )
-        return {"max_tokens": self.num_output, **kwargs}
+        return GenerationSettings(**{"max_tokens": self.num_output, **kwargs})
 
 
 def _piece(response: CompletionResponse) -> CompletionResponse:

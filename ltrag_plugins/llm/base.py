@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from ltrag_plugins.errors import InvalidLogProbability
-from ltrag_plugins.types import Generation, GradientAgreement, Token
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 Direction = Mapping[str, np.ndarray]
 """A point in the space of (some of) a model's weights: parameter name -> float32 array."""
@@ -28,22 +28,9 @@ class LLM(Protocol):
         ...
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
-        """One generation per prompt, in the order of the prompts.
-
-        Args:
-            max_tokens: most tokens to write, at least 1.
-            stop: the text ends before the first of these strings.
-            temperature: 0 takes the likeliest token each time.
-            seed: makes sampling repeatable where the provider can.
-        """
+        """One generation per prompt, in the order of the prompts."""
         ...
 
 
@@ -52,13 +39,7 @@ class AsyncLLM(LLM, Protocol):
     """A model with an async call of its own, awaited instead of moved to a thread."""
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`."""
         ...

@@ -21,7 +21,7 @@ from ltrag_plugins.llm.base import (
     checked_token,
 )
 from ltrag_plugins.llm.store import AnswerStore
-from ltrag_plugins.types import Generation, GradientAgreement
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement
 
 AT_ONCE = 64
 """Prompts that the model is asked for in one call, and so the most that a failure loses."""
@@ -103,13 +103,7 @@ class CachedLLM:
         return self.llm.name
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As the model's own, or as it was the first time.
 
@@ -118,31 +112,23 @@ class CachedLLM:
             InvalidLogProbability: a log-probability is NaN or above 0; it is not kept.
             CacheUnreadable: the file was damaged or cannot be written any more.
         """
-        settings = _settings(max_tokens, stop, temperature, seed)
-        if temperature > 0 and seed is None:
+        if settings.temperature > 0 and settings.seed is None:
             self._count(hits=0, misses=len(prompts))
-            return self.llm.generate(prompts, **settings)
+            return self.llm.generate(prompts, settings)
         keys = _keys(self.name, prompts, settings)
         known = self.store.get(keys)
         missing = _missing(prompts, keys, known)
         for part in _parts(missing):
             start = perf_counter()
-            fresh = self.llm.generate(part.prompts, **settings)
+            fresh = self.llm.generate(part.prompts, settings)
             known |= self._kept(part, _timed(fresh, start))
         return self._counted(keys, known, missing)
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; the file is read and written off the event loop."""
-        settings = _settings(max_tokens, stop, temperature, seed)
-        if temperature > 0 and seed is None:
+        if settings.temperature > 0 and settings.seed is None:
             self._count(hits=0, misses=len(prompts))
             return await self._ask(prompts, settings)
         keys = _keys(self.name, prompts, settings)
@@ -176,10 +162,10 @@ class CachedLLM:
         # as what it was made from, where the model travels; open files do not
         return CachedLLM, (self.llm, self.store.path)
 
-    async def _ask(self, prompts: Sequence[str], settings: dict[str, Any]) -> list[Generation]:
+    async def _ask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
         if isinstance(self.llm, AsyncLLM):
-            return await self.llm.agenerate(prompts, **settings)
-        return await asyncio.to_thread(self.llm.generate, prompts, **settings)
+            return await self.llm.agenerate(prompts, settings)
+        return await asyncio.to_thread(self.llm.generate, prompts, settings)
 
     def _kept(self, missing: "_Missing", fresh: Sequence[Generation]) -> dict[bytes, Generation]:
         if len(fresh) != len(missing.keys):
@@ -314,13 +300,7 @@ def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:
     return [replace(g, seconds=share if g.seconds is None else g.seconds) for g in fresh]
 
 
-def _settings(
-    max_tokens: int, stop: Sequence[str], temperature: float, seed: int | None
-) -> dict[str, Any]:
-    return {"max_tokens": max_tokens, "stop": stop, "temperature": temperature, "seed": seed}
-
-
-def _keys(name: str, prompts: Sequence[str], settings: dict[str, Any]) -> list[bytes]:
+def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
     seen: Counter[str] = Counter()
     keys = []
     for prompt in prompts:
@@ -329,14 +309,14 @@ def _keys(name: str, prompts: Sequence[str], settings: dict[str, Any]) -> list[b
                 "generate",
                 name,
                 prompt,
-                settings["max_tokens"],
-                list(settings["stop"]),
-                float(settings["temperature"]),
-                settings["seed"],
+                settings.max_tokens,
+                list(settings.stop),
+                float(settings.temperature),
+                settings.seed,
                 seen[prompt],
             )
         )
-        seen[prompt] += settings["temperature"] > 0
+        seen[prompt] += settings.temperature > 0
     return keys
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
 from ltrag_plugins.llm.stopping import stopped
 from ltrag_plugins.llm.wire import generation_of
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
     import openai
@@ -98,13 +98,7 @@ class OpenAICompatibleLLM:
         return f"{self.model}@{_address(str(self._client.base_url))}[{handling}{reported}{without}]"
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation for each prompt, in their order; see `LLM`.
 
@@ -113,12 +107,12 @@ class OpenAICompatibleLLM:
                 SDK's exception, where there is one, is the cause.
             InvalidLogProbability: a log-probability is NaN or above 0.
         """
-        settings = self._settings(max_tokens, stop, temperature, seed)
+        sent = self._sent(settings)
 
         def one(prompt: str) -> Generation:
             with self._explained():
-                reply = self._endpoint(self._client).create(**self._asked(prompt), **settings)
-                return self._read(reply.http_response.text, stop)
+                reply = self._endpoint(self._client).create(**self._asked(prompt), **sent)
+                return self._read(reply.http_response.text, settings.stop)
 
         if len(prompts) < 2:
             return [one(prompt) for prompt in prompts]
@@ -126,33 +120,19 @@ class OpenAICompatibleLLM:
             return list(pool.map(one, prompts))
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; a failing request cancels the others of its call."""
-        settings = self._settings(max_tokens, stop, temperature, seed)
         if self._threads:
-            return await asyncio.to_thread(
-                self.generate,
-                prompts,
-                max_tokens=max_tokens,
-                stop=stop,
-                temperature=temperature,
-                seed=seed,
-            )
-        lane = self._lane()
+            return await asyncio.to_thread(self.generate, prompts, settings)
+        sent, lane = self._sent(settings), self._lane()
 
         async def one(prompt: str) -> Generation:
             async with lane.free:
                 with self._explained():
                     endpoint = self._endpoint(lane.client)
-                    reply = await endpoint.create(**self._asked(prompt), **settings)
-                    return self._read(reply.http_response.text, stop)
+                    reply = await endpoint.create(**self._asked(prompt), **sent)
+                    return self._read(reply.http_response.text, settings.stop)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
         try:
@@ -183,20 +163,18 @@ class OpenAICompatibleLLM:
             return {"messages": [{"role": "user", "content": prompt}]}
         return {"prompt": prompt}
 
-    def _settings(
-        self, max_tokens: int, stop: Sequence[str], temperature: float, seed: int | None
-    ) -> dict[str, Any]:
-        settings: dict[str, Any] = {"model": self.model, "temperature": temperature}
-        settings[self._bound()] = max_tokens
-        if stop:
-            settings["stop"] = list(stop)
-        if seed is not None:
-            settings["seed"] = seed
+    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
+        sent: dict[str, Any] = {"model": self.model, "temperature": settings.temperature}
+        sent[self._bound()] = settings.max_tokens
+        if settings.stop:
+            sent["stop"] = list(settings.stop)
+        if settings.seed is not None:
+            sent["seed"] = settings.seed
         if self.logprobs and self.chat:
-            settings |= {"logprobs": True, "top_logprobs": self.top_logprobs}
+            sent |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         elif self.logprobs:
-            settings["logprobs"] = self.top_logprobs
-        return {name: v for name, v in settings.items() if _OMITTED.get(name) not in self.omit}
+            sent["logprobs"] = self.top_logprobs
+        return {name: v for name, v in sent.items() if _OMITTED.get(name) not in self.omit}
 
     def _bound(self) -> str:
         # OpenAI's newer models know only the new name, most other servers only the old one

@@ -10,7 +10,7 @@ from typing import final
 from ltrag_plugins.errors import ModelError
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.llm.stopping import stopped
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 Written = str | Generation
 Script = Callable[[str], Written] | Callable[[str], Awaitable[Written]]
@@ -46,13 +46,7 @@ class ScriptedLLM:
         return [prompt for call in self.calls for prompt in call]
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt; temperature and seed are the function's own affair.
 
@@ -61,25 +55,19 @@ class ScriptedLLM:
         """
         if self._is_async:
             _refuse_running_loop(self.name)
-            return asyncio.run(self.agenerate(prompts, max_tokens=max_tokens, stop=stop))
+            return asyncio.run(self.agenerate(prompts, settings))
         self.calls.append(tuple(prompts))
-        return [self._read(p, self._function(p), max_tokens, stop) for p in prompts]
+        return [self._read(p, self._function(p), settings) for p in prompts]
 
     async def agenerate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`."""
         if not self._is_async:
-            return await asyncio.to_thread(self.generate, prompts, max_tokens=max_tokens, stop=stop)
+            return await asyncio.to_thread(self.generate, prompts, settings)
         self.calls.append(tuple(prompts))
         written = await asyncio.gather(*(self._await(p) for p in prompts))
-        return [self._read(p, w, max_tokens, stop) for p, w in zip(prompts, written, strict=True)]
+        return [self._read(p, w, settings) for p, w in zip(prompts, written, strict=True)]
 
     def __repr__(self) -> str:
         return f"ScriptedLLM(name={self.name!r})"
@@ -93,16 +81,16 @@ class ScriptedLLM:
         written = self._function(prompt)
         return await written if inspect.isawaitable(written) else written
 
-    def _read(
-        self, prompt: str, written: object, max_tokens: int, stop: Sequence[str]
-    ) -> Generation:
+    def _read(self, prompt: str, written: object, settings: GenerationSettings) -> Generation:
         match written:
             case Generation():
                 for token in written.tokens or ():
                     checked_token(token, self.name)
-                return stopped(written, stop)
+                return stopped(written, settings.stop)
             case str():
-                said = stopped(Generation(_first_words(written, max_tokens)), stop)
+                said = stopped(
+                    Generation(_first_words(written, settings.max_tokens)), settings.stop
+                )
                 words = len(prompt.split()), len(said.text.split())
                 return replace(said, prompt_tokens=words[0], completion_tokens=words[1])
             case _:

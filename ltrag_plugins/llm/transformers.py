@@ -22,8 +22,8 @@ from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
 from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
 from ltrag_plugins.llm.local.spelling import Speller
-from ltrag_plugins.llm.local.writing import AT_ONCE, Row, WritingSettings, end_tokens, write
-from ltrag_plugins.types import Generation, GradientAgreement, Token
+from ltrag_plugins.llm.local.writing import AT_ONCE, Row, end_tokens, write
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 try:
     import torch
@@ -155,29 +155,21 @@ class TransformersLLM:
         return self._name
 
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        max_tokens: int = 64,
-        stop: Sequence[str] = (),
-        temperature: float = 0.0,
-        seed: int | None = None,
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts; see `LLM`.
 
         Raises:
             PromptTooLong: a prompt and `max_tokens` exceed what the model reads.
-            InvalidInput: a setting is out of range.
         """
-        settings = WritingSettings(max_tokens, tuple(stop), temperature)
         # with a seed or without sampling the same prompt has the same answer: written once
         once = list(prompts)
-        if temperature == 0 or seed is not None:
+        if settings.temperature == 0 or settings.seed is not None:
             once = list(dict.fromkeys(once))
         sequences = [self._prompting.ids(prompt) for prompt in once]
         for prompt, ids in zip(once, sequences, strict=True):
-            self._prompting.check(prompt, len(ids), max_tokens)
-        throws = [dice(prompt, seed) for prompt in once]
+            self._prompting.check(prompt, len(ids), settings.max_tokens)
+        throws = [dice(prompt, settings.seed) for prompt in once]
         written = self._written(sequences, throws, settings)
         if len(once) == len(prompts):
             return written
@@ -248,7 +240,7 @@ class TransformersLLM:
         self,
         sequences: Sequence[Ids],
         throws: Sequence[np.random.Generator],
-        settings: WritingSettings,
+        settings: GenerationSettings,
     ) -> list[Generation]:
         ends = end_tokens(self.model, self.tokenizer)
         written: dict[int, Generation] = {}
@@ -266,7 +258,7 @@ class TransformersLLM:
                     written[row.member] = row.generation(len(prompt), self._token)
         return [written[i] for i in range(len(sequences))]
 
-    def _guesses(self, sequences: Sequence[Ids], settings: WritingSettings) -> list[Guess]:
+    def _guesses(self, sequences: Sequence[Ids], settings: GenerationSettings) -> list[Guess]:
         """What followed prompts that begin alike, where few enough texts are written."""
         most = min(AT_ONCE // max(1, len(sequences)), settings.max_tokens) - 1
         if not self._prompt_lookup or most < 1:
@@ -274,7 +266,7 @@ class TransformersLLM:
         return [self._memory.guess(ids, most) for ids in sequences]
 
     def _row(
-        self, member: int, prompt: Ids, throws: np.random.Generator, settings: WritingSettings
+        self, member: int, prompt: Ids, throws: np.random.Generator, settings: GenerationSettings
     ) -> Row:
         lookup = Lookup(prompt) if self._prompt_lookup else None
         return Row(member, Speller(self.tokenizer, prompt), throws, settings, lookup)

@@ -16,7 +16,7 @@ import math
 import pytest
 
 from ltrag_plugins.llm.base import LLM, ScoringLLM
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, GenerationSettings
 
 PROMPTS = (
     "What is the capital of France?",
@@ -60,7 +60,7 @@ class LLMContract:
         assert llm.name.strip()
 
     def test_one_well_formed_generation_for_each_prompt(self, llm):
-        generations = llm.generate(self.prompts, max_tokens=8)
+        generations = llm.generate(self.prompts, GenerationSettings(max_tokens=8))
         assert len(generations) == len(self.prompts)
         for generation in generations:
             assert_well_formed(generation)
@@ -71,53 +71,65 @@ class LLMContract:
         assert llm.generate([]) == []
 
     def test_the_order_of_the_prompts_is_kept(self, llm):
-        forward = [g.text for g in llm.generate(self.prompts, max_tokens=6)]
-        backward = [g.text for g in llm.generate(self.prompts[::-1], max_tokens=6)]
-        alone = [llm.generate([prompt], max_tokens=6)[0].text for prompt in self.prompts]
+        forward = [g.text for g in llm.generate(self.prompts, GenerationSettings(max_tokens=6))]
+        backward = [
+            g.text for g in llm.generate(self.prompts[::-1], GenerationSettings(max_tokens=6))
+        ]
+        alone = [
+            llm.generate([prompt], GenerationSettings(max_tokens=6))[0].text
+            for prompt in self.prompts
+        ]
         assert forward == backward[::-1] == alone
 
     def test_a_prompt_asked_twice_in_one_call_gets_the_same_answer_twice(self, llm):
-        first, second = llm.generate([self.prompts[0]] * 2, max_tokens=6)
+        first, second = llm.generate([self.prompts[0]] * 2, GenerationSettings(max_tokens=6))
         assert first.text == second.text
 
     def test_the_prompts_handed_in_are_not_changed(self, llm):
         prompts = list(self.prompts)
-        llm.generate(prompts, max_tokens=2)
+        llm.generate(prompts, GenerationSettings(max_tokens=2))
         assert prompts == list(self.prompts)
 
     def test_at_most_max_tokens_are_written(self, llm):
-        [generation] = llm.generate(["Count from one to a hundred."], max_tokens=3)
+        [generation] = llm.generate(
+            ["Count from one to a hundred."], GenerationSettings(max_tokens=3)
+        )
         if generation.tokens is not None:
             assert len(generation.tokens) <= 3
         if generation.completion_tokens is not None:
             assert generation.completion_tokens <= 3
 
     def test_the_text_ends_before_a_stop_string(self, llm):
-        [free] = llm.generate(self.prompts[:1], max_tokens=12)
+        [free] = llm.generate(self.prompts[:1], GenerationSettings(max_tokens=12))
         if len(free.text) < 3:
             pytest.skip("the model wrote too little to stop inside of")
         stop = free.text[len(free.text) // 2 :][:2]
-        [cut] = llm.generate(self.prompts[:1], max_tokens=12, stop=[stop])
+        [cut] = llm.generate(self.prompts[:1], GenerationSettings(max_tokens=12, stop=[stop]))
         assert cut.text == free.text[: free.text.index(stop)]
         assert_well_formed(cut)
 
     def test_the_first_of_several_stop_strings_counts(self, llm):
-        [free] = llm.generate(self.prompts[:1], max_tokens=12)
+        [free] = llm.generate(self.prompts[:1], GenerationSettings(max_tokens=12))
         if len(free.text) < 4:
             pytest.skip("the model wrote too little to stop inside of")
         late, early = free.text[-2:], free.text[1:3]
-        [cut] = llm.generate(self.prompts[:1], max_tokens=12, stop=[late, early, "\x00never"])
+        [cut] = llm.generate(
+            self.prompts[:1], GenerationSettings(max_tokens=12, stop=[late, early, "\x00never"])
+        )
         assert cut.text == free.text[: min(free.text.index(late), free.text.index(early))]
 
     def test_the_same_seed_gives_the_same_sample(self, llm):
         if not self.seeded:
             pytest.skip("this provider cannot be seeded")
-        one, two = (llm.generate(self.prompts, max_tokens=6, temperature=1.0, seed=7) for _ in "ab")
+        one, two = (
+            llm.generate(self.prompts, GenerationSettings(max_tokens=6, temperature=1.0, seed=7))
+            for _ in "ab"
+        )
         assert [g.text for g in one] == [g.text for g in two]
 
     def test_unicode_survives(self, llm):
         prompts = ["Ünïcödé ✓", "日本語で答えて", "emoji 🙂🏳️‍🌈", "tab\there\nand a new line"]
-        generations = llm.generate(prompts, max_tokens=6)
+        generations = llm.generate(prompts, GenerationSettings(max_tokens=6))
         assert len(generations) == len(prompts)
         for generation in generations:
             assert_well_formed(generation)
@@ -162,7 +174,7 @@ class ScoringContract(LLMContract):
             )
 
     def test_scoring_the_greedy_answer_gives_the_log_probabilities_of_writing_it(self, llm):
-        written = llm.generate(self.prompts, max_tokens=6)
+        written = llm.generate(self.prompts, GenerationSettings(max_tokens=6))
         scored = llm.score(self.prompts, [g.text for g in written])
         for wrote, read in zip(written, scored, strict=True):
             if [t.text for t in wrote.tokens] != [t.text for t in read.tokens]:

@@ -13,7 +13,7 @@ from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
+from ltrag_plugins.types import Answer, Generation, GenerationSettings, Passage, Question, Token
 
 PASSAGES = [
     Passage("Emma is a novel by Jane Austen. It was printed in 1815.", id="p0", title="Emma"),
@@ -74,8 +74,8 @@ class Scoring:
         """All that it was asked, to write after or to score after."""
         return [*self.writing.prompts, *self.scored]
 
-    def generate(self, prompts, **settings):
-        return self.writing.generate(prompts, **settings)
+    def generate(self, prompts, settings=GenerationSettings()):
+        return self.writing.generate(prompts, settings)
 
     def score(self, prompts, continuations):
         self.scored += prompts

@@ -7,13 +7,13 @@ from itertools import chain
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.errors import InvalidInput, missing_extra
+from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.llm.local.choosing import Reading, chosen, readings
 from ltrag_plugins.llm.local.engine import Ahead, Ids, Writing
 from ltrag_plugins.llm.local.lookup import Lookup
 from ltrag_plugins.llm.local.spelling import Speller
 from ltrag_plugins.llm.stopping import stopped
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 try:
     import torch
@@ -27,28 +27,6 @@ AT_ONCE = 16
 """Most tokens of a pass that tries guesses; on a CPU it takes two or three times that of one."""
 
 
-@dataclass(frozen=True, slots=True)
-class WritingSettings:
-    """How to write; see `LLM.generate`."""
-
-    max_tokens: int = 64
-    """Most tokens to write, at least 1."""
-    stop: tuple[str, ...] = ()
-    """The text ends before the first of these; none is empty."""
-    temperature: float = 0.0
-    """0 takes the likeliest token; else what the logits are divided by."""
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1:
-            raise InvalidInput(f"max_tokens is {self.max_tokens}; it must be at least 1.")
-        if not 0 <= self.temperature < float("inf"):
-            raise InvalidInput(
-                f"temperature is {self.temperature}; it must be 0 or a number above."
-            )
-        if "" in self.stop:
-            raise InvalidInput("a stop string is empty; every text would end before it begins.")
-
-
 @dataclass(slots=True)
 class Row:
     """One text on its way."""
@@ -56,7 +34,7 @@ class Row:
     member: int
     speller: Speller
     dice: np.random.Generator
-    settings: WritingSettings
+    settings: GenerationSettings
     lookup: Lookup | None = None
     """Where guesses of the next tokens come from; None: there are none."""
     readings: list[Reading] = field(default_factory=list)
