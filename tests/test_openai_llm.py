@@ -391,11 +391,6 @@ def test_no_key_is_refused_at_openai_and_fine_elsewhere(monkeypatch):
         assert model(server, api_key=None).generate(["ab"])[0].text == "ba"
 
 
-def test_openai_itself_is_asked_with_its_newer_word_for_max_tokens():
-    llm = OpenAICompatibleLLM("m", base_url="https://api.openai.com/v1", api_key=KEY)
-    assert llm._settings(5, (), 0.0, None)["max_completion_tokens"] == 5
-
-
 @pytest.mark.parametrize("wrong", [{"max_concurrency": 0}, {"top_logprobs": -1}])
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(InvalidInput, match="at least"):
@@ -458,4 +453,4 @@ def test_an_empty_key_in_the_environment_is_none(monkeypatch):
 )
 def test_openai_is_told_the_bound_by_its_new_name(url, name):
     llm = OpenAICompatibleLLM("m", base_url=url, api_key="x")
-    assert name in llm._settings(5, (), 0.0, None)
+    assert llm._sent(GenerationSettings(max_tokens=5))[name] == 5
