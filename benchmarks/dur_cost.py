@@ -28,11 +28,11 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
+from ltrag_plugins.dur.batch import Adam, Case, Job, State, trained_batch
 from ltrag_plugins.dur.feedback import wanted_for
 from ltrag_plugins.dur.head import initial_head
-from ltrag_plugins.dur.optimizer import Adam
-from ltrag_plugins.dur.preselect import Preselector, text_of
-from ltrag_plugins.dur.training import Case, Job, State, trained_batch
+from ltrag_plugins.dur.prompts import text_of
+from ltrag_plugins.dur.shots import Preselector
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached_encoder import CachedEncoder

@@ -24,7 +24,7 @@ from pathlib import Path
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
 from ltrag_plugins.dur.evaluating import answered, summed
-from ltrag_plugins.dur.rankers import (
+from ltrag_plugins.dur.shots import (
     ShotRanker,
     learned_shots,
     no_shots,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ltrag_plugins.dur.budget import bounded, ladder_cost, shots_above, turn, turned_sigma, turns
+from ltrag_plugins.dur.policy import bounded, ladder_cost, shots_above, turn, turned_sigma, turns
 
 SCORES = np.array([0.10, 0.40, 0.05, 0.25, 0.20])
 

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ltrag_plugins.dur.batch import Adam
 from ltrag_plugins.dur.head import Gradient, Head, _scatter, initial_head, pulled_back
-from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
 
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from ltrag_plugins.dur import Batch, DURSettings, DURTrainer
-from ltrag_plugins.dur.history import by_epoch, total
+from ltrag_plugins.dur.batch import by_epoch, total
 from ltrag_plugins.dur.pictures import (
     loss_picture,
     shots_picture,

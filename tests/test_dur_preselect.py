@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Plus
 
-from ltrag_plugins.dur.preselect import Preselector, text_of
+from ltrag_plugins.dur.prompts import text_of
+from ltrag_plugins.dur.shots import Preselector
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 from tests.dur_parts import Nonsense, houses

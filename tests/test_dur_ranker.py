@@ -5,7 +5,7 @@ import pytest
 
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked
 from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.rankers import learned_shots, no_shots, preselected_shots, random_shots
+from ltrag_plugins.dur.shots import learned_shots, no_shots, preselected_shots, random_shots
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError
 from ltrag_plugins.types import Passage
 from tests.dur_parts import Nonsense, houses, moody_llm

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.rankers import learned_shots
+from ltrag_plugins.dur.shots import learned_shots
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.langchain import DURExampleSelector, DURReranker, PassageRetriever, document_of
 from ltrag_plugins.retrieval.bm25 import BM25Retriever

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ltrag_plugins.data import read_passages, read_questions
-from ltrag_plugins.dur.preselect import text_of
-from ltrag_plugins.dur.prompts import PromptFormat, Shot, checked_candidates
+from ltrag_plugins.dur.prompts import PromptFormat, Shot, checked_candidates, text_of
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 

@@ -20,19 +20,18 @@ from ltrag_plugins.cli.notes import Notes, noted, write_notes
 from ltrag_plugins.cli.output import checked_folder, say, working
 from ltrag_plugins.cli.progress import Stage, StageBars
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked, TrainingResult
-from ltrag_plugins.dur.choosing import learned_count
+from ltrag_plugins.dur.batch import Choice, by_epoch, total
 from ltrag_plugins.dur.evaluating import Scores, answered, summed
-from ltrag_plugins.dur.history import by_epoch, total
 from ltrag_plugins.dur.progress import TrainingBar
 from ltrag_plugins.dur.prompts import Shot
-from ltrag_plugins.dur.rankers import (
+from ltrag_plugins.dur.shots import (
     ShotRanker,
     learned_shots,
     no_shots,
     preselected_shots,
     random_shots,
 )
-from ltrag_plugins.dur.training import Choice
+from ltrag_plugins.dur.train import learned_count
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Ask, Score
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM

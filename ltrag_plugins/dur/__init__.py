@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
+    from ltrag_plugins.dur.batch import Batch as Batch
     from ltrag_plugins.dur.prompts import FORMATS as FORMATS
     from ltrag_plugins.dur.prompts import PromptFormat as PromptFormat
     from ltrag_plugins.dur.prompts import Shot as Shot
     from ltrag_plugins.dur.ranker import DURRanker as DURRanker
     from ltrag_plugins.dur.ranker import Ranked as Ranked
     from ltrag_plugins.dur.settings import DURSettings as DURSettings
-    from ltrag_plugins.dur.trainer import DURTrainer as DURTrainer
-    from ltrag_plugins.dur.trainer import TrainingResult as TrainingResult
-    from ltrag_plugins.dur.training import Batch as Batch
+    from ltrag_plugins.dur.train import DURTrainer as DURTrainer
+    from ltrag_plugins.dur.train import TrainingResult as TrainingResult
 
 _HOMES = {
     "FORMATS": "prompts",
-    "Batch": "training",
+    "Batch": "batch",
     "DURRanker": "ranker",
     "DURSettings": "settings",
-    "DURTrainer": "trainer",
+    "DURTrainer": "train",
     "PromptFormat": "prompts",
     "Ranked": "ranker",
     "Shot": "prompts",
-    "TrainingResult": "trainer",
+    "TrainingResult": "train",
 }
 
 __all__ = [

@@ -18,11 +18,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from ltrag_plugins.artifacts import writing
+from ltrag_plugins.dur.batch import Adam, Batch, Case, Choice, State
 from ltrag_plugins.dur.head import Gradient, Head
-from ltrag_plugins.dur.optimizer import Adam
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import Batch, Case, Choice, State
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.types import Question

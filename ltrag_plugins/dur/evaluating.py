@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import f1_score
 
+from ltrag_plugins.dur.batch import AT_ONCE
 from ltrag_plugins.dur.feedback import (
     Reading,
     Wanted,
@@ -22,7 +23,6 @@ from ltrag_plugins.dur.feedback import (
 )
 from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.training import AT_ONCE
 from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, ScoringLLM
 from ltrag_plugins.types import Question

@@ -10,8 +10,7 @@ References:
 from collections.abc import Sequence
 from pathlib import Path
 
-from ltrag_plugins.dur.history import by_epoch
-from ltrag_plugins.dur.training import Batch
+from ltrag_plugins.dur.batch import Batch, by_epoch
 from ltrag_plugins.errors import InvalidInput, missing_extra
 
 try:

@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from ltrag_plugins.dur.training import Batch
+from ltrag_plugins.dur.batch import Batch
 from ltrag_plugins.flow import Ask, Score, Step
 
 

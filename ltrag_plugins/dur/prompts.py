@@ -116,6 +116,13 @@ def cut(text: str, words: int | None) -> str:
     return text if words is None else " ".join(text.split()[:words])
 
 
+def text_of(shot: Shot) -> str:
+    """What is encoded and searched: the question of an example, title and text of a passage."""
+    if isinstance(shot, Passage):
+        return f"{shot.title}\n{shot.text}" if shot.title else shot.text
+    return shot.text
+
+
 def checked_candidates(candidates: Sequence[Shot]) -> None:
     """Refuse solved examples without an answer, and ids that come twice.
 

@@ -1,27 +1,90 @@
 """A trained head at work: `DURRanker` ranks passages or examples for a question.
 
 No torch: the encoder gives vectors, the head is a matrix product.
+
+A trained head on disk: `dur.json` (readable) and `dur.safetensors` (numbers); no pickle.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Self, final
+from typing import Literal, Self, final
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
+from ltrag_plugins import artifacts
 from ltrag_plugins.artifacts import digest
-from ltrag_plugins.dur.artifact import load_head, save_head
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
-from ltrag_plugins.dur.preselect import text_of
-from ltrag_plugins.dur.prompts import Shot
+from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import EmptyQuestion, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.llm.base import Encoder
+
+FORMAT = 1
+
+
+def save_head(
+    folder: Path, head: Head, settings: DURSettings, sigma: float, encoder: Encoder, *, shots: int
+) -> None:
+    """Write a head; a user's reward function is left out, as a head needs none to rank."""
+    kept = settings if isinstance(settings.reward, str) else replace(settings, reward="match")
+    parts = {
+        "encoder": encoder.name,
+        "sigma": sigma,
+        "shots": shots,
+        "settings": kept,
+        "head": head,
+    }
+    artifacts.write(folder, "dur", parts, format=FORMAT)
+
+
+def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float, int]:
+    """Read a head and hold it against the encoder it is to serve.
+
+    Raises:
+        UnreadableArtifact: missing, incomplete or tampered with.
+        ArtifactMismatch: trained with another encoder.
+    """
+    try:
+        parts, _ = artifacts.read(
+            folder, "dur", kinds=(Head, DURSettings, PromptFormat), format=FORMAT
+        )
+        head, settings, sigma, shots = _checked(**parts)
+    except (UnreadableArtifact, *artifacts.DAMAGE) as error:
+        raise UnreadableArtifact(
+            f"{folder} holds no readable head ({error}). Train one: DURTrainer(...).fit(...)"
+            ".ranker.save(folder), or 'ltrag dur train'."
+        ) from error
+    if parts["encoder"] != encoder.name:
+        raise ArtifactMismatch(
+            f"the head in {folder} was trained with encoder {parts['encoder']!r}, and is now given "
+            f"{encoder.name!r}. A head knows one encoder: pass that one, or train a head for "
+            "this one."
+        )
+    return head, settings, sigma, shots
+
+
+def _checked(
+    encoder: object, sigma: object, shots: object, settings: object, head: object
+) -> tuple[Head, DURSettings, float, int]:
+    if not isinstance(head, Head) or not isinstance(settings, DURSettings):
+        raise ValueError("it holds something else than a head and its settings")
+    if not isinstance(sigma, float) or not isinstance(encoder, str):
+        raise ValueError("sigma must be a number and encoder a name")
+    if not isinstance(shots, int) or shots < 1:
+        raise ValueError(f"shots must be a number from 1 on, not {shots!r}")
+    if not 0 <= sigma <= 1:
+        raise ValueError(f"sigma must lie in [0, 1], not at {sigma}")
+    rows = head.weight.shape[:1]
+    if head.weight.ndim != 2 or head.bias.shape != rows:
+        raise ValueError(f"W of shape {head.weight.shape} and b of {head.bias.shape} do not fit")
+    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+        raise ValueError("a number of the head is not finite")
+    return head, settings, sigma, shots
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +220,50 @@ class _NoEncoder:
 
     def encode(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
         raise InvalidInput(f"this ranker left its encoder, {self.name}, behind: use rank_vectors")
+
+
+TRAIN = "ltrag dur train candidates.jsonl validation.jsonl --model ... --out head/"
+"""The command that trains a head."""
+
+
+def chosen_ranker(
+    ranker: DURRanker | None,
+    encoder: Encoder | None,
+    untrained: Literal["encoder"] | None,
+    *,
+    top_n: int | None,
+    sigma: float,
+) -> DURRanker:
+    """The ranker itself, or plain similarity where that is asked for in so many words.
+
+    Raises:
+        InvalidInput: there is no trained head, or too many of the three are given, or `top_n`
+            or `sigma` is out of the range of `DURRanker.rank`.
+    """
+    if ranker is None:
+        ranker = _similarity(encoder, untrained)
+    elif not isinstance(ranker, DURRanker):
+        raise InvalidInput(
+            f"ranker must be a DURRanker, got {type(ranker).__name__} {ranker!r:.60}."
+        )
+    elif encoder is not None or untrained is not None:
+        raise InvalidInput(
+            "a ranker brings its own encoder: give a ranker, or an encoder and untrained='encoder'."
+        )
+    nothing = np.zeros((0, 1))
+    ranker.rank_vectors(np.zeros(1), nothing, top_n=top_n, sigma=sigma)  # refuses bad ranges
+    return ranker
+
+
+def _similarity(encoder: Encoder | None, untrained: str | None) -> DURRanker:
+    if untrained is None:
+        raise InvalidInput(
+            f"there is no trained head to rank with. Train one with '{TRAIN}' and load it with "
+            "from_pretrained('head/', encoder=...). For plain similarity, which knows nothing of "
+            "your model, say untrained='encoder'."
+        )
+    if untrained != "encoder":
+        raise InvalidInput(f"untrained must be 'encoder' or None, got {untrained!r}.")
+    if encoder is None:
+        raise InvalidInput("untrained='encoder' needs encoder=..., by which to rank.")
+    return DURRanker.untrained(encoder, settings=DURSettings(preselect="encoder"))

@@ -14,7 +14,7 @@ from ltrag_plugins.baselines.direct import direct
 from ltrag_plugins.baselines.method import Method, whole
 from ltrag_plugins.baselines.single import PROMPT, reading_prompt
 from ltrag_plugins.baselines.table import BASELINES
-from ltrag_plugins.dur.preselect import text_of
+from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.trained_shots import DUR_SHOTS, PROMPTPG

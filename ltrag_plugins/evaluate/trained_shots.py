@@ -18,13 +18,13 @@ from jaxtyping import Float
 from ltrag_plugins.baselines.labelled import labelled, number
 from ltrag_plugins.baselines.method import Method, whole
 from ltrag_plugins.baselines.replies import answered
+from ltrag_plugins.dur.batch import Batch
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
-from ltrag_plugins.dur.preselect import Preselector, text_of
-from ltrag_plugins.dur.prompts import PromptFormat, format_for
+from ltrag_plugins.dur.prompts import PromptFormat, format_for, text_of
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.trainer import DURTrainer
-from ltrag_plugins.dur.training import Batch
+from ltrag_plugins.dur.shots import Preselector
+from ltrag_plugins.dur.train import DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.types import Answer, Question

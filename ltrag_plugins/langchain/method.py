@@ -10,7 +10,7 @@ from ltrag_plugins.baselines.method import Method, Ready
 from ltrag_plugins.baselines.table import method as method_named
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun, run, run_many
-from ltrag_plugins.langchain.dur_encoder import encoder_of
+from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.sgic_checks import answering

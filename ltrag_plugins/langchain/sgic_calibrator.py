@@ -22,7 +22,7 @@ from ltrag_plugins.flow import (
     run_steps,
 )
 from ltrag_plugins.langchain.documents import passage_of
-from ltrag_plugins.langchain.dur_encoder import encoder_of
+from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.retriever import checked_k
 from ltrag_plugins.langchain.sgic_checks import (
     agreed,

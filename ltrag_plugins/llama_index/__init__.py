@@ -14,8 +14,7 @@ try:
 except ImportError as error:
     raise missing_extra("llama-index-core", "llama-index") from error
 
-from ltrag_plugins.llama_index.dur_reranker import DURReranker
-from ltrag_plugins.llama_index.encoder import LlamaIndexEncoder
+from ltrag_plugins.llama_index.embeddings import LlamaIndexEncoder, LtragEmbedding
 from ltrag_plugins.llama_index.gate import (
     GECEDecisionEvent,
     GECERetriever,
@@ -23,10 +22,10 @@ from ltrag_plugins.llama_index.gate import (
     GECESelector,
 )
 from ltrag_plugins.llama_index.llm import LlamaIndexLLM
-from ltrag_plugins.llama_index.ltrag_embedding import LtragEmbedding
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.method import MethodQueryEngine, as_query_engine
 from ltrag_plugins.llama_index.nodes import node_of, passage_of
+from ltrag_plugins.llama_index.rerank import DURReranker
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
 from ltrag_plugins.llama_index.sgic_calibrator import SGICCalibrator
 from ltrag_plugins.llama_index.sgic_evaluator import SGICEvaluator

@@ -16,7 +16,7 @@ from ltrag_plugins.baselines.method import Method, Ready
 from ltrag_plugins.baselines.self_rag import SelfRAGAnswer
 from ltrag_plugins.baselines.table import method as method_named
 from ltrag_plugins.flow import World, arun, run
-from ltrag_plugins.llama_index.dur_nodes import encoder_of
+from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.nodes import node_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever
 from ltrag_plugins.llama_index.sgic_setup import model_of

@@ -23,7 +23,7 @@ from llama_index.core.schema import NodeWithScore, QueryType
 from ltrag_plugins import sgic
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, World, arun, run
-from ltrag_plugins.llama_index.dur_nodes import encoder_of
+from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.sgic_metadata import KEY, metadata_of
 from ltrag_plugins.llama_index.sgic_nodes import read_passage

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from ltrag_plugins.dur.training import Batch
+from ltrag_plugins.dur.batch import Batch
 from ltrag_plugins.errors import UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.report.picture import Picture

@@ -1,4 +1,7 @@
-"""Nodes in the order in which they help the model."""
+"""Nodes in the order in which they help the model.
+
+What DUR reads of a node, and what it gives back.
+"""
 
 import asyncio
 from importlib import import_module
@@ -10,14 +13,45 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.dur.ranker import DURRanker, Ranked
-from ltrag_plugins.dur.selecting import chosen_ranker
+from ltrag_plugins.dur.ranker import DURRanker, Ranked, chosen_ranker
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.dur_nodes import embedded_passage, encoder_of, rescored
+from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.types import Passage
+
+RETRIEVAL_SCORE = "retrieval_score"
+"""Where in the metadata the score is that a node came with; shown to no model."""
+
+
+def embedded_passage(found: NodeWithScore) -> Passage:
+    """The node as it shows itself to embedding models (`MetadataMode.EMBED`).
+
+    Its title is put where a passage has its own, so that a node and the passage it was made
+    from are read alike; other metadata stands before the text, as the node's templates say.
+    """
+    node, hidden = found.node, found.node.excluded_embed_metadata_keys
+    title = "" if "title" in hidden else str(node.metadata.get("title") or "")
+    untitled = node.model_copy(update={"excluded_embed_metadata_keys": [*hidden, "title"]})
+    return Passage(untitled.get_content(MetadataMode.EMBED), id=node.node_id, title=title)
+
+
+def rescored(found: NodeWithScore, score: float) -> NodeWithScore:
+    """A copy with the new score; the old one goes to the copied node's metadata."""
+    node = found.node
+    update = {
+        "metadata": {**node.metadata, RETRIEVAL_SCORE: found.score},
+        "excluded_llm_metadata_keys": _with_ours(node.excluded_llm_metadata_keys),
+        "excluded_embed_metadata_keys": _with_ours(node.excluded_embed_metadata_keys),
+    }
+    return found.model_copy(update={"node": node.model_copy(update=update), "score": score})
+
+
+def _with_ours(keys: list[str]) -> list[str]:
+    return [key for key in keys if key != RETRIEVAL_SCORE] + [RETRIEVAL_SCORE]
+
 
 dispatcher = get_dispatcher(__name__)
 

@@ -1,8 +1,13 @@
-"""Our encoders as LlamaIndex's embedding models: for its indexes and vector stores."""
+"""Our encoders as LlamaIndex's embedding models: for its indexes and vector stores.
+
+Any LlamaIndex embedding model as our encoder.
+"""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
@@ -46,3 +51,39 @@ class LtragEmbedding(BaseEmbedding):
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
+
+
+class LlamaIndexEncoder:
+    """A LlamaIndex embedding model as our `Encoder`; texts are embedded as texts, not queries."""
+
+    def __init__(self, embedding: BaseEmbedding) -> None:
+        """Wrap `embedding`.
+
+        Raises:
+            InvalidInput: it is no LlamaIndex embedding model.
+        """
+        demand(embedding, BaseEmbedding, "embedding", "a LlamaIndex BaseEmbedding")
+        self._embedding = embedding
+
+    @property
+    def name(self) -> str:
+        """The class and model name."""
+        return f"{type(self._embedding).__name__}:{self._embedding.model_name}"
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """One row per text, float32; shape (0, 0) for no texts."""
+        rows = self._embedding.get_text_embedding_batch(list(texts))
+        return np.asarray(rows, dtype=np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
+
+
+def encoder_of(encoder: Encoder | BaseEmbedding) -> Encoder:
+    """A LlamaIndex embedding model wrapped, an encoder of ours as it is.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(encoder, BaseEmbedding):
+        return LlamaIndexEncoder(encoder)
+    wanted = "an ltrag_plugins Encoder (embedded_encoder(), ...) or a LlamaIndex BaseEmbedding"
+    demand(encoder, Encoder, "encoder", wanted)
+    return encoder

@@ -10,24 +10,30 @@ over the batch.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10.
+
+Adam, on the two arrays of a head.
+
+References:
+    Kingma & Ba, ICLR 2015, "Adam: A Method for Stochastic Optimization", algorithm 1.
+
+What a training history adds up to, held against a fixed number of shots.
+
+PromptPG asks once for each question, with K shots; DUR asks with 0, 1, ..., k_i of them. The
+paper compares the two by the shots in all prompts together.
+
+References:
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.5 and figure 8.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from itertools import groupby
+from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
-from ltrag_plugins.dur.budget import (
-    bounded,
-    ladder_cost,
-    shots_above,
-    turn,
-    turned_sigma,
-    turns,
-)
 from ltrag_plugins.dur.feedback import (
     Reading,
     Wanted,
@@ -38,13 +44,55 @@ from ltrag_plugins.dur.feedback import (
     reward,
 )
 from ltrag_plugins.dur.head import Gradient, Head, pulled_back
-from ltrag_plugins.dur.optimizer import Adam
-from ltrag_plugins.dur.policy import draw, log_prob_gradients, log_probs, top
+from ltrag_plugins.dur.policy import (
+    bounded,
+    draw,
+    ladder_cost,
+    log_prob_gradients,
+    log_probs,
+    shots_above,
+    top,
+    turn,
+    turned_sigma,
+    turns,
+)
 from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.types import Question
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adam:
+    """The running means of the gradient and of its square, after `steps` steps."""
+
+    mean: Gradient
+    square: Gradient
+    steps: int = 0
+
+    @classmethod
+    def start(cls, head: Head) -> Self:
+        """Before the first step."""
+        zero = Gradient(np.zeros_like(head.weight), np.zeros_like(head.bias))
+        return cls(zero, zero)
+
+    def step(self, head: Head, gradient: Gradient, rate: float) -> tuple[Head, "Adam"]:
+        """The head one step down the gradient, and the state after it."""
+        t = self.steps + 1
+        parts = {}
+        for name in ("weight", "bias"):
+            g = getattr(gradient, name)
+            m = _BETA1 * getattr(self.mean, name) + (1 - _BETA1) * g
+            v = _BETA2 * getattr(self.square, name) + (1 - _BETA2) * g * g
+            spread = np.sqrt(v / (1 - _BETA2**t)) + _EPSILON
+            parts[name] = getattr(head, name) - rate * (m / (1 - _BETA1**t)) / spread, m, v
+        columns = zip(*parts.values(), strict=True)
+        values, means, squares = (dict(zip(parts, x, strict=True)) for x in columns)
+        return Head(**values), Adam(Gradient(**means), Gradient(**squares), t)
+
 
 AT_ONCE = 128
 """Most prompts of one call to the model."""
@@ -393,3 +441,64 @@ def _recorded(
         turned_easy=None if easy is None else sum(len(set(r)) > 1 for r in easy),
         turned_hard=None if hard is None else sum(len(set(r)) > 1 for r in hard),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Some batches together."""
+
+    batches: int
+    questions: int
+    """Asked about; a question counts once for each of its batches."""
+    reward: float
+    """Mean reward of the last rungs, over questions."""
+    shots: int
+    """In all prompts together."""
+    fixed_shots: int
+    """In the prompts of a method that asks about the same questions once each, with K shots."""
+    deepest: float
+    """Mean shots in the longest prompt of a question."""
+    calls: int
+    tokens: int | None
+    """None: the model does not tell."""
+    turned_easy: int | None
+    """Questions that were right without shots, and did not stay so; None: not asked."""
+    turned_hard: int | None
+    """Questions that were wrong without shots, and did not stay so."""
+
+    @property
+    def share(self) -> float:
+        """Shots for each shot of the fixed method."""
+        return self.shots / self.fixed_shots
+
+
+def total(batches: Sequence[Batch], *, shots: int) -> Total:
+    """At least one batch, added up.
+
+    Args:
+        shots: K.
+    """
+    questions = sum(batch.questions for batch in batches)
+    return Total(
+        batches=len(batches),
+        questions=questions,
+        reward=sum(batch.reward * batch.questions for batch in batches) / questions,
+        shots=sum(batch.shots for batch in batches),
+        fixed_shots=shots * questions,
+        deepest=sum(batch.deepest for batch in batches) / questions,
+        calls=sum(batch.calls for batch in batches),
+        tokens=_sum([batch.tokens for batch in batches]),
+        turned_easy=_sum([batch.turned_easy for batch in batches]),
+        turned_hard=_sum([batch.turned_hard for batch in batches]),
+    )
+
+
+def by_epoch(history: Sequence[Batch], *, shots: int) -> list[Total]:
+    """The total of each epoch, in order; the last may be cut short."""
+    epochs = groupby(history, key=lambda batch: batch.epoch)
+    return [total(list(batches), shots=shots) for _, batches in epochs]
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -1,0 +1,82 @@
+"""Our encoders as LangChain's embeddings: for its vector stores.
+
+Any LangChain embedding model as ours.
+
+The encoder that a caller hands to a DUR component, as ours.
+"""
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.names import model_name
+from ltrag_plugins.llm.base import Encoder
+
+
+@final
+class LtragEmbeddings(Embeddings):
+    """An `Encoder` as a LangChain `Embeddings`; queries and documents are encoded alike.
+
+    Raises:
+        InvalidInput: it is no encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        if not isinstance(encoder, Encoder):
+            raise InvalidInput(f"LtragEmbeddings takes an Encoder, got {encoder!r:.60}.")
+        self.encoder = encoder
+
+    @property
+    def model(self) -> str:
+        """The encoder's name."""
+        return self.encoder.name
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """One vector a text."""
+        return self.encoder.encode(texts).tolist() if texts else []
+
+    def embed_query(self, text: str) -> list[float]:
+        """The vector of one text."""
+        return self.encoder.encode([text])[0].tolist()
+
+
+@final
+class LangChainEncoder:
+    """Encodes with any `Embeddings`, by its `embed_documents`."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        if not isinstance(embeddings, Embeddings):
+            raise InvalidInput(
+                "LangChainEncoder takes a langchain_core.embeddings.Embeddings, "
+                f"got {embeddings!r:.60}."
+            )
+        self._embeddings = embeddings
+
+    @property
+    def name(self) -> str:
+        """Class and model name of the embeddings."""
+        return f"langchain:{type(self._embeddings).__name__}:{model_name(self._embeddings)}"
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """One row per text, float32, shape (texts, dim); no texts, shape (0, 0)."""
+        rows = self._embeddings.embed_documents(list(texts)) if texts else []
+        return np.asarray(rows, dtype=np.float32).reshape(len(rows), -1 if rows else 0)
+
+
+def encoder_of(encoder: Encoder | Embeddings) -> Encoder:
+    """LangChain embeddings wrapped, an encoder of ours as it is.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(encoder, Embeddings):
+        return LangChainEncoder(encoder)
+    if not isinstance(encoder, Encoder):
+        raise InvalidInput(
+            "encoder must be an ltrag_plugins Encoder (embedded_encoder(), ...) or a "
+            f"langchain_core.embeddings.Embeddings, got {type(encoder).__name__} {encoder!r:.60}."
+        )
+    return encoder
