@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.flow import Flow, World, run, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.single import single_retrieval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever, Engine
 from ltrag_plugins.types import Answer, Generation, GenerationSettings
 

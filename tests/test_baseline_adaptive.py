@@ -6,14 +6,20 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.baselines import AdaptiveSettings, Complexity, adaptive, learn_complexity
-from ltrag_plugins.baselines.adaptive import ROUTES, cheapest_right, fit_complexity
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.iter_retgen import PROMPT as ITERATED
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.adaptive import (
+    ROUTES,
+    AdaptiveSettings,
+    Complexity,
+    adaptive,
+    cheapest_right,
+    fit_complexity,
+    learn_complexity,
+)
+from ltrag_plugins.methods.iter_retgen import PROMPT as ITERATED
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 
 FIRST, SECOND = Passage("first shelf"), Passage("second shelf")
@@ -129,7 +135,8 @@ def test_what_was_learned_is_saved_as_plain_numbers(tmp_path):
 def test_answering_loads_no_scikit_learn():
     code = (
         "import sys, numpy as np\n"
-        "from ltrag_plugins.baselines import BASELINES, Complexity\n"
+        "from ltrag_plugins.methods.table import METHODS\n"
+        "from ltrag_plugins.methods.adaptive import Complexity\n"
         "Complexity(('one',), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))\n"
         "print('sklearn' in sys.modules, 'wordfreq' in sys.modules)"
     )

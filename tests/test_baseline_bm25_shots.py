@@ -1,11 +1,11 @@
 import pytest
 from rank_bm25 import BM25Plus
 
-from ltrag_plugins.baselines import BM25ShotsSettings, bm25_shots, shot_pool
-from ltrag_plugins.baselines.bm25_shots import nearest
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.bm25_shots import BM25ShotsSettings, bm25_shots, nearest
+from ltrag_plugins.methods.shots import shot_pool
 from ltrag_plugins.types import Question
 
 POOL = [

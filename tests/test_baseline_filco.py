@@ -1,12 +1,16 @@
 import pytest
 
-from ltrag_plugins.baselines import FILCOSettings, filco
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.filco import filter_prompt, filtered, kept_sentences
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.filco import (
+    FILCOSettings,
+    filco,
+    filter_prompt,
+    filtered,
+    kept_sentences,
+)
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
 
 EMMA = Passage(

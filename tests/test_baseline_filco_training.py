@@ -3,17 +3,6 @@ import math
 
 import pytest
 
-from ltrag_plugins.baselines import FilterDataSettings, filter_examples
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.filco import filter_prompt, kept_sentences
-from ltrag_plugins.baselines.filco_measures import (
-    cross_mutual_information,
-    lexical_overlap,
-    sentences,
-    string_inclusion,
-)
-from ltrag_plugins.baselines.filco_training import best_sentences
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import (
     CalibrationError,
     InvalidInput,
@@ -23,6 +12,15 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.filco import filter_prompt, kept_sentences
+from ltrag_plugins.methods.filco_measures import (
+    cross_mutual_information,
+    lexical_overlap,
+    sentences,
+    string_inclusion,
+)
+from ltrag_plugins.methods.filco_training import FilterDataSettings, best_sentences, filter_examples
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.training.examples import load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 

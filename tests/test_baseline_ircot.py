@@ -1,14 +1,12 @@
 import pytest
 from method_parts import Library, says, world
 
-from ltrag_plugins.baselines import IRCoTSettings, ircot
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.ircot import THOUGHT, thought_prompt
-from ltrag_plugins.baselines.reasoning import concluded, concludes, first_sentence
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.ircot import THOUGHT, IRCoTSettings, ircot, thought_prompt
+from ltrag_plugins.prompts.replies import concluded, concludes, first_sentence
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
 
 QUESTION = "Where was the author of Emma born?"

@@ -1,13 +1,11 @@
 import pytest
 from method_parts import Library, says, world
 
-from ltrag_plugins.baselines import IterRetGenSettings, iter_retgen
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.iter_retgen import PROMPT
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.iter_retgen import PROMPT, IterRetGenSettings, iter_retgen
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
 
 QUESTION = "Where was the author of Emma born?"

@@ -2,12 +2,11 @@ import math
 
 import pytest
 
-from ltrag_plugins.baselines import BASELINES, KSamplesSettings, k_samples
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.k_samples import surest
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
 from ltrag_plugins.flow import World, run, run_many
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.k_samples import KSamplesSettings, k_samples, surest
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
@@ -69,7 +68,7 @@ def test_passages_that_are_handed_in_are_read_and_none_is_fetched():
 def test_as_a_method_it_searches_as_the_others_do_also_where_the_question_has_passages():
     llm, shelf = Sampler(sure("flour", 0.9)), Shelf(EMMA)
     question = Question("What is bread from?", passages=(BREAD,))
-    answer = run(BASELINES["k-samples"].flow(question), World(llm=llm, retriever=shelf))
+    answer = run(METHODS["k-samples"].flow(question), World(llm=llm, retriever=shelf))
     assert len(shelf.asked) == 1
     assert answer.passages == (EMMA,)
 

@@ -7,13 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_parts import Library, says, world
 
-from ltrag_plugins.baselines import BASELINES, ListwiseSettings, listwise, listwise_rerank
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.listwise import RANKING, places, ranking_prompt, windows
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.listwise import (
+    RANKING,
+    ListwiseSettings,
+    listwise,
+    listwise_rerank,
+    places,
+    ranking_prompt,
+    windows,
+)
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
 
 QUESTION = "Who wrote Emma?"
@@ -203,7 +210,7 @@ def test_a_retriever_that_hands_back_too_much_costs_no_call_more():
     settings = ListwiseSettings(candidates=30, window=10, step=5)
     llm = says(("Order:", "[1]"), ("", "Jane Austen"))
     run(listwise(QUESTION, settings), world(llm, Generous()))
-    assert len(llm.prompts) == BASELINES["listwise"].most_calls(settings) == 6
+    assert len(llm.prompts) == METHODS["listwise"].most_calls(settings) == 6
 
 
 @pytest.mark.parametrize(

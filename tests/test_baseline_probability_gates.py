@@ -4,20 +4,21 @@ import numpy as np
 import pytest
 from wordfreq import word_frequency
 
-from ltrag_plugins.baselines import (
-    BASELINES,
+from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.probability_gates import (
+    SIGNALS,
     GateSettings,
     GateThreshold,
     fit_threshold,
     gated,
+    quantile_threshold,
+    word_rarity,
 )
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.probability_gates import SIGNALS, quantile_threshold, word_rarity
-from ltrag_plugins.baselines.single import reading_prompt
-from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
-from ltrag_plugins.flow import World, run
-from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import mean_entropy, mean_logprob, mean_margin
 
@@ -180,7 +181,7 @@ def test_no_questions_unknown_signals_and_foreign_thresholds_are_named():
     with pytest.raises(InvalidInput, match="no gate by 'mood'"):
         run(fit_threshold("mood", questions("a")), World())
     with pytest.raises(InvalidInput, match="gate-margin was given the threshold of gate-entropy"):
-        BASELINES["gate-margin"].flow(Question("a?"), learned=GateThreshold("entropy", 0.5))
+        METHODS["gate-margin"].flow(Question("a?"), learned=GateThreshold("entropy", 0.5))
     with pytest.raises(InvalidInput, match="a quantile needs numbers"):
         quantile_threshold([0.1, math.nan], 0.5)
 
@@ -197,6 +198,6 @@ def test_settings_out_of_range_are_refused(wrong):
 
 
 def test_the_rows_tell_what_they_need_and_cost():
-    assert "probabilities" in BASELINES["gate-entropy"].needs
-    assert "probabilities" not in BASELINES["gate-frequency"].needs
-    assert [BASELINES[f"gate-{s}"].most_calls(None) for s in ("margin", "frequency")] == [2, 1]
+    assert "probabilities" in METHODS["gate-entropy"].needs
+    assert "probabilities" not in METHODS["gate-frequency"].needs
+    assert [METHODS[f"gate-{s}"].most_calls(None) for s in ("margin", "frequency")] == [2, 1]

@@ -2,12 +2,11 @@ from collections import Counter
 
 import pytest
 
-from ltrag_plugins.baselines import RandomShotsSettings, random_shots, shot_pool
-from ltrag_plugins.baselines.random_shots import drawn
-from ltrag_plugins.baselines.shots import shots_prompt
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.random_shots import RandomShotsSettings, drawn, random_shots
+from ltrag_plugins.methods.shots import shot_pool, shots_prompt
 from ltrag_plugins.types import Question
 
 EMMA = Question("Who wrote Emma?", ("Jane Austen",))

@@ -3,9 +3,9 @@ import math
 import pytest
 from method_parts import Library, says, spelled, world
 
-from ltrag_plugins.baselines import SelfRAGSettings, self_rag
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.reflection import (
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.flow import run
+from ltrag_plugins.methods.reflection import (
     RELEVANT,
     RETRIEVE,
     SUPPORTED,
@@ -13,10 +13,9 @@ from ltrag_plugins.baselines.reflection import (
     answer_text,
     value,
 )
-from ltrag_plugins.baselines.single import reading_prompt
-from ltrag_plugins.baselines.yes_no import yes_probability
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
-from ltrag_plugins.flow import run
+from ltrag_plugins.methods.self_rag import SelfRAGSettings, self_rag
+from ltrag_plugins.methods.yes_no import yes_probability
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
 
 QUESTION = "Who wrote Emma?"

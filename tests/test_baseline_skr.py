@@ -2,13 +2,12 @@ import numpy as np
 import pytest
 from sklearn.neighbors import NearestNeighbors
 
-from ltrag_plugins.baselines import SelfKnowledge, SKRSettings, collect_self_knowledge, skr
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.skr import SelfKnowledge, SKRSettings, collect_self_knowledge, skr
 from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 
 BOOKS = {"Emma": "Austen", "Walden": "Thoreau", "Dune": "Herbert", "It": "King"}

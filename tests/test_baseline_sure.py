@@ -3,12 +3,10 @@ import itertools
 import pytest
 from method_parts import Library, says, spelled, world
 
-from ltrag_plugins.baselines import SuReSettings, sure
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.single import reading_prompt
-from ltrag_plugins.baselines.sure import listed_candidates, plausibilities
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import run
+from ltrag_plugins.methods.sure import SuReSettings, listed_candidates, plausibilities, sure
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage
 
 QUESTION = "Who wrote Emma?"

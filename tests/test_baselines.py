@@ -1,11 +1,11 @@
 import pytest
 
-from ltrag_plugins.baselines import direct, single_retrieval
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.single import passages_block, reading_prompt
 from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.prompts.templates import direct_prompt, passages_block, reading_prompt
 from ltrag_plugins.types import Passage
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")

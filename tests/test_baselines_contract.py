@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from contracts.methods import LABELLED, MethodContract, taught, world
 
-from ltrag_plugins.baselines import method
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import Ask, run
+from ltrag_plugins.methods import method_named
 from ltrag_plugins.types import Question
 
 
@@ -155,4 +155,4 @@ def test_every_method_has_a_row_among_those_of_the_papers():
 
 def test_an_unknown_method_is_refused_with_the_nearest_names():
     with pytest.raises(InvalidInput, match="did you mean direct"):
-        method("dirct")
+        method_named("dirct")

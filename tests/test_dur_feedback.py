@@ -12,13 +12,13 @@ from ltrag_plugins.dur.feedback import (
     Reading,
     Wanted,
     balanced,
-    chosen,
+    bare_reply,
     is_right,
     log_p_gold,
+    option_in,
     prediction,
     reading,
     reward,
-    shortened,
     wanted_for,
 )
 from ltrag_plugins.errors import (
@@ -219,14 +219,14 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
     ],
 )
 def test_an_option_is_chosen_by_its_words_or_its_letter(text, option):
-    assert chosen(text, ("no", "none", "no one")) == option
+    assert option_in(text, ("no", "none", "no one")) == option
 
 
 def test_the_words_of_an_option_go_before_letters():
-    assert chosen("A", ("B", "A")) == "A"
-    assert chosen("I do not know", tuple("123456789")) == "I do not know"
-    assert chosen("New York City is", ("New York", "New York City")) == "New York City"
-    assert chosen("New York is", ("New York City", "New York")) == "New York"
+    assert option_in("A", ("B", "A")) == "A"
+    assert option_in("I do not know", tuple("123456789")) == "I do not know"
+    assert option_in("New York City is", ("New York", "New York City")) == "New York City"
+    assert option_in("New York is", ("New York City", "New York")) == "New York"
 
 
 def test_options_that_differ_in_signs_alone_are_told_apart():
@@ -247,7 +247,7 @@ def test_options_that_differ_in_signs_alone_are_told_apart():
     ],
 )
 def test_an_answer_is_read_without_lead_in_and_full_stop(written, answer):
-    assert shortened(written, FORMATS["Q-A"].lead) == answer
+    assert bare_reply(written, FORMATS["Q-A"].lead) == answer
 
 
 def test_a_written_answer_ends_with_its_line():

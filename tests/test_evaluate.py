@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters
 
-from ltrag_plugins.baselines import BASELINES
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     BadRecord,
@@ -30,10 +29,11 @@ from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
 
-DIRECT, SINGLE = Cell(BASELINES["direct"]), Cell(BASELINES["single"])
+DIRECT, SINGLE = Cell(METHODS["direct"]), Cell(METHODS["single"])
 READ = {"Emma": "Jane Austen", "Middlemarch": "George Eliot", "Bread": "flour and water"}
 
 
@@ -213,8 +213,8 @@ class TestBadInput:
     def test_what_a_method_needs_is_missing(self, tmp_path):
         alone = World(llm=ScriptedLLM(writes))
         self.refused(tmp_path, InvalidInput, "needs a retriever", cells=[SINGLE], world=alone)
-        unlabelled = [Cell(BASELINES["skr"])] if "skr" in BASELINES else [SINGLE]
-        if "skr" in BASELINES:
+        unlabelled = [Cell(METHODS["skr"])] if "skr" in METHODS else [SINGLE]
+        if "skr" in METHODS:
             self.refused(tmp_path, InvalidInput, "labelled questions", cells=unlabelled)
 
     def test_a_folder_of_another_run(self, tmp_path):
@@ -397,7 +397,7 @@ def test_run_json_notes_versions_and_how_it_was_run_which_no_second_call_must_eq
 
 
 def test_how_a_method_went_about_it_is_in_the_record(tmp_path):
-    cells = [Cell(BASELINES["self-rag"]), DIRECT]
+    cells = [Cell(METHODS["self-rag"]), DIRECT]
     found = evaluate(QUESTIONS, cells, world(lambda prompt: "Yes"), out=tmp_path)
     assert {record.mode for record in found["self-rag"]} == {"yes-no texts"}
     assert RunFolder(tmp_path).records("self-rag") == found["self-rag"]

@@ -7,7 +7,6 @@ from contextlib import closing
 import pytest
 from contracts.methods import PASSAGES, QUESTIONS, Letters, Scoring, plausible
 
-from ltrag_plugins.baselines import BASELINES
 from ltrag_plugins.evaluate import Cell, Work, evaluate, in_process, summarize
 from ltrag_plugins.evaluate.costs import CostByFlow
 from ltrag_plugins.evaluate.folder import RunFolder
@@ -15,6 +14,7 @@ from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Ask, Step, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.store import decoded, encoded
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Answer, Generation
@@ -23,7 +23,7 @@ WORLD = World(llm=Scoring(plausible), retriever=BM25Retriever(PASSAGES), encoder
 
 
 def flows():
-    return [BASELINES["iter-retgen"].flow(question) for question in QUESTIONS]
+    return [METHODS["iter-retgen"].flow(question) for question in QUESTIONS]
 
 
 def counts(cost: Cost) -> Cost:
@@ -74,7 +74,7 @@ def in_two_requests(question, settings, learned):
     return Answer(last.text, trace=(*first, last))
 
 
-THRICE = Cell(dataclasses.replace(BASELINES["direct"], name="thrice", answer=in_two_requests))
+THRICE = Cell(dataclasses.replace(METHODS["direct"], name="thrice", answer=in_two_requests))
 
 
 def known_seconds(prompt: str) -> float:

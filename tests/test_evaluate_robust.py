@@ -17,7 +17,6 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
 from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
-from ltrag_plugins.evaluate.methods import DURMethodSettings
 from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
@@ -26,6 +25,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.local.trees import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.methods.dur import DURMethodSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_evaluate import many
 
-from ltrag_plugins.baselines.listwise import ListwiseSettings
-from ltrag_plugins.baselines.single import SingleSettings
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, cell_of, evaluate, summarize
-from ltrag_plugins.evaluate.methods import SGICMethodSettings
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.words import words_of
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.listwise import ListwiseSettings
+from ltrag_plugins.methods.sgic import SGICMethodSettings
+from ltrag_plugins.methods.single import SingleSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 

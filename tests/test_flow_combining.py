@@ -2,11 +2,12 @@ from dataclasses import replace
 
 import pytest
 
-from ltrag_plugins.baselines import iter_retgen, single_retrieval
-from ltrag_plugins.baselines.direct import direct
 from ltrag_plugins.errors import ModelFailed
 from ltrag_plugins.flow import World, ask, changing, run, run_many, together
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.iter_retgen import iter_retgen
+from ltrag_plugins.methods.single import single_retrieval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from langchain_core.language_models import FakeListChatModel
 
-from ltrag_plugins.baselines import single_retrieval
-from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import InvalidInput, ModelFailed, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import Ask, Embed, World, ask, run
 from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.single import single_retrieval
 from ltrag_plugins.metrics.answer import contains
+from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Answer, Generation, GenerationSettings
 from tests.gece_parts import Houses, Letters, answer, honest_llm, knows, questions, said
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Agree, Ask
 from ltrag_plugins.gece import GECEGate, GECESettings, score_questions
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.gece_parts import honest_llm
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from contracts.methods import LABELLED, Letters, Scoring, taught, world
 
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.method import Method
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
-from ltrag_plugins.evaluate.methods import SGICMethodSettings
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings, read_run
 from ltrag_plugins.types import Generation, Passage, Question

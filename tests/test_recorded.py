@@ -6,12 +6,12 @@ import json
 import pytest
 from test_cli_gate import ltrag
 
-from ltrag_plugins.baselines import BASELINES
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.evaluate import Cell, Recording, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece import GECEGate
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Question
 
 ROWS = [
@@ -35,7 +35,7 @@ def file(tmp_path):
 
 def test_each_flow_gets_the_answer_that_was_given_its_way(file, tmp_path):
     recording = Recording.read([file], ("none", "bm25"))
-    cells = [Cell(BASELINES["direct"]), Cell(BASELINES["single"])]
+    cells = [Cell(METHODS["direct"]), Cell(METHODS["single"])]
     found = evaluate(QUESTIONS, cells, recording.world(), out=tmp_path / "run")
     assert [r.prediction for r in found["direct"]] == [row["none"] for row in ROWS]
     assert [r.prediction for r in found["single"]] == [row["bm25"] or "" for row in ROWS]
@@ -54,7 +54,7 @@ def test_a_gate_that_is_fitted_on_them_chooses_between_the_two(tmp_path):
         rows[question] = (f"Author {i}", "noise") if known else ("no idea", f"Author {i}")
     questions = [Question(text, (f"Author {i}",), f"q{i}") for i, text in enumerate(rows)]
     world = Recording(rows).world()
-    single = BASELINES["single"]
+    single = METHODS["single"]
     gate = GECEGate.fit(
         questions[:40],
         llm=world.llm,
@@ -79,7 +79,7 @@ def test_of_two_questions_in_a_prompt_the_last_one_is_meant_and_the_whole_of_it(
 def test_a_question_without_a_record_is_a_row_with_an_error(file, tmp_path):
     world = Recording.read([file], ("none", "bm25")).world()
     new = Question("Who wrote Walden?", ("Thoreau",), "q9")
-    found = evaluate([*QUESTIONS, new], [Cell(BASELINES["direct"])], world, out=tmp_path / "run")
+    found = evaluate([*QUESTIONS, new], [Cell(METHODS["direct"])], world, out=tmp_path / "run")
     assert "no answer was recorded" in found["direct"][-1].error
     assert [r.error for r in found["direct"][:-1]] == [None] * 3
 
@@ -131,5 +131,5 @@ def test_the_command_line_takes_them_for_the_model(file, tmp_path):
 
 def test_a_flow_by_itself(file):
     world = Recording.read([file], ("none", "bm25")).world()
-    answer = run(BASELINES["single"].flow(QUESTIONS[2]), world)
+    answer = run(METHODS["single"].flow(QUESTIONS[2]), world)
     assert answer.text == "George Eliot"

@@ -9,9 +9,9 @@ from contracts.methods import Letters
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
-from ltrag_plugins.evaluate.trained_shots import DURShotsSettings, PromptPGSettings, trained_shots
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods.trained_shots import DURShotsSettings, PromptPGSettings, trained_shots
 from ltrag_plugins.types import Question
 
 TRAINING = DURSettings(shots=2, epochs=4, batch_size=4, reward="match")

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.baselines.table import method
 from ltrag_plugins.cli.bars import bars
 from ltrag_plugins.cli.evaluating_gate import Gating, NoGate, loaded_gate
 from ltrag_plugins.cli.inputs import pool_of
@@ -27,7 +25,6 @@ from ltrag_plugins.evaluate import (
 )
 from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.methods import DUR, METHODS
 from ltrag_plugins.evaluate.metrics import chosen
 from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
@@ -36,6 +33,9 @@ from ltrag_plugins.evaluate.words import words_of
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.methods.dur import METHOD as DUR
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.table import METHODS, method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
@@ -204,7 +204,7 @@ def evaluate(
 
 def listed(name: str | None = None) -> list[dict[str, Any]]:
     """The methods, or one, as plain values."""
-    rows = METHODS.values() if name is None else [method(name, METHODS)]
+    rows = METHODS.values() if name is None else [method_named(name)]
     return [
         {
             "method": row.name,

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ltrag_plugins.artifacts import DAMAGE, writing
-from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.naming import RESERVED, is_gate
@@ -18,6 +16,8 @@ from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.single import single_retrieval
 from ltrag_plugins.types import Question
 
 FITTED_ON = "fitted_on.json"

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.baselines.asking import asked
-from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.cli.inputs import check_askable, retriever_of
 from ltrag_plugins.cli.models import load_encoder, load_llm
 from ltrag_plugins.cli.notes import chosen, write_notes
@@ -22,6 +20,8 @@ from ltrag_plugins.gece.gate import GECEGate, explanation
 from ltrag_plugins.gece.score import GECEScore, score_questions
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import LLM, GradientLLM
+from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.types import Question
 
 
@@ -146,14 +146,14 @@ def decisions(
     with StageBars(*stages) as bars:
         for start in range(0, count, job.batch):
             part = questions[start : start + job.batch]
-            found = gate.decide_many([*map(asked, part)], observers=[bars])
+            found = gate.decide_many([*map(render_question, part)], observers=[bars])
             yield from zip(part, found, strict=True)
 
 
 def decision_record(question: Question, decision: Decision) -> dict[str, Any]:
     """A decision as plain values, the draft's text with it."""
-    asked = {"id": question.id, "question": question.text, "answer": decision.answer}
-    return asked | decision.as_metadata()
+    render_question = {"id": question.id, "question": question.text, "answer": decision.answer}
+    return render_question | decision.as_metadata()
 
 
 def _draft_stages(

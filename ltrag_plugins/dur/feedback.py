@@ -18,7 +18,6 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from ltrag_plugins.baselines.replies import chosen, shortened
 from ltrag_plugins.dur.prompts import PromptFormat, Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
@@ -26,6 +25,7 @@ from ltrag_plugins.flow import Flow, ask, score
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.text import bleu, rouge_l
+from ltrag_plugins.prompts.replies import bare_reply, option_in
 from ltrag_plugins.types import Generation, Question, Token
 
 CONTENT_FREE = "N/A"
@@ -91,7 +91,7 @@ def reading(
         stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
         said = yield from ask(*texts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
         found = [
-            replace(r, text=shortened(g.text, form.lead)) for r, g in zip(found, said, strict=True)
+            replace(r, text=bare_reply(g.text, form.lead)) for r, g in zip(found, said, strict=True)
         ]
     return found
 
@@ -103,7 +103,7 @@ def prediction(reading: Reading, question: Question) -> str | None:
     if reading.text is None:
         return question.answers[0] if reading.greedy else None
     if question.options:
-        return chosen(reading.text, question.options)
+        return option_in(reading.text, question.options)
     return reading.text
 
 

@@ -3,8 +3,6 @@
 ::
 
     metrics    the measures that can be named
-    methods    the methods that can be named: the baselines and this package's own
-    trained_shots  solved examples ranked by a head that the run trains
     naming     how cells are called
     words      a method and its settings in one word
     answering  questions through one cell, side by side, into records
@@ -18,13 +16,13 @@
 """
 
 from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
-from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.metrics import METRICS
 from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.running import evaluate
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.evaluate.words import cell_of
+from ltrag_plugins.methods.table import METHODS
 
 __all__ = [
     "METHODS",

@@ -4,11 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ltrag_plugins.baselines.asking import asked
-from ltrag_plugins.baselines.method import Method, picked
 from ltrag_plugins.errors import CacheUnreadable, LtragError
 from ltrag_plugins.evaluate.costs import CostByFlow
-from ltrag_plugins.evaluate.methods import SGICAnswer
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER, chosen
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Outcome, Record, recorded
@@ -16,7 +13,10 @@ from ltrag_plugins.evaluate.tracing import Tracing
 from ltrag_plugins.flow import Flow, Observer, World, run, run_many
 from ltrag_plugins.gece.decision import Gate, decided
 from ltrag_plugins.llm.cached import Remembering
+from ltrag_plugins.methods.method import Method, picked
+from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
+from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.sgic.analysis.judged import judged
 from ltrag_plugins.sgic.analysis.records import as_record
 from ltrag_plugins.sgic.documents import Truth
@@ -114,7 +114,9 @@ class Work:
         if cell.gate is None:
             return (yield from _ungated(cell.method.flow(question, settings, self.learned)))
         answer, decision = yield from decided(
-            asked(question), cell.gate, lambda _: cell.method.flow(question, settings, self.learned)
+            render_question(question),
+            cell.gate,
+            lambda _: cell.method.flow(question, settings, self.learned),
         )
         drafted = not decision.retrieve  # by no method, so it was read by none
         return Outcome(picked(answer, question.options) if drafted else answer, decision)

@@ -3,7 +3,7 @@
 ::
 
     recording = Recording.read(["train.jsonl", "test.jsonl"], fields=("direct", "retrieved"))
-    evaluate(questions, [Cell(BASELINES["direct"]), Cell(BASELINES["single"])], recording.world())
+    evaluate(questions, [Cell(METHODS["direct"]), Cell(METHODS["single"])], recording.world())
 
 Every search finds one passage, which says that the answer with retrieval is wanted; the model
 answers with that one where it stands in the prompt, else with the answer without retrieval. So

@@ -6,12 +6,11 @@ from dataclasses import fields, is_dataclass, replace
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.baselines.table import method
 from ltrag_plugins.errors import InvalidInput, unknown_name
 from ltrag_plugins.evaluate.answering import Cell
-from ltrag_plugins.evaluate.methods import METHODS
 from ltrag_plugins.evaluate.naming import RESERVED
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.table import METHODS, method_named
 
 Plain = bool | int | float | str | None
 LONGEST = 60
@@ -34,7 +33,7 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
             f"{name!r} is a setting, not a method; a method's settings are joined by colons, as in "
             "single:k=5:max_tokens=8"
         )
-    row = method(name, methods)
+    row = method_named(name, methods)
     if not given:
         return Cell(row)
     wanted: dict[str, Any] = {}

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, PromptTooLong
 from ltrag_plugins.flow import Flow, agree, ask, embed
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.words import words
 

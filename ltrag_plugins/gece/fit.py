@@ -13,11 +13,9 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.baselines.asking import asked, searching_for
-from ltrag_plugins.baselines.single import single_retrieval
 from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
-from ltrag_plugins.flow import Flow, Observer, World, run_many
+from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.draft import drafting, holding
 from ltrag_plugins.gece.models import FittedGate, Outcome
@@ -42,6 +40,8 @@ from ltrag_plugins.gece.signals import (
 from ltrag_plugins.gece.train import fit_gain_scorer, fit_scorer
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics import answer as metrics
+from ltrag_plugins.prompts.question import render_question, searching_for
+from ltrag_plugins.prompts.templates import answer_from
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
@@ -359,7 +359,7 @@ def collect(
     _check_parts(world)
     if settings.gradients == "always" and world.llm is not None:
         gradient_llm(world.llm)
-    whole = [asked(question) for question in questions]
+    whole = [render_question(question) for question in questions]
     drafts = run_many(
         [drafting(text, settings, vectors=world.encoder is not None) for text in whole],
         world,
@@ -375,7 +375,7 @@ def collect(
         drafts = run_many(holdings, world, observers=observers, batch=batch)
     answers = retrieved_answers
     if answers is None and (retrieving is not None or world.retriever is not None):
-        reading = retrieving or partial(single_retrieval, k=3)
+        reading = retrieving or _reading
         flows = [
             searching_for([question], reading(text))
             for question, text in zip(questions, whole, strict=True)
@@ -384,6 +384,11 @@ def collect(
         answers = [answer.text for answer in found]
     outcomes = tuple(_outcomes(questions, drafts, answers, settings))
     return Collected(outcomes, None if means is None else means.overall)
+
+
+def _reading(question: str) -> Flow[Answer]:
+    [found] = yield from fetch(question, k=3)
+    return (yield from answer_from(question, found))
 
 
 def _outcomes(

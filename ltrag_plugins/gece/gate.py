@@ -101,7 +101,7 @@ class GECEGate:
             target_accuracy: in its place, the least share of right answers.
             retriever: also answer each calibration question with retrieval, so that the gate
                 learns where retrieval *helps* and reports the accuracy to expect.
-            retrieving: the flow that answers with retrieval; `single_retrieval` by default. It
+            retrieving: the flow that answers with retrieval; by default it reads three passages. It
                 may do without `retriever` if it fetches nothing itself.
             retrieved_answers: what your own chain answered with retrieval, in order, in place
                 of `retriever`.

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltrag_plugins.baselines.asking import asked
-from ltrag_plugins.baselines.direct import direct_prompt
 from ltrag_plugins.errors import MissingReferences, NeedsGradients
 from ltrag_plugins.flow import Observer, World, agree, run_many
 from ltrag_plugins.flow.world import explained
@@ -28,6 +26,8 @@ from ltrag_plugins.gece.settings import GECESettings, Quality
 from ltrag_plugins.gece.signals import WordFrequencies
 from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 from ltrag_plugins.metrics.answer import checked
+from ltrag_plugins.prompts.question import render_question
+from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Generation, GradientAgreement, Question
 from ltrag_plugins.uncertainty import mean_probability
 
@@ -186,7 +186,7 @@ def score_questions(
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     for question in questions:
         check_references(question)
-    flows = [drafting(asked(q), settings, vectors=False) for q in questions]
+    flows = [drafting(render_question(q), settings, vectors=False) for q in questions]
     world, observers = World(llm=llm), tuple(observers)
     evidence = run_many(flows, world, observers=observers, batch=batch)
     drafts = [found.draft for found in evidence]
@@ -197,7 +197,7 @@ def score_questions(
         gece_score(
             meteor=quality_of(draft.text, question.answers, settings.quality),
             mean_probability=mean_probability(draft),
-            word_frequency=frequencies.mean(asked(question)),
+            word_frequency=frequencies.mean(render_question(question)),
             gradient_agreement=None if found is None else getattr(found, settings.agreement),
             settings=settings,
         )
@@ -231,7 +231,7 @@ def references_like(
 
     A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
     """
-    prompts = [direct_prompt(asked(question).strip(), settings.prompt) for question in questions]
+    prompts = [direct_prompt(render_question(q).strip(), settings.prompt) for q in questions]
     blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
     return prompts, [
         blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)

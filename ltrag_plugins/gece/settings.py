@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ltrag_plugins.baselines.direct import PROMPT
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.prompts.templates import DIRECT_PROMPT
 
 Quality = Literal["meteor", "chrf", "ter"]
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
@@ -44,7 +44,7 @@ class GECESettings:
     correct: Correct = "contains"
     """When a direct answer counts as right: it contains an accepted answer, equals one, or has
     token F1 of at least 0.5 with one."""
-    prompt: str = PROMPT
+    prompt: str = DIRECT_PROMPT
     """Zero-shot prompt of the draft; must hold `{question}`."""
     max_tokens: int = 24
     """Longest draft, in tokens."""

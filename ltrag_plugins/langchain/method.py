@@ -1,4 +1,4 @@
-"""Any method of `evaluate.METHODS` as a Runnable, in one line."""
+"""Any method of `methods.METHODS` as a Runnable, in one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
-from ltrag_plugins.baselines.method import Method, Ready
-from ltrag_plugins.baselines.table import method as method_named
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.langchain.embeddings import encoder_of
@@ -16,6 +14,8 @@ from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.sgic_checks import answering
 from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.table import method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
@@ -101,7 +101,7 @@ def as_runnable(
     """A method that the papers compare with, as a component of a chain.
 
     Args:
-        method: its name in `evaluate.METHODS`, or the method itself.
+        method: its name in `methods.METHODS`, or the method itself.
         llm: a LangChain chat model or LLM, or one of ours.
         retriever: a LangChain retriever or Runnable from a query to documents, or one of ours.
         encoder: ours, or LangChain embeddings, for the methods that need one.
@@ -114,9 +114,7 @@ def as_runnable(
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
-    from ltrag_plugins.evaluate.methods import METHODS  # its metrics take seconds to load
-
-    row = method_named(method, METHODS) if isinstance(method, str) else method
+    row = method_named(method) if isinstance(method, str) else method
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
     vectors = None if encoder is None else encoder_of(encoder)
     world = World(llm=answering(llm), retriever=searching, encoder=vectors)

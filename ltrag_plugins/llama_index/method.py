@@ -1,4 +1,4 @@
-"""Any method of `evaluate.METHODS` as a query engine, in one line."""
+"""Any method of `methods.METHODS` as a query engine, in one line."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +12,15 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 
-from ltrag_plugins.baselines.method import Method, Ready
-from ltrag_plugins.baselines.self_rag import SelfRAGAnswer
-from ltrag_plugins.baselines.table import method as method_named
 from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.nodes import node_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever
 from ltrag_plugins.llama_index.sgic_setup import model_of
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.self_rag import SelfRAGAnswer
+from ltrag_plugins.methods.table import method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
@@ -68,7 +68,7 @@ def as_query_engine(
     """A method that the papers compare with, as a query engine.
 
     Args:
-        method: its name in `evaluate.METHODS`, or the method itself.
+        method: its name in `methods.METHODS`, or the method itself.
         llm: a LlamaIndex LLM, or one of ours.
         retriever: a LlamaIndex retriever, or one of ours.
         encoder: ours, or a LlamaIndex embedding, for the methods that need one.
@@ -78,9 +78,7 @@ def as_query_engine(
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
-    from ltrag_plugins.evaluate.methods import METHODS  # its metrics take seconds to load
-
-    row = method_named(method, METHODS) if isinstance(method, str) else method
+    row = method_named(method) if isinstance(method, str) else method
     searching = (
         LlamaIndexRetriever(retriever) if isinstance(retriever, BaseRetriever) else retriever
     )

@@ -13,8 +13,8 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ltrag_plugins.baselines.direct import PROMPT, direct_prompt
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
 from ltrag_plugins.sgic.sanitize import neutral, one_line
 from ltrag_plugins.types import Generation, Token
 
@@ -52,7 +52,7 @@ class PromptTemplates:
     """In the place of a blank earlier answer."""
     mark: str = "<<<KEY>>>"
     """What {key} is before the documents that matter most (table 11)."""
-    bare: str = PROMPT
+    bare: str = DIRECT_PROMPT
     """The whole prompt where there are no documents: {question}; other braces stay."""
     instruction: str = "Use the documents to answer the question in a few words, no explanation."
     """The instruction; no fields."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal, Self, TypeVar
 
-from ltrag_plugins.baselines.asking import searching_for, spelled_out
-from ltrag_plugins.baselines.replies import answered
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run
+from ltrag_plugins.prompts.question import searching_for, spelled_out
+from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.types import Answer, Question
 
 A = TypeVar("A", bound=Answer)
@@ -19,7 +19,7 @@ probabilities of what was written; questions with accepted answers to learn from
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A way to answer questions: one row of `BASELINES`."""
+    """A way to answer questions: one row of `METHODS`."""
 
     name: str
     """As it is called on the command line: lower case, hyphens."""
@@ -115,9 +115,9 @@ class Method:
 def picked(answer: A, options: Sequence[str]) -> A:
     """The answer as the option that it names, by its words or its letter; without options, itself.
 
-    The replies of all methods are read alike (`baselines.replies.answered`).
+    The replies of all methods are read alike (`prompts.replies.read_reply`).
     """
-    return replace(answer, text=answered(answer.text, options)) if options else answer
+    return replace(answer, text=read_reply(answer.text, options)) if options else answer
 
 
 def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:

@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from ltrag_plugins.baselines.labelled import labelled, number
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.replies import answered
-from ltrag_plugins.dur.batch import Batch
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, format_for, text_of
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector
-from ltrag_plugins.dur.train import DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
+from ltrag_plugins.methods.labelled import labelled, number
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.types import Answer, Question
 
 _MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
@@ -81,8 +79,8 @@ class TrainedShots:
     chooser: Preselector
     adapts: bool = False
     """Whether the prompt format gives way to one that shows more, where a question has more."""
-    history: tuple[Batch, ...] = ()
-    """Of the training."""
+    history: tuple[Any, ...] = ()
+    """The training's batches (`dur.batch.Batch`)."""
 
     def form(self, question: Question) -> PromptFormat:
         """How the question is asked: as in the training, with all that it comes with."""
@@ -110,6 +108,8 @@ def trained_shots(
         MissingReferences: one has no accepted answer.
         InvalidInput: the world has no model or no encoder.
     """
+    from ltrag_plugins.dur.train import DURTrainer  # its rewards bring nltk
+
     if world.llm is None or world.encoder is None:
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
     known = labelled(questions, "a head")
@@ -152,14 +152,14 @@ def _showing(questions: Sequence[Question]) -> str:
 def answer_after_best(
     question: Question, learned: TrainedShots, settings: DURShotsSettings | None = None
 ) -> Flow[Answer]:
-    """One encoding, one model call; its reply is read by `baselines.replies.answered`."""
+    """One encoding, one model call; its reply is read by `prompts.replies.read_reply`."""
     settings = settings or DURShotsSettings()
     [vector] = yield from embed(question.text)
     form = learned.form(question)
     best = learned.best(question, np.asarray(vector, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-    return Answer(answered(reply.text, question.options, lead=form.lead), trace=(reply,))
+    return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
 
 
 def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings]) -> Method:

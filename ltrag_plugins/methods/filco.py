@@ -14,18 +14,18 @@ References:
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.filco_measures import sentences
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import (
+from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.filco_measures import sentences
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.templates import (
     MOST_WORDS,
-    PROMPT,
+    READING_PROMPT,
     beginning,
+    filled,
     passages_block,
     reading_prompt,
 )
-from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.types import Answer, Passage
 from ltrag_plugins.words import words
 
@@ -108,7 +108,7 @@ class FILCOSettings:
     """`{passage}` and `{question}` are replaced."""
     filter_tokens: int = 128
     """Longest reply of the filter to one passage, in tokens, at least 1."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """`{passages}` and `{question}` are replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1."""

@@ -12,12 +12,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import PROMPT, passages_block, reading_prompt
-from ltrag_plugins.baselines.templates import filled
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.templates import (
+    READING_PROMPT,
+    direct_prompt,
+    filled,
+    passages_block,
+    reading_prompt,
+)
 from ltrag_plugins.types import Answer, Generation, Passage
 
 RANKING = (
@@ -62,7 +66,7 @@ class ListwiseSettings:
     """A passage is cut to this in the ranking prompt, at least 1 (authors' code: 300)."""
     ranking_template: str = RANKING
     """`{passages}` and `{question}` are replaced."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """The reader's: `{passages}` and `{question}` are replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1."""

@@ -22,15 +22,14 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Literal
 
-from ltrag_plugins.baselines import reflection
-from ltrag_plugins.baselines.critique import Critique, judged, judging_prompts, reflected
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import PROMPT, reading_prompt
-from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.baselines.yes_no import REPLY_TOKENS, yes_probability
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods import reflection
+from ltrag_plugins.methods.critique import Critique, judged, judging_prompts, reflected
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.yes_no import REPLY_TOKENS, yes_probability
+from ltrag_plugins.prompts.templates import READING_PROMPT, filled, reading_prompt
 from ltrag_plugins.types import Answer, Generation, Passage
 
 SEARCH = (
@@ -66,7 +65,7 @@ class SelfRAGSettings:
     """Weight of the passage's support for the answer."""
     w_usefulness: float = 0.5
     """Weight of the answer's usefulness."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """Reads one passage, without reflection tokens: `{passages}` and `{question}` are replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1; reflection tokens count (authors' code: 100)."""

@@ -11,7 +11,7 @@ from ltrag_plugins.types import Question
 T = TypeVar("T")
 
 
-def asked(question: Question, *, context_words: int = 200) -> str:
+def render_question(question: Question, *, context_words: int = 200) -> str:
     """All that a question asks: its text, what it is about, what it offers, a line each.
 
     Args:
@@ -27,12 +27,12 @@ def asked(question: Question, *, context_words: int = 200) -> str:
 
 def spelled_out(question: Question) -> Question:
     """The same with everything in its text."""
-    return replace(question, text=asked(question), options=(), context="")
+    return replace(question, text=render_question(question), options=(), context="")
 
 
 def searching_for(questions: Iterable[Question], flow: Flow[T]) -> Flow[T]:
     """Let a flow over questions that are spelled out search and encode by their texts alone."""
-    texts = {whole: q.text for q in questions if (whole := asked(q)) != q.text}
+    texts = {whole: q.text for q in questions if (whole := render_question(q)) != q.text}
     if not texts:
         return (yield from flow)
     longest = sorted(texts, key=len, reverse=True)  # one may begin with another

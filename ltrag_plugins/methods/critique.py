@@ -11,10 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines import reflection
-from ltrag_plugins.baselines.single import passages_block
-from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.baselines.yes_no import yes_probability
+from ltrag_plugins.methods import reflection
+from ltrag_plugins.methods.yes_no import yes_probability
+from ltrag_plugins.prompts.templates import filled, passages_block
 from ltrag_plugins.types import Generation, Passage
 from ltrag_plugins.uncertainty import mean_logprob
 

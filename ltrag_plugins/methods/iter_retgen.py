@@ -11,11 +11,11 @@ References:
 
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.reasoning import MARKER, concluded
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.replies import MARKER, concluded
+from ltrag_plugins.prompts.templates import reading_prompt
 from ltrag_plugins.types import Answer, Generation, Passage
 
 PROMPT = (

@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from ltrag_plugins.baselines.single import beginning
 from ltrag_plugins.llm.base import checked_token
+from ltrag_plugins.prompts.templates import beginning
 from ltrag_plugins.types import Generation, Passage, Token
 
 RETRIEVE = {"[Retrieval]": 1.0, "[No Retrieval]": 0.0}

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ltrag_plugins.baselines.asking import asked
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.labelled import labelled
-from ltrag_plugins.baselines.method import whole
-from ltrag_plugins.baselines.replies import answered
-from ltrag_plugins.baselines.templates import filled
 from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import whole
+from ltrag_plugins.prompts.question import render_question
+from ltrag_plugins.prompts.replies import read_reply
+from ltrag_plugins.prompts.templates import direct_prompt, filled
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Answer, Passage, Question
 from ltrag_plugins.words import words
@@ -39,7 +38,9 @@ class ShotPool:
     @cached_property
     def index(self) -> BM25Retriever:
         """BM25 over what the examples ask; built once, a passage's id is its example's index."""
-        pool = [Passage(asked(example), id=str(i)) for i, example in enumerate(self.examples)]
+        pool = [
+            Passage(render_question(example), id=str(i)) for i, example in enumerate(self.examples)
+        ]
         return BM25Retriever(pool, engine="auto")
 
     @cached_property
@@ -70,11 +71,11 @@ def shots_prompt(
     Raises:
         InvalidInput: the template has no place for one of them.
     """
-    query = asked(question, context_words=context_words)
+    query = render_question(question, context_words=context_words)
     if not shots:
         return direct_prompt(query)
     solved = "\n\n".join(
-        f"Question: {asked(shot, context_words=context_words)}\nAnswer: {shot.answers[0]}"
+        f"Question: {render_question(shot, context_words=context_words)}\nAnswer: {shot.answers[0]}"
         for shot in shots
     )
     return filled(template, shots=solved, question=f"Question: {query}\nAnswer:")
@@ -88,10 +89,10 @@ def answer_after(
     context_words: int = 200,
     max_tokens: int = 24,
 ) -> Flow[Answer]:
-    """One model call that shows the examples; its reply is read by `answered`."""
+    """One model call that shows the examples; its reply is read by `read_reply`."""
     prompt = shots_prompt(shots, question, template, context_words=context_words)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
-    return Answer(answered(reply.text, question.options), trace=(reply,))
+    return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
 
 def check_shots(shots: object, template: str, context_words: object, max_tokens: object) -> None:

@@ -12,13 +12,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.labelled import number
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import PROMPT, reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.labelled import number
+from ltrag_plugins.methods.method import Method, whole
 from ltrag_plugins.metrics.answer import normalized
+from ltrag_plugins.prompts.templates import READING_PROMPT, direct_prompt, reading_prompt
 from ltrag_plugins.types import Answer, Generation, Passage
 from ltrag_plugins.uncertainty import estimate
 
@@ -39,7 +38,7 @@ class KSamplesSettings:
     """Of the first sample, at least 0; the others count on from it."""
     k: int = 3
     """Passages to fetch for a question that has none of its own, at least 1."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """`{passages}` and `{question}` are replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1."""

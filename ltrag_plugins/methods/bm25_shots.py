@@ -6,16 +6,10 @@ References:
 
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.method import Method
-from ltrag_plugins.baselines.shots import (
-    PROMPT,
-    ShotPool,
-    answer_after,
-    asked,
-    check_shots,
-    shot_pool,
-)
 from ltrag_plugins.flow import Flow
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.shots import PROMPT, ShotPool, answer_after, check_shots, shot_pool
+from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.types import Answer, Question
 
 
@@ -47,7 +41,7 @@ def nearest(question: Question, pool: ShotPool, shots: int) -> list[Question]:
     """
     others = set(pool.others(question))
     spare = len(pool.examples) - len(others)
-    [found] = pool.index.search([asked(question)], shots + spare)
+    [found] = pool.index.search([render_question(question)], shots + spare)
     chosen = [int(p.id) for p in found if int(p.id) in others]
     return [pool.examples[i] for i in chosen[:shots]]
 

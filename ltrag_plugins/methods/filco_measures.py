@@ -9,11 +9,10 @@ import math
 import re
 from collections.abc import Sequence
 
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.single import reading_prompt
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, score
 from ltrag_plugins.metrics.answer import contains, f1
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage
 from ltrag_plugins.uncertainty import checked_tokens
 

@@ -18,14 +18,19 @@ from typing import Literal, get_args
 import numpy as np
 from jaxtyping import Float
 
-from ltrag_plugins.baselines.direct import PROMPT as DIRECT_PROMPT
-from ltrag_plugins.baselines.direct import direct, direct_prompt
-from ltrag_plugins.baselines.iter_retgen import IterRetGenSettings, iter_retgen
-from ltrag_plugins.baselines.labelled import Correct, check_correct, labelled, number, right
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import PROMPT, reading_prompt, single_retrieval
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
+from ltrag_plugins.methods.labelled import Correct, check_correct, labelled, number, right
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.prompts.templates import (
+    DIRECT_PROMPT,
+    READING_PROMPT,
+    direct_prompt,
+    reading_prompt,
+)
 from ltrag_plugins.types import Answer, Question
 
 Route = Literal["none", "one", "many"]
@@ -56,7 +61,7 @@ class AdaptiveSettings:
     """Passages of each search, at least 1."""
     direct_template: str = DIRECT_PROMPT
     """`{question}` is replaced."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """`{passages}` and `{question}` are replaced; the route "many" has its own."""
     max_tokens: int = 24
     """Longest answer of the routes "none" and "one", in tokens, at least 1."""

@@ -7,16 +7,10 @@ References:
 import random
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.shots import (
-    PROMPT,
-    ShotPool,
-    answer_after,
-    asked,
-    check_shots,
-    shot_pool,
-)
 from ltrag_plugins.flow import Flow
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.shots import PROMPT, ShotPool, answer_after, check_shots, shot_pool
+from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.types import Answer, Question
 
 
@@ -47,7 +41,7 @@ class RandomShotsSettings:
 def drawn(question: Question, pool: ShotPool, shots: int, seed: int) -> list[Question]:
     """At most `shots` examples, in the order drawn; never the question itself."""
     others = pool.others(question)
-    draw = random.Random(f"{seed} {asked(question)}")
+    draw = random.Random(f"{seed} {render_question(question)}")
     return [pool.examples[i] for i in draw.sample(others, min(shots, len(others)))]
 
 

@@ -6,27 +6,13 @@ References:
 
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
 from ltrag_plugins.types import Answer
 
-PROMPT = "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
-"""`{question}` is replaced; other braces are left alone."""
 
-
-def direct_prompt(question: str, template: str = PROMPT) -> str:
-    """The template with the question in its place.
-
-    Raises:
-        InvalidInput: the template has no place for it.
-    """
-    if "{question}" not in template:
-        raise InvalidInput(f"the template must hold '{{question}}', got {template!r}")
-    return template.replace("{question}", question)
-
-
-def direct(question: str, *, template: str = PROMPT, max_tokens: int = 24) -> Flow[Answer]:
+def direct(question: str, *, template: str = DIRECT_PROMPT, max_tokens: int = 24) -> Flow[Answer]:
     """One model call, no search."""
     [reply] = yield from ask(direct_prompt(question, template), max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), trace=(reply,))
@@ -40,7 +26,7 @@ class DirectSettings:
         InvalidInput: a value is out of its range.
     """
 
-    template: str = PROMPT
+    template: str = DIRECT_PROMPT
     """`{question}` is replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1."""

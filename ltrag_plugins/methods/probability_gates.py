@@ -13,13 +13,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.direct import PROMPT as DIRECT_PROMPT
-from ltrag_plugins.baselines.direct import direct, direct_prompt
-from ltrag_plugins.baselines.labelled import number, some
-from ltrag_plugins.baselines.method import Method, Need, whole
-from ltrag_plugins.baselines.single import PROMPT, reading_prompt, single_retrieval
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, together
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.labelled import number, some
+from ltrag_plugins.methods.method import Method, Need, whole
+from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.prompts.templates import (
+    DIRECT_PROMPT,
+    READING_PROMPT,
+    direct_prompt,
+    reading_prompt,
+)
 from ltrag_plugins.types import Answer, Question
 from ltrag_plugins.uncertainty import estimate
 from ltrag_plugins.words import words
@@ -54,7 +59,7 @@ class GateSettings:
     """Passages to read, at least 1."""
     direct_template: str = DIRECT_PROMPT
     """`{question}` is replaced."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """`{passages}` and `{question}` are replaced."""
     max_tokens: int = 24
     """Longest answer, in tokens, at least 1."""

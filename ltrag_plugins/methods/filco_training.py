@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from ltrag_plugins.baselines.filco import FILTER_PROMPT, NONE, as_shown, filter_prompt
-from ltrag_plugins.baselines.filco_measures import (
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, fetch, together
+from ltrag_plugins.methods.filco import FILTER_PROMPT, NONE, as_shown, filter_prompt
+from ltrag_plugins.methods.filco_measures import (
     cross_mutual_information,
     lexical_overlap,
     sentences,
     string_inclusion,
 )
-from ltrag_plugins.baselines.labelled import labelled
-from ltrag_plugins.baselines.method import whole
-from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, fetch, together
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import whole
+from ltrag_plugins.prompts.templates import filled
 from ltrag_plugins.types import Passage, Question
 
 Measure = Literal["inclusion", "overlap", "cxmi"]

@@ -16,12 +16,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from ltrag_plugins.baselines.direct import direct
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.single import passages_block, reading_prompt
-from ltrag_plugins.baselines.templates import filled
-from ltrag_plugins.baselines.yes_no import REPLY_TOKENS, yes_probability
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.yes_no import REPLY_TOKENS, yes_probability
+from ltrag_plugins.prompts.templates import filled, passages_block, reading_prompt
 from ltrag_plugins.types import Answer, Generation
 
 CANDIDATES = (

@@ -13,12 +13,16 @@ References:
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.baselines.direct import direct_prompt
-from ltrag_plugins.baselines.method import Method, whole
-from ltrag_plugins.baselines.reasoning import MARKER, concludes, first_sentence
-from ltrag_plugins.baselines.single import PROMPT, passages_block, reading_prompt
-from ltrag_plugins.baselines.templates import filled
 from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.prompts.replies import MARKER, concludes, first_sentence
+from ltrag_plugins.prompts.templates import (
+    READING_PROMPT,
+    direct_prompt,
+    filled,
+    passages_block,
+    reading_prompt,
+)
 from ltrag_plugins.types import Answer, Generation, Passage
 
 THOUGHT = (
@@ -47,7 +51,7 @@ class IRCoTSettings:
     """Most passages to collect, at least 1 (paper: 15); the first found stay."""
     thought_template: str = THOUGHT
     """`{passages}`, `{question}` and `{thoughts}` are replaced."""
-    template: str = PROMPT
+    template: str = READING_PROMPT
     """The reader's: `{passages}` and `{question}` are replaced."""
     thought_tokens: int = 64
     """Longest sentence, in tokens, at least 1."""

@@ -1,0 +1,62 @@
+"""SGIC: answers from what was found, measures how unsure answer and passages are, and looks again.
+
+References:
+    Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
+"""
+
+from dataclasses import dataclass, field
+
+from ltrag_plugins.flow import Flow, fetch
+from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.sgic.loop import calibrate
+from ltrag_plugins.sgic.scale import ScoreScale
+from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.types import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SGICMethodSettings:
+    """What is fetched, and how the answer is calibrated.
+
+    Raises:
+        InvalidInput: a value is out of its range.
+    """
+
+    k: int = 3
+    """Passages to answer from, at least 1."""
+    loop: SGICSettings = field(
+        default_factory=lambda: SGICSettings(document_words=200, answer_tokens=24)
+    )
+    """The rounds; by default they read and write as much as other methods do."""
+    scale: ScoreScale | None = None
+    """Of a fit; None: the default."""
+
+    def __post_init__(self) -> None:
+        whole("k", self.k)
+
+
+@dataclass(frozen=True, slots=True)
+class SGICAnswer(Answer):
+    """An answer with all that SGIC knows of it."""
+
+    calibrated: CalibratedAnswer | None = None
+
+
+def calibrated(question: str, settings: SGICMethodSettings) -> Flow[SGICAnswer]:
+    """One search, then the loop of SGIC."""
+    [found] = yield from fetch(question, k=settings.k)
+    answer = yield from calibrate(question, found, settings.loop, settings.scale)
+    trace = tuple(one.generation for one in answer.trace)
+    return SGICAnswer(answer.text, answer.uncertainty, tuple(found), trace, answer)
+
+
+METHOD = Method(
+    name="sgic",
+    summary="answers, measures how unsure answer and passages are, and looks again",
+    source="Chen et al. (SGIC)",
+    settings=SGICMethodSettings,
+    answer=lambda question, settings, _: calibrated(question.text, settings),
+    most_calls=lambda settings: settings.loop.max_calls,
+    needs=frozenset({"retriever", "probabilities"}),
+)

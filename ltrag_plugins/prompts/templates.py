@@ -1,0 +1,78 @@
+"""The two prompts that everything stands on: a direct answer, and an answer from passages.
+
+References:
+    The rows "w/o RAG" and "RAG" of the papers; our wording.
+"""
+
+import re
+from collections.abc import Sequence
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.types import Answer, Passage
+
+DIRECT_PROMPT = (
+    "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
+)
+"""`{question}` is replaced; other braces stay."""
+
+READING_PROMPT = (
+    "{passages}\n\nAnswer the question in a few words from the text above, without explanation.\n"
+    "Question: {question}\nAnswer:"
+)
+"""`{passages}` and `{question}` are replaced; other braces stay."""
+
+MOST_WORDS = 200
+"""As much of a passage as a prompt shows."""
+
+
+def filled(template: str, **parts: str) -> str:
+    """The template with each `{name}` replaced; other braces, and those in the parts, stay.
+
+    Raises:
+        InvalidInput: the template has no place for one of the parts.
+    """
+    missing = [f"'{{{name}}}'" for name in parts if f"{{{name}}}" not in template]
+    if missing:
+        raise InvalidInput(f"the template must hold {' and '.join(missing)}, got {template!r}")
+    places = "|".join(map(re.escape, parts))
+    return re.sub(rf"\{{({places})\}}", lambda found: parts[found[1]], template)
+
+
+def direct_prompt(question: str, template: str = DIRECT_PROMPT) -> str:
+    """What asks for an answer without passages; raises as `filled`."""
+    return filled(template, question=question)
+
+
+def beginning(text: str, max_words: int = MOST_WORDS) -> str:
+    """The first words of a text, with single spaces between them."""
+    return " ".join(text.split()[:max_words])
+
+
+def passages_block(passages: Sequence[Passage], *, max_words: int = MOST_WORDS) -> str:
+    """The passages, one paragraph each with its title, each cut to `max_words` words."""
+    return "\n".join(
+        f"{passage.title}: {text}" if passage.title else text
+        for passage in passages
+        for text in [beginning(passage.text, max_words)]
+    )
+
+
+def reading_prompt(
+    question: str, passages: Sequence[Passage], template: str = READING_PROMPT
+) -> str:
+    """What asks for an answer from passages; raises as `filled`."""
+    return filled(template, passages=passages_block(passages), question=question)
+
+
+def answer_from(
+    question: str,
+    passages: Sequence[Passage],
+    *,
+    template: str = READING_PROMPT,
+    max_tokens: int = 24,
+) -> Flow[Answer]:
+    """One model call that reads the passages; without any, the question is asked directly."""
+    prompt = reading_prompt(question, passages, template) if passages else direct_prompt(question)
+    [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
+    return Answer(reply.text.strip(), passages=tuple(passages), trace=(reply,))
