@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from ltrag_plugins.flow.requests import Flow, Request, merge
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def together(flows: Sequence[Flow[T]], *, batch: int | None = 64) -> Flow[list[T]]:
+def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
     """Run the flows side by side, as `run_many` does outside of a flow; what they return, in order.
 
     Requests with equal settings are merged (`flow.requests.merge`). What the model or retriever
@@ -17,7 +17,7 @@ def together(flows: Sequence[Flow[T]], *, batch: int | None = 64) -> Flow[list[T
     Args:
         batch: most items of one merged request, and so the most that a failure loses; None: all.
     """
-    done: dict[int, T] = {}
+    done: dict[int, _T] = {}
     waiting: dict[int, Request] = {}
 
     def resume(i: int, reply: Sequence[Any] | None) -> None:
@@ -42,7 +42,7 @@ def together(flows: Sequence[Flow[T]], *, batch: int | None = 64) -> Flow[list[T
     return [done[i] for i in range(len(flows))]
 
 
-def changing(flow: Flow[T], change: Callable[[Request], Request]) -> Flow[T]:
+def changing(flow: Flow[_T], change: Callable[[Request], Request]) -> Flow[_T]:
     """Run a flow with each of its requests changed; the replies are those to what was asked."""
     try:
         request = next(flow)

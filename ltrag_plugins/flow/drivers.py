@@ -18,7 +18,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow.requests import Ask, Flow, Request, merge
 from ltrag_plugins.flow.world import World
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 HOPELESS = 3
 """Parts of a failed call that are tried before the others are given up."""
 
@@ -42,7 +42,7 @@ Observer = Callable[[Step], None]
 """Called before each request and after its reply; what it raises ends the run."""
 
 
-def run(flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()) -> T:
+def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
     """Run one flow.
 
     Raises:
@@ -58,7 +58,7 @@ def run(flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()) -> T
         return step.value
 
 
-async def arun(flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()) -> T:
+async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
     """As `run`, on an event loop.
 
     A model or retriever with an async call of its own is awaited; any other runs in a
@@ -73,15 +73,15 @@ async def arun(flow: Flow[T], world: World, *, observers: Iterable[Observer] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Returned(Generic[T]):
+class Returned(Generic[_T]):
     """The last thing a flow that is run step by step gives: its answer."""
 
-    value: T
+    value: _T
 
 
 def run_steps(
-    flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()
-) -> Generator[Returned[T] | None, None, None]:
+    flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()
+) -> Generator[Returned[_T] | None, None, None]:
     """As `run`, pausing: None each time the flow took in a reply, its answer at the end.
 
     For callers that pass on what a flow tells them while it runs. Closing the iterator closes
@@ -97,8 +97,8 @@ def run_steps(
 
 
 async def arun_steps(
-    flow: Flow[T], world: World, *, observers: Iterable[Observer] = ()
-) -> AsyncGenerator[Returned[T] | None, None]:
+    flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()
+) -> AsyncGenerator[Returned[_T] | None, None]:
     """As `run_steps`, on an event loop; see `arun`. Close it (`aclosing`) when leaving early."""
     observers = tuple(observers)
     with closing(flow):
@@ -111,30 +111,30 @@ async def arun_steps(
 
 @overload
 def run_many(
-    flows: Iterable[Flow[T]],
+    flows: Iterable[Flow[_T]],
     world: World,
     *,
     observers: Iterable[Observer] = ...,
     batch: int | None = ...,
     return_exceptions: Literal[False] = ...,
-) -> list[T]: ...
+) -> list[_T]: ...
 @overload
 def run_many(
-    flows: Iterable[Flow[T]],
+    flows: Iterable[Flow[_T]],
     world: World,
     *,
     observers: Iterable[Observer] = ...,
     batch: int | None = ...,
     return_exceptions: Literal[True],
-) -> list[T | Exception]: ...
+) -> list[_T | Exception]: ...
 def run_many(
-    flows: Iterable[Flow[T]],
+    flows: Iterable[Flow[_T]],
     world: World,
     *,
     observers: Iterable[Observer] = (),
     batch: int | None = None,
     return_exceptions: bool = False,
-) -> list[T] | list[T | Exception]:
+) -> list[_T] | list[_T | Exception]:
     """Run flows side by side; requests of one round that can share a call do.
 
     Per round that is one model call for each distinct generation setting and one search
@@ -158,7 +158,7 @@ def run_many(
         raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
     flows = list(flows)
     observers = tuple(observers)
-    done: dict[int, T | Exception] = {}
+    done: dict[int, _T | Exception] = {}
     waiting: dict[int, Request] = {}
 
     def settle(i: int, resume: Callable[[], Request | _Done]) -> None:

@@ -10,7 +10,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Compute:
 
 
 Request = Ask | Fetch | Embed | Score | Agree | Compute
-Flow = Generator[Request, Any, T]
-"""An algorithm that yields requests and returns a `T`."""
+Flow = Generator[Request, Any, _T]
+"""An algorithm that yields requests and returns a `_T`."""
 
 
 def ask(
@@ -121,7 +121,7 @@ def agree(
     return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
 
 
-def compute(function: Callable[[], T]) -> Flow[T]:
+def compute(function: Callable[[], _T]) -> Flow[_T]:
     """What a function returns, without holding up an event loop."""
     [found] = yield Compute(function)
     return found
