@@ -16,8 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ltrag_plugins.metrics.calibration import paired_bootstrap
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval, paired_bootstrap
 
 
 @dataclass(frozen=True, slots=True)

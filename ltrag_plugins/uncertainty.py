@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.llm.base import checked_token
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, Token
-from ltrag_plugins.words import words
 
 AGREEMENT = "agreement"
 """The estimator that reads no probabilities but asks again."""

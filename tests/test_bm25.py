@@ -12,8 +12,8 @@ from ltrag_plugins.errors import InvalidInput, MissingExtra
 from ltrag_plugins.retrieval import Retriever
 from ltrag_plugins.retrieval import bm25 as module
 from ltrag_plugins.retrieval.bm25 import BM25Retriever, best
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
-from ltrag_plugins.words import words
 
 ENGINES = ["rank-bm25", "bm25s"]
 POOL = [
@@ -168,8 +168,6 @@ def test_auto_takes_bm25s_for_large_pools_only(monkeypatch):
 @pytest.fixture
 def without_bm25s(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    monkeypatch.delitem(sys.modules, "ltrag_plugins.retrieval.fast", raising=False)
-    monkeypatch.delattr("ltrag_plugins.retrieval.fast", raising=False)
 
 
 def test_without_bm25s_the_error_has_the_command_that_installs_it(without_bm25s):

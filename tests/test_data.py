@@ -7,8 +7,8 @@ import pytest
 from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
 from ltrag_plugins.metrics.answer import normalized
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
-from ltrag_plugins.words import words
 
 EMMA = {"question": "who wrote Emma?", "answers": ["Jane Austen", "Austen"], "id": "q1"}
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ltrag_plugins.calibrator_fitting import cross_calibrated
+from ltrag_plugins.calibration import cross_calibrated
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import (

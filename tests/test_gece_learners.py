@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
+from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.models import FailureModel, GainModel, members
 from ltrag_plugins.gece.signals import Features

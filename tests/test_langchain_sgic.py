@@ -14,7 +14,7 @@ from langchain_core.runnables import ConfigurableField, RunnableLambda, Runnable
 from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 
-from ltrag_plugins.calibrators import Platt
+from ltrag_plugins.calibration import Platt
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     EmptyQuestion,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Annotation
 
 from ltrag_plugins.evaluate.summary import Row
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.report.costs import CROWD, best_for_cost
 from ltrag_plugins.report.drawing import cost_figure
 from ltrag_plugins.report.style import styled

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from ltrag_plugins.calibrator_fitting import Method
+from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, fit
 from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds
@@ -64,7 +64,7 @@ def calibration_error(probabilities: np.ndarray, wrong: np.ndarray) -> float:
 @pytest.mark.parametrize(("method", "fitted"), [("platt", platt), ("isotonic", isotonic)])
 @pytest.mark.parametrize(("rounds", "kept"), [(0, "direct"), (1, "1 round, least uncertain")])
 def test_p_wrong_is_fitted_and_judged_on_answers_that_scale_and_curve_have_not_seen(
-    rounds: int, kept: str, method: Method, fitted
+    rounds: int, kept: str, method: CalibrationMethod, fitted
 ):
     settings = replace(ONE_ROUND, rounds=rounds)
     calibration, report = fit(asked(COUNT), LLM, settings=settings, cut_to=(), method=method)

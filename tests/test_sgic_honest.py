@@ -7,7 +7,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 
-from ltrag_plugins.calibrator_fitting import fit_calibrator
+from ltrag_plugins.calibration import fit_calibrator
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator

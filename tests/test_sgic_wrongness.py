@@ -10,7 +10,7 @@ from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
-from ltrag_plugins.calibrator_fitting import Method
+from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     CalibrationError,
@@ -41,7 +41,9 @@ def scored(score: float) -> CalibratedAnswer:
 
 
 def fitted(
-    method: Method = "platt", scores: Sequence[float] = SCORES, wrong: Sequence[bool] = WRONG
+    method: CalibrationMethod = "platt",
+    scores: Sequence[float] = SCORES,
+    wrong: Sequence[bool] = WRONG,
 ) -> WrongnessCalibration:
     return WrongnessCalibration.fit(list(map(scored, scores)), wrong, scale=SCALE, method=method)
 
@@ -100,13 +102,13 @@ def test_answers_of_another_estimator():
         WrongnessCalibration.fit(answers, WRONG, scale=SCALE)
 
 
-def whole(method: Method = "platt") -> Calibration:
+def whole(method: CalibrationMethod = "platt") -> Calibration:
     settings = SGICSettings(rounds=2, templates=PromptTemplates(mark="**"), stop=("\n", "###"))
     return Calibration(settings, SCALE, fitted(method))
 
 
 @pytest.mark.parametrize("method", ["platt", "isotonic"])
-def test_what_is_saved_is_what_is_read(method: Method, tmp_path):
+def test_what_is_saved_is_what_is_read(method: CalibrationMethod, tmp_path):
     told = whole(method)
     told.save(tmp_path / "new" / "folder", llm=LLM)
     read = Calibration.load(tmp_path / "new" / "folder", llm=LLM)

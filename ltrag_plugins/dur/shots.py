@@ -28,8 +28,8 @@ from ltrag_plugins.dur.settings import DURSettings, Preselect
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage, Question
-from ltrag_plugins.words import words
 
 
 @final

@@ -10,8 +10,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.naming import CellName, direct_of
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.metrics.calibration import mean_interval, paired_bootstrap
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval, mean_interval, paired_bootstrap
 
 COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}
 """What is charged, and the digits it is shown with."""

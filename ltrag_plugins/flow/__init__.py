@@ -15,16 +15,18 @@ Write flows with the typed helpers, which keep the type checker's eyes open::
     run(brief("who wrote Emma?"), World(llm=llm, retriever=retriever))
 """
 
-from ltrag_plugins.flow.combining import changing, together
 from ltrag_plugins.flow.drivers import (
     Observer,
     Returned,
     Step,
+    World,
     arun,
     arun_steps,
+    changing,
     run,
     run_many,
     run_steps,
+    together,
 )
 from ltrag_plugins.flow.requests import (
     Agree,
@@ -42,7 +44,6 @@ from ltrag_plugins.flow.requests import (
     fetch,
     score,
 )
-from ltrag_plugins.flow.world import World
 
 __all__ = [
     "Agree",

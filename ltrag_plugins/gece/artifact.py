@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.calibrators import Isotonic, Platt
+from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.models import (
@@ -22,7 +22,7 @@ from ltrag_plugins.gece.report import FitReport
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import WordFrequencies
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval
 
 FORMAT = 1
 _KINDS = (

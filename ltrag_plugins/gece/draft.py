@@ -9,7 +9,6 @@ from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Generation, GradientAgreement
-from ltrag_plugins.words import words
 
 
 def checked_question(question: str, max_words: int) -> str:

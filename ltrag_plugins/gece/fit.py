@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator, stratified
+from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.gece.decision import Tier

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.calibrators import Calibrator
+from ltrag_plugins.calibration import Calibrator
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.score import gece_score

@@ -11,12 +11,12 @@ from jaxtyping import Bool, Float, Int
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.models import FittedGate
 from ltrag_plugins.metrics.calibration import (
+    Interval,
     auroc,
     bootstrap_interval,
     expected_calibration_error,
     mean_interval,
 )
-from ltrag_plugins.metrics.interval import Interval
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,8 +26,8 @@ from ltrag_plugins.errors import (
     NoTokenProbabilities,
 )
 from ltrag_plugins.gece.decision import Tier
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
-from ltrag_plugins.words import words
 
 UNSEEN = 1e-9
 """Relative frequency given to words that were never seen: one in a billion."""

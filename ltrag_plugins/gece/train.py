@@ -25,7 +25,7 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.model_selection import KFold
 
-from ltrag_plugins.calibrator_fitting import stratified
+from ltrag_plugins.calibration import stratified
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.gece.fit import Labels
 from ltrag_plugins.gece.models import (

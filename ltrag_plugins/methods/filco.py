@@ -27,7 +27,6 @@ from ltrag_plugins.prompts.templates import (
     reading_prompt,
 )
 from ltrag_plugins.types import Answer, Passage
-from ltrag_plugins.words import words
 
 FILTER_PROMPT = (
     "{passage}\n\nCopy, word for word, only those sentences of the text above that help to answer "

@@ -27,7 +27,6 @@ from ltrag_plugins.prompts.templates import (
 )
 from ltrag_plugins.types import Answer, Question
 from ltrag_plugins.uncertainty import estimate
-from ltrag_plugins.words import words
 
 FREQUENCY = "frequency"
 

@@ -16,8 +16,8 @@ from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Passage, Question
-from ltrag_plugins.words import words
 
 PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
 """`{shots}` and `{question}` are replaced; other braces are left alone."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
-from ltrag_plugins.words import words
+from ltrag_plugins.tokenize import words
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _LEAD_INS = (("the", "answer", "is"), ("answer", "is"), ("answer",))

@@ -1,4 +1,7 @@
-"""Do probabilities keep what they promise, and how sure is a figure from a few questions?"""
+"""Do probabilities keep what they promise, and how sure is a figure from a few questions?
+
+A figure with its doubt.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +11,21 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.metrics.interval import Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its percentile bootstrap interval."""
+
+    value: float
+    """The statistic on the sample itself."""
+    low: float
+    high: float
+    level: float
+    """Share of the resamples between `low` and `high`, 0 to 1."""
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from ltrag_plugins.metrics.answer import checked
-from ltrag_plugins.words import words
+from ltrag_plugins.tokenize import words
 
 
 def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True) -> float:

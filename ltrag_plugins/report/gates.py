@@ -14,8 +14,7 @@ from jaxtyping import Float
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.evaluate.naming import CellName, direct_of, is_gate
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.metrics.calibration import auroc, mean_interval
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval, auroc, mean_interval
 from ltrag_plugins.report.reading import right
 
 Records = Mapping[str, Sequence[Record]]

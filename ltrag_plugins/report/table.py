@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ltrag_plugins.evaluate.summary import Row, Summary
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.report.reading import LOWER_IS_BETTER
 from ltrag_plugins.report.words import visible
 

@@ -22,10 +22,10 @@ import numpy as np
 from jaxtyping import Float64, Int
 from rank_bm25 import BM25Okapi
 
-from ltrag_plugins.errors import InvalidInput, MissingExtra
+from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.retrieval.base import pool_name
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
-from ltrag_plugins.words import words
 
 Engine = Literal["rank-bm25", "bm25s", "auto"]
 Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
@@ -115,13 +115,15 @@ def _scorer(
     """The engine that is used, and what it computes."""
     if engine == "bm25s" or (engine == "auto" and len(documents) >= LARGE_POOL):
         try:
-            from ltrag_plugins.retrieval import fast
-        except MissingExtra:
+            import bm25s  # an extra, wanted for large pools only
+        except ImportError as error:
             if engine == "bm25s":
-                raise
+                raise missing_extra("bm25s", "fast") from error
         else:
-            index = fast.scorer(documents, k1=k1, b=b)
-            return "bm25s", lambda query: fast.scores(index, query)
+            # ATIRE's term weight and Lucene's idf, in float64: rank-bm25's numbers to the last bit
+            index = bm25s.BM25(k1=k1, b=b, method="atire", idf_method="lucene", dtype="float64")
+            index.index(documents, show_progress=False)
+            return "bm25s", index.get_scores
     return "rank-bm25", _LuceneIdf(documents, k1=k1, b=b).get_scores
 
 

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.calibrators import Isotonic, Platt
+from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer

@@ -41,6 +41,7 @@ from ltrag_plugins.sgic.prompts import Said, render
 from ltrag_plugins.sgic.sanitize import cut_to_words, one_line
 from ltrag_plugins.sgic.scale import ScoreScale, document_scores, rounding
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, Passage
 from ltrag_plugins.uncertainty import (
     AGREEMENT,
@@ -50,7 +51,6 @@ from ltrag_plugins.uncertainty import (
     measured,
     reestimate,
 )
-from ltrag_plugins.words import words
 
 if TYPE_CHECKING:
     from ltrag_plugins.sgic.scale import WrongnessCalibration

@@ -9,18 +9,19 @@ From an answer's score to the probability that it is wrong, fitted on labelled a
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import numpy as np
 
-from ltrag_plugins.calibrators import Calibrator
+from ltrag_plugins.calibration import (
+    CalibrationMethod,
+    Calibrator,
+    cross_calibrated,
+    fit_calibrator,
+)
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-
-if TYPE_CHECKING:
-    from ltrag_plugins.calibrator_fitting import Method
-
 
 NOISE = 1e-6
 """Numbers about 1 that differ by no more than this are equal: a model that computes in 32 bits
@@ -173,7 +174,7 @@ class WrongnessCalibration:
         wrong: Sequence[bool],
         *,
         scale: ScoreScale,
-        method: "Method" = "platt",
+        method: CalibrationMethod = "platt",
         folds: int = 5,
         seed: int = 0,
     ) -> Self:
@@ -189,8 +190,6 @@ class WrongnessCalibration:
             CalibrationError: there are fewer than 5 right or 5 wrong answers.
             ArtifactMismatch: an answer is of another estimator than the scale.
         """
-        from ltrag_plugins.calibrator_fitting import cross_calibrated, fit_calibrator  # heavy
-
         if len(answers) != len(wrong):
             raise InvalidInput(f"{len(answers)} answers came with {len(wrong)} labels")
         if folds < 2:

@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from ltrag_plugins.calibrator_fitting import Method
+from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Ask, Observer, Step, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -48,7 +48,7 @@ def fit(
     level: float = 0.9,
     cut_to: Sequence[int] = (1, 2, 3),
     samples: int | Literal["equal"] = 0,
-    method: Method = "platt",
+    method: CalibrationMethod = "platt",
     relevance: Relevance | None = None,
     encoder: Encoder | None = None,
     observers: Iterable[Observer] = (),
@@ -144,7 +144,7 @@ def _scale(kept: Variant) -> ScoreScale:
 
 
 def _wrongness(
-    kept: Variant, questions: Sequence[Question], metric: Metric, method: Method
+    kept: Variant, questions: Sequence[Question], metric: Metric, method: CalibrationMethod
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept variant; each score by a scale that was fitted without its question."""
     right, settings = METRICS[metric], kept.settings

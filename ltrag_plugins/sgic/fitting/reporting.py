@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.sgic.fitting.recording import Recorded
 from ltrag_plugins.sgic.fitting.report import FitReport, VariantFigures
 from ltrag_plugins.sgic.fitting.selecting import FEWEST_QUESTIONS

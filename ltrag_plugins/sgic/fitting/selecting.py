@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Int
 
-from ltrag_plugins.metrics.calibration import paired_bootstrap
-from ltrag_plugins.metrics.interval import Interval
+from ltrag_plugins.metrics.calibration import Interval, paired_bootstrap
 from ltrag_plugins.sgic.fitting.variants import Metric, Variant
 
 Rows = Int[np.ndarray, " rows"]

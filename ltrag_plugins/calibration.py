@@ -1,0 +1,110 @@
+"""From a score to a probability: Platt's curve, an isotonic step function, and how both are fitted.
+
+Only the functions that fit import scikit-learn: a saved gate or scale is loaded and used without.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import expit
+
+from ltrag_plugins.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sklearn.model_selection import StratifiedKFold
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Platt:
+    r"""p = 1 / (1 + exp(-(slope * score + intercept)))
+
+    References:
+        Platt, "Probabilistic Outputs for Support Vector Machines", 1999.
+    """
+
+    slope: float
+    intercept: float
+    logarithm: bool = False
+    """Whether log(1 + score) stands in the score's place: GECE spans many powers of ten."""
+
+    def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+        """The probability of each score."""
+        x = np.log1p(scores) if self.logarithm else scores
+        return expit(self.slope * x + self.intercept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Isotonic:
+    """The best non-decreasing step function, joined by straight lines.
+
+    References:
+        Zadrozny & Elkan, KDD 2002.
+    """
+
+    scores: Float[np.ndarray, " knots"]
+    probabilities: Float[np.ndarray, " knots"]
+
+    def __call__(self, scores: Float[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+        """The probability of each score."""
+        return np.interp(scores, self.scores, self.probabilities)
+
+
+Calibrator = Platt | Isotonic
+CalibrationMethod = Literal["platt", "isotonic"]
+
+
+def fit_calibrator(
+    scores: Float[np.ndarray, " rows"],
+    fails: Int[np.ndarray, " rows"],
+    method: CalibrationMethod,
+    *,
+    logarithm: bool = False,
+) -> Calibrator:
+    """Fit on scores that were cross-validated, so that they are not too sure of themselves.
+
+    Raises:
+        InvalidInput: an unknown method.
+    """
+    from sklearn.isotonic import IsotonicRegression
+    from sklearn.linear_model import LogisticRegression
+
+    if method not in get_args(CalibrationMethod):
+        raise InvalidInput(
+            f"calibration is {' or '.join(get_args(CalibrationMethod))}, got {method!r}"
+        )
+    if method == "isotonic":
+        model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
+        return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
+    x = np.log1p(scores) if logarithm else scores
+    mean, deviation = x.mean(), x.std()
+    scale = deviation if deviation > 1e-9 else 1.0
+    model = LogisticRegression(C=100.0, max_iter=2000).fit(((x - mean) / scale)[:, None], fails)
+    slope = float(model.coef_[0, 0] / scale)
+    return Platt(slope, float(model.intercept_[0]) - slope * float(mean), logarithm)
+
+
+def cross_calibrated(
+    scores: Float[np.ndarray, " rows"],
+    fails: Int[np.ndarray, " rows"],
+    method: CalibrationMethod,
+    *,
+    logarithm: bool = False,
+    folds: int,
+    seed: int,
+) -> Float[np.ndarray, " rows"]:
+    """The probability of each score by a calibrator that was fitted without it."""
+    found = np.zeros(len(scores))
+    for train, test in stratified(fails, folds, seed).split(scores, fails):
+        calibrator = fit_calibrator(scores[train], fails[train], method, logarithm=logarithm)
+        found[test] = calibrator(scores[test])
+    return found
+
+
+def stratified(fails: Int[np.ndarray, " rows"], folds: int, seed: int) -> "StratifiedKFold":
+    """Folds with the rarer outcome in every one; fewer than asked for if it is rarer than that."""
+    from sklearn.model_selection import StratifiedKFold
+
+    rarer = int(min(fails.sum(), len(fails) - fails.sum()))
+    return StratifiedKFold(min(folds, rarer), shuffle=True, random_state=seed)
