@@ -8,6 +8,7 @@ from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.prompts.templates import direct_prompt
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
 
 

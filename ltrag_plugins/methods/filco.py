@@ -26,6 +26,7 @@ from ltrag_plugins.prompts.templates import (
     passages_block,
     reading_prompt,
 )
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Passage
 
 FILTER_PROMPT = (

@@ -25,6 +25,7 @@ from ltrag_plugins.prompts.templates import (
     direct_prompt,
     reading_prompt,
 )
+from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Question
 from ltrag_plugins.uncertainty import estimate
 
