@@ -35,7 +35,7 @@ from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.shots import Preselector
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage, Question

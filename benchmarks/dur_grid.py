@@ -31,8 +31,7 @@ from ltrag_plugins.dur.shots import (
     preselected_shots,
     random_shots,
 )
-from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.types import Question

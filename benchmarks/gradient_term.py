@@ -31,8 +31,12 @@ from torch import Tensor, nn
 
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.llm.embedded import embedded
-from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
-from ltrag_plugins.llm.local.tail import FeedForwardTail
+from ltrag_plugins.llm.gradients import (
+    FeedForwardTail,
+    TokenBatch,
+    gradient_agreement,
+    mean_gradient,
+)
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 Pair = tuple[list[int], list[int]]

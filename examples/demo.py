@@ -39,8 +39,7 @@ from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
 from ltrag_plugins.flow import Step
 from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import Calibration, SGICSettings, fit

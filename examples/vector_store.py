@@ -39,8 +39,7 @@ from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
 from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.llm.base import LLM, Encoder
-from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Passage, Question

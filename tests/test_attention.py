@@ -15,8 +15,8 @@ from transformers import (
 
 from ltrag_plugins.errors import InvalidInput, ModelError, PromptTooLong
 from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.attention import attention_shares
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.local.attention import attention_shares
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate

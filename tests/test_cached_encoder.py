@@ -17,8 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from ltrag_plugins.errors import CacheUnreadable, ModelError
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.store import AnswerStore, VectorStore
 from tests.dur_parts import Nonsense
@@ -168,7 +167,7 @@ def test_a_closed_cache_opens_again_and_a_with_block_closes_it(path):
 
 WRITER = """
 import sys
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder
 from tests.dur_parts import Nonsense
 
 path, who = sys.argv[1], sys.argv[2]

@@ -14,7 +14,7 @@ from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
-from ltrag_plugins.llm.local.trees import TreeEngine
+from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Question
 

@@ -24,7 +24,7 @@ from dataclasses import replace
 
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.dur_parts import Nonsense, houses, moody
 

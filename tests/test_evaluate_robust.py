@@ -22,7 +22,7 @@ from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.local.trees import TreeEngine
+from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.methods.dur import DURMethodSettings

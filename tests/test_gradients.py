@@ -27,7 +27,7 @@ from transformers import (
 
 from ltrag_plugins.errors import InvalidInput, NeedsGradients
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
+from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
 
 SIZES = {
     "vocab_size": 53,

@@ -12,7 +12,7 @@ from peft import PeftModel
 
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.llm.embedded import embedded
-from ltrag_plugins.llm.local.loading import fingerprints
+from ltrag_plugins.llm.loading import fingerprints
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from tests.finetune_parts import EXAMPLES, TAUGHT, tiny_llm
@@ -141,7 +141,7 @@ def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [("llm.local.adapters", "peft"), ("training.tuning", "trl")],
+    [("llm.adapters", "peft"), ("training.tuning", "trl")],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(module, package):
     told = python(

@@ -6,13 +6,9 @@ import torch
 from test_shared_prefix import ATTENTION, CALL, SECOND, own_logprobs, tokens
 from test_transformers_llm import tiny
 
-from ltrag_plugins.llm.local.engine import Ahead
-from ltrag_plugins.llm.local.engines import best_engine
-from ltrag_plugins.llm.local.lookup import Lookup
-from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
-from ltrag_plugins.llm.local.spelling import Speller
-from ltrag_plugins.llm.local.writing import Row, write
-from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.engine import Ahead, Guess, PrefixMemory, best_engine
+from ltrag_plugins.llm.prompting import Speller
+from ltrag_plugins.llm.transformers import Lookup, Row, TransformersLLM, write
 from ltrag_plugins.types import GenerationSettings
 
 PHRASE = "the quick brown fox jumps over the lazy dog and the quick brown cat sleeps"

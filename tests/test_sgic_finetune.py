@@ -19,7 +19,7 @@ from ltrag_plugins.errors import (
     UnreadableArtifact,
     UnwritableArtifact,
 )
-from ltrag_plugins.llm.local.loading import fingerprint
+from ltrag_plugins.llm.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from ltrag_plugins.training.examples import Dataset, Example

@@ -35,11 +35,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ltrag_plugins.llm.local.engines import EXACT, best_engine
-from ltrag_plugins.llm.local.memory import PrefixMemory
-from ltrag_plugins.llm.local.plain import PlainEngine
-from ltrag_plugins.llm.local.prefix import plan
-from ltrag_plugins.llm.local.trees import TreeEngine
+from ltrag_plugins.llm.engine import EXACT, PlainEngine, PrefixMemory, TreeEngine, best_engine, plan
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.types import GenerationSettings
 

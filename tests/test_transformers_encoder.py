@@ -17,7 +17,7 @@ from transformers import (  # noqa: E402
 
 from ltrag_plugins.errors import ModelError  # noqa: E402
 from ltrag_plugins.llm.base import Encoder  # noqa: E402
-from ltrag_plugins.llm.cached_encoder import CachedEncoder  # noqa: E402
+from ltrag_plugins.llm.cached import CachedEncoder  # noqa: E402
 from ltrag_plugins.llm.encoders import TransformersEncoder  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz?"

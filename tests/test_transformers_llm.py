@@ -14,12 +14,10 @@ from transformers.utils import logging as transformers_logging
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong
 from ltrag_plugins.llm.base import Encoder, GradientLLM
-from ltrag_plugins.llm.local.choosing import chosen, dice
-from ltrag_plugins.llm.local.loading import fingerprint, load_model, quiet
-from ltrag_plugins.llm.local.prompting import token_batches
-from ltrag_plugins.llm.local.spelling import Speller, pieces_of
-from ltrag_plugins.llm.local.trees import TreeEngine
-from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.engine import TreeEngine
+from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
+from ltrag_plugins.llm.prompting import Speller, pieces_of, token_batches
+from ltrag_plugins.llm.transformers import TransformersLLM, chosen, dice
 from ltrag_plugins.types import GenerationSettings
 from tests.contracts.llm import ScoringContract, assert_well_formed
 

@@ -35,7 +35,7 @@ from ltrag_plugins.dur.train import learned_count
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Ask, Score
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
-from ltrag_plugins.llm.cached_encoder import CachedEncoder
+from ltrag_plugins.llm.cached import CachedEncoder
 from ltrag_plugins.types import Passage, Question
 
 PRESETS: dict[str, Callable[[], DURSettings]] = {

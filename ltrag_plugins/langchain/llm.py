@@ -13,7 +13,7 @@ from ltrag_plugins.langchain.names import identity, unwrapped
 from ltrag_plugins.langchain.replies import generation_of, generations_of
 from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
 from ltrag_plugins.langchain.trace import configs_for
-from ltrag_plugins.llm.stopping import stopped
+from ltrag_plugins.llm.base import stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 

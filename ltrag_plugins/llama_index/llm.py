@@ -14,7 +14,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.checks import demand
 from ltrag_plugins.llama_index.concurrency import amapped, in_pool, inherits, mapped
 from ltrag_plugins.llama_index.responses import Response, generation_of, text_of
-from ltrag_plugins.llm.stopping import stopped
+from ltrag_plugins.llm.base import stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 KEYWORDS: Mapping[str, str] = {

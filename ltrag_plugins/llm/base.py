@@ -3,10 +3,13 @@
 A component names in its type the least it needs: `LLM` (text, perhaps token
 probabilities), `ScoringLLM` (log-probabilities of given text), `GradientLLM` (local
 weights). All are structural: any object with these methods will do.
+
+End a text before a stop string, and keep its tokens in step with it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -108,3 +111,30 @@ def checked_token(token: Token, model: str) -> Token:
             "probabilities, or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     return token
+
+
+def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
+    """The generation ended before the first stop string, its tokens joining to its text.
+
+    For providers that hand back the stop string, or tokens beyond the end of the text (the
+    stop string's, the end-of-text marker). Tokens that spell another text are left alone.
+    The token counts stay what was paid for.
+    """
+    ends = [generation.text.find(string) for string in stop if string]
+    text = generation.text[: min((end for end in ends if end >= 0), default=None)]
+    tokens = generation.tokens
+    spelled = "".join(token.text for token in tokens or ())
+    if tokens is None or spelled == text or not spelled.startswith(text):
+        return replace(generation, text=text)
+    return replace(generation, text=text, tokens=_covering(tokens, len(text)))
+
+
+def _covering(tokens: Sequence[Token], characters: int) -> tuple[Token, ...]:
+    """The first tokens, as many as hold this many characters; the last may be cut."""
+    kept: list[Token] = []
+    for token in tokens:
+        if characters <= 0:
+            break
+        kept.append(replace(token, text=token.text[:characters]))
+        characters -= len(token.text)
+    return tuple(kept)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from ltrag_plugins.llm.local.loading import adapted, load_model, quiet
+from ltrag_plugins.llm.loading import adapted, load_model, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float32
 
 from ltrag_plugins.errors import ModelError, missing_extra
-from ltrag_plugins.llm.local.loading import chosen_device, fingerprint, quiet
+from ltrag_plugins.llm.loading import chosen_device, fingerprint, quiet
 
 try:
     import torch

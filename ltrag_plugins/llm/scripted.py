@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import final
 
 from ltrag_plugins.errors import ModelError
-from ltrag_plugins.llm.base import checked_token
-from ltrag_plugins.llm.stopping import stopped
+from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Written = str | Generation

@@ -2,28 +2,303 @@
 
 What the prompts of one call share at their beginnings is computed once (see `trees`), and
 logits are computed only where they are read.
+
+Choose the next token, and read off how likely it was.
+
+Guess the next tokens of a text: what followed the last time that its last tokens were seen.
+
+Answers copy from their prompts: names out of passages, whole answers out of earlier rounds. The
+model checks a guess in one pass (`Ahead.try_on`), which on a CPU takes as long as two or three
+tokens one at a time, and on a GPU little longer than one.
+
+References:
+    Leviathan et al., 2023, "Fast Inference from Transformers via Speculative Decoding", for the
+    check; Saxena, 2023, "Prompt Lookup Decoding", for the guesses.
+
+Write on from prompts, a token each at a time, until each has ended.
 """
 
+import hashlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Self, final
+from typing import final
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.llm.local.choosing import Reading, dice, readings
-from ltrag_plugins.llm.local.engine import Engine, Ids, Place
-from ltrag_plugins.llm.local.engines import best_engine
-from ltrag_plugins.llm.local.gradients import TokenBatch, gradient_agreement, mean_gradient
-from ltrag_plugins.llm.local.loading import adapted, fingerprint, load_model
-from ltrag_plugins.llm.local.lookup import Lookup
-from ltrag_plugins.llm.local.memory import Guess, PrefixMemory
-from ltrag_plugins.llm.local.prompting import Prompting, Scored, token_batches
-from ltrag_plugins.llm.local.spelling import Speller
-from ltrag_plugins.llm.local.writing import AT_ONCE, Row, end_tokens, write
+from ltrag_plugins.llm.base import Direction, stopped
+from ltrag_plugins.llm.engine import (
+    Ahead,
+    Engine,
+    Guess,
+    Ids,
+    Place,
+    PrefixMemory,
+    Writing,
+    best_engine,
+)
+from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
+from ltrag_plugins.llm.loading import adapted, fingerprint, load_model
+from ltrag_plugins.llm.prompting import Prompting, Scored, Speller, token_batches
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_extra("torch", "local") from error
+
+ALTERNATIVES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One token and the distribution it came from; log-probabilities and entropy in nats."""
+
+    token: int
+    logprob: float
+    entropy: float
+    likeliest: tuple[tuple[int, float], ...]
+    """Token and log-probability, best first."""
+
+
+def readings(
+    logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, " rows"]
+) -> list[Reading]:
+    """The tokens under the untempered softmax of the logits."""
+    logprobs = torch.log_softmax(logits.float(), dim=-1)
+    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
+    best, which = logprobs.topk(min(ALTERNATIVES, logprobs.shape[-1]), dim=-1)
+    return [
+        Reading(token, logprob, nats, tuple(zip(ids, values, strict=True)))
+        for token, logprob, nats, ids, values in zip(
+            tokens.tolist(),
+            chosen.clamp_max(0).tolist(),
+            entropy.tolist(),
+            which.tolist(),
+            best.clamp_max(0).tolist(),
+            strict=True,
+        )
+    ]
+
+
+def chosen(
+    logits: Float[Tensor, "rows vocabulary"],
+    temperature: float,
+    dice: Sequence[np.random.Generator],
+) -> Int[Tensor, " rows"]:
+    """The next token of each row: the likeliest, or drawn with one throw of the row's dice."""
+    if temperature == 0:
+        return logits.argmax(dim=-1)
+    # float64: a float32 running sum over 262,144 tokens loses the small ones; MPS has no float64
+    home = logits.to("cpu", torch.float64)
+    heights = torch.softmax(home / temperature, dim=-1).cumsum(dim=-1)
+    throws = torch.tensor([die.random() for die in dice], dtype=torch.float64)[:, None]
+    drawn = torch.searchsorted(heights, throws * heights[:, -1:], right=True)[:, 0]
+    return drawn.clamp_max(logits.shape[-1] - 1).to(logits.device)
+
+
+def dice(prompt: str, seed: int | None) -> np.random.Generator:
+    """Randomness that depends on the seed and the prompt, and on nothing else in the call."""
+    if seed is None:
+        return np.random.default_rng()
+    digest = hashlib.blake2b(f"{seed}\0{prompt}".encode("utf-8", "surrogatepass"))
+    return np.random.default_rng(int.from_bytes(digest.digest()[:16]))
+
+
+SHORTEST, LONGEST = 2, 4
+"""Tokens that must have been seen before a guess: at first, and after wrong guesses."""
+PAYS, MOST = 3, 15
+"""Tokens of a guess: so many, or else it is not worth its pass."""
+
+
+class Lookup:
+    """The tokens of a prompt and of what is written after it, and guesses of the next.
+
+    After each guess that did not pay, one token more must have been seen before the next: texts
+    that copy little cost little.
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self._ids = list(prompt)
+        self._after: dict[tuple[int, ...], int] = {}
+        self._indexed = SHORTEST
+        self._needed = SHORTEST
+
+    def add(self, token: int) -> None:
+        """One token more."""
+        self._ids.append(token)
+
+    def guess(self, most: int) -> list[int]:
+        """The next tokens, up to `most`; none where nothing was seen, or too few are wanted."""
+        ids = self._ids
+        for place in range(self._indexed, len(ids)):
+            for size in range(SHORTEST, min(LONGEST, place) + 1):
+                self._after[tuple(ids[place - size : place])] = place
+        self._indexed = max(self._indexed, len(ids))
+        for size in range(min(LONGEST, len(ids)), self._needed - 1, -1):
+            place = self._after.get(tuple(ids[-size:]))
+            if place is not None:
+                found = ids[place : place + min(most, MOST)]
+                return found if len(found) >= PAYS else []
+        return []
+
+    def learn(self, right: int) -> None:
+        """How many tokens of the last guess were right."""
+        self._needed = SHORTEST if right >= PAYS else min(LONGEST, self._needed + 1)
+
+
+try:
+    import torch
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+
+AT_ONCE = 16
+"""Most tokens of a pass that tries guesses; on a CPU it takes two or three times that of one."""
+
+
+@dataclass(slots=True)
+class Row:
+    """One text on its way."""
+
+    member: int
+    speller: Speller
+    dice: np.random.Generator
+    settings: GenerationSettings
+    lookup: Lookup | None = None
+    """Where guesses of the next tokens come from; None: there are none."""
+    readings: list[Reading] = field(default_factory=list)
+    """One for each token of the text; not the end-of-text token."""
+    steps: int = 0
+    """Tokens the model was made to choose, the end-of-text token included."""
+
+    def add(self, reading: Reading, ends: Collection[int]) -> bool:
+        """Take one more token; whether the text goes on after it."""
+        self.steps += 1
+        if self.lookup is not None:
+            self.lookup.add(reading.token)
+        if reading.token in ends:
+            return False
+        self.readings.append(reading)
+        piece = self.speller.add(reading.token)
+        if self.steps >= self.settings.max_tokens:
+            return False
+        text = self.speller.text
+        return not any(
+            text.find(stop, max(0, len(text) - len(piece) - len(stop))) >= 0
+            for stop in self.settings.stop
+        )
+
+    def guess(self, most: int) -> list[int]:
+        """What may come next: none to `most` tokens, of those that it has left."""
+        left = self.settings.max_tokens - self.steps - 1  # one is chosen after them
+        return [] if self.lookup is None else self.lookup.guess(max(0, min(most, left)))
+
+    def learn(self, guess: Ids, right: int) -> None:
+        """How many tokens of its last guess were right."""
+        if self.lookup is not None and guess:
+            self.lookup.learn(right)
+
+    def generation(self, prompt_tokens: int, token: Callable[[str, Reading], Token]) -> Generation:
+        """What was written."""
+        self.speller.finish()
+        tokens = tuple(map(token, self.speller.pieces, self.readings))
+        whole = Generation(self.speller.text, tokens, prompt_tokens, self.steps)
+        return stopped(whole, self.settings.stop)
+
+
+def write(writing: Writing, rows: Sequence[Row], ends: Collection[int]) -> None:
+    """Write all rows to their ends.
+
+    Args:
+        rows: as `writing.members`; filled in place.
+        ends: the tokens that end a text.
+    """
+    ahead = writing if isinstance(writing, Ahead) else None
+    live, scores = list(rows), writing.logits[:, None]
+    guesses: Sequence[Ids] = [[] for _ in live]
+    if ahead:
+        scores, guesses = ahead.tried, ahead.guessed
+    looked_up = False  # the first guesses are the caller's
+    while True:
+        right, last = _added(live, scores, guesses, ends)
+        if ahead and any(guesses):
+            ahead.take([n + 1 for n in right])
+        if looked_up:
+            for row, guess, n in zip(live, guesses, right, strict=True):
+                row.learn(guess, n)
+        going = sorted(last)
+        if not going:
+            return
+        if len(going) < len(live):
+            live = [live[i] for i in going]
+            writing.keep(going)
+        tokens = torch.tensor([last[i] for i in going], device=scores.device)[:, None]
+        guesses, looked_up = _guesses(live) if ahead else [[] for _ in live], True
+        if ahead and any(guesses):
+            scores = ahead.try_on(torch.cat([tokens, _padded(guesses).to(tokens)], dim=1))
+        else:
+            writing.step(tokens[:, 0])
+            scores = writing.logits[:, None]
+
+
+def _added(
+    live: Sequence[Row],
+    scores: Float[Tensor, "rows tokens vocabulary"],
+    guesses: Sequence[Ids],
+    ends: Collection[int],
+) -> tuple[list[int], dict[int, int]]:
+    """Choose tokens as long as each row's guess holds, and one more.
+
+    Returns:
+        How many guessed tokens were right; of the rows that go on, the token chosen last.
+    """
+    right, last = [0] * len(live), dict[int, int]()
+    holding = list(range(len(live)))
+    for place in range(scores.shape[1]):
+        logits = scores[holding, place] if len(holding) < len(live) else scores[:, place]
+        dice = [live[i].dice for i in holding]
+        tokens = chosen(logits, live[0].settings.temperature, dice)
+        going = [
+            (i, reading.token)
+            for i, reading in zip(holding, readings(logits, tokens), strict=True)
+            if live[i].add(reading, ends)
+        ]
+        holding = [i for i, token in going if guesses[i][place : place + 1] == [token]]
+        last |= {i: token for i, token in going if i not in holding}
+        for i in holding:
+            right[i] += 1
+        if not holding:
+            break
+    return right, last
+
+
+def _guesses(live: Sequence[Row]) -> list[list[int]]:
+    most = AT_ONCE // len(live) - 1
+    return [row.guess(most) if most > 0 else [] for row in live]
+
+
+def _padded(guesses: Sequence[Sequence[int]]) -> Int[Tensor, "rows tokens"]:
+    """What is after a guess is never read."""
+    longest = max(map(len, guesses))
+    return torch.tensor([[*guess, *[0] * (longest - len(guess))] for guess in guesses])
+
+
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The tokens that end a text, by the tokenizer, the model and its generation settings."""
+    settings = (tokenizer, model.config.get_text_config(), model.generation_config)
+    named = [getattr(setting, "eos_token_id", None) for setting in settings]
+    each = chain.from_iterable(ids if isinstance(ids, list | tuple) else [ids] for ids in named)
+    return frozenset(token for token in each if isinstance(token, int))
+
 
 try:
     import torch
@@ -106,7 +381,7 @@ class TransformersLLM:
         remember_tokens: int = 0,
         prompt_lookup: bool = True,
         adapter: str | Path | None = None,
-    ) -> Self:
+    ) -> "TransformersLLM":
         """From a folder in transformers' format, a hub name, or a ``.gguf`` file.
 
         Args:

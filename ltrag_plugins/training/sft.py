@@ -25,9 +25,8 @@ from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
-from ltrag_plugins.llm.local.prompting import Prompting
-from ltrag_plugins.llm.local.spelling import pieces_of
-from ltrag_plugins.llm.local.writing import end_tokens
+from ltrag_plugins.llm.prompting import Prompting, pieces_of
+from ltrag_plugins.llm.transformers import end_tokens
 from ltrag_plugins.training.examples import Dataset, Example
 from ltrag_plugins.training.settings import FinetuneSettings
 

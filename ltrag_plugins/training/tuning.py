@@ -36,7 +36,7 @@ import numpy as np
 
 from ltrag_plugins.artifacts import DAMAGE, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
-from ltrag_plugins.llm.local.adapters import (
+from ltrag_plugins.llm.adapters import (
     CONFIG,
     FORMAT,
     MANIFEST,
@@ -44,7 +44,7 @@ from ltrag_plugins.llm.local.adapters import (
     read_adapter,
     read_manifest,
 )
-from ltrag_plugins.llm.local.loading import fingerprint, fingerprints, quiet
+from ltrag_plugins.llm.loading import fingerprint, fingerprints, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training.examples import Dataset
 from ltrag_plugins.training.settings import FinetuneSettings

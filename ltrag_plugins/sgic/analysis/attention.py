@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llm.local.attention import AttentionShares, attention_shares
+from ltrag_plugins.llm.attention import AttentionShares, attention_shares
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.documents import prepared

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, missing_extra
-from ltrag_plugins.llm.local.loading import fingerprints, quiet
+from ltrag_plugins.llm.loading import fingerprints, quiet
 
 try:
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict

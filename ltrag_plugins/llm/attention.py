@@ -17,7 +17,7 @@ from typing import Any
 from jaxtyping import Bool, Float
 
 from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
-from ltrag_plugins.llm.local.prompting import Prompting
+from ltrag_plugins.llm.prompting import Prompting
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 try:

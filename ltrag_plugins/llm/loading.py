@@ -122,7 +122,7 @@ def adapted(model: PreTrainedModel, adapter: str | Path, label: str) -> tuple[Pr
     """The model with an adapter merged into its weights, and a label that tells which; see
     `adapters.merged`."""
     # here, because only whoever has an adapter needs the package that reads it
-    from ltrag_plugins.llm.local.adapters import merged
+    from ltrag_plugins.llm.adapters import merged
 
     model, digest = merged(model, adapter)
     return model, f"{label}+{digest}"
