@@ -156,3 +156,15 @@ def replace_file(path: Path, content: bytes) -> None:
     new = path.with_name(path.name + ".new")
     new.write_bytes(content)
     new.replace(path)
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
+    """What differs between two runs' JSON, in words: ``settings.k was 3 and is now 5``."""
+    found = []
+    for key in sorted(before.keys() | now.keys()):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{above}{key}.")
+        elif old != new:
+            found.append(f"{above}{key} was {old!r} and is now {new!r}")
+    return found

@@ -20,9 +20,7 @@ from ltrag_plugins.cli import calibrating_options as own
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic import SGICSettings, analyse, answer, read_run, settings
 from ltrag_plugins.sgic.fitting.variants import METRICS
-from ltrag_plugins.training import CorpusSettings
-from ltrag_plugins.training.dataset import load
-from ltrag_plugins.training.settings import Form, IncludeDirect
+from ltrag_plugins.training import CorpusSettings, load
 from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
 from tests.sgic_parts import documents_in, rounds_in
 
@@ -427,8 +425,6 @@ def test_the_choices_are_those_of_the_settings():
     assert get_args(own.Choose) == get_args(settings.Choose)
     assert get_args(own.Show) == get_args(settings.Variant)
     assert get_args(own.Metric) == tuple(METRICS)
-    assert get_args(own.Form) == get_args(Form)
-    assert get_args(own.IncludeDirect) == get_args(IncludeDirect)
     assert {*calibrating_output.STOPS} == {*get_args(answer.Stop)}
 
 

@@ -23,8 +23,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate
-from ltrag_plugins.training import CorpusSettings, Example, build
-from ltrag_plugins.training.dataset import load
+from ltrag_plugins.training import CorpusSettings, Example, build, load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
 

@@ -23,9 +23,14 @@ from ltrag_plugins.llm.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from ltrag_plugins.training.examples import Dataset, Example
+<<<<<<< HEAD
 from ltrag_plugins.training.sft import answer_loss, collate, end_token, labelled, rows_of, split
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny, tiny_llm
+=======
+from ltrag_plugins.training.sft import end_token, rows_of, split
+from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny_llm
+>>>>>>> c5e4270 (training/: TRL's own completion loss and collator hold the same figures; settings declare themselves; one way to say how two runs differ)
 
 ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
 
@@ -74,18 +79,6 @@ def test_padding_and_micro_batches_change_no_loss(llm, tmp_path, micro):
         EXAMPLES, llm, out=tmp_path / "some", settings=replace(ONE_STEP, micro_batch=micro)
     )
     assert some.history[0].loss == pytest.approx(one.history[0].loss, rel=1e-5)
-
-
-def test_leaving_out_logits_changes_neither_loss_nor_gradient(smollm2):
-    model, batch = tiny(), collate([labelled(row) for row in cut(smollm2)], pad=0)
-    found = []
-    for keeps in (True, False):
-        model.zero_grad()
-        loss = answer_loss(model, batch, keeps=keeps)
-        loss.backward()
-        found.append((loss.item(), model.model.layers[0].self_attn.q_proj.weight.grad.clone()))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    torch.testing.assert_close(found[0][1], found[1][1], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "rate", "width"), [("lora", 1e-2, 64), ("full", 2e-2, 32)])
@@ -244,9 +237,9 @@ def test_the_validation_loss_is_that_of_the_held_out_questions(llm, tmp_path):
     result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
     learned, held_out = split(cut(llm), 0.25, seed=0)
     assert (result.examples, result.held_out) == (len(learned), len(held_out)) == (3, 1)
-    with torch.no_grad():
-        total = answer_loss(llm.model, collate([labelled(held_out[0])], pad=0), keeps=False)
-    expected = total.item() / len(held_out[0].answer)
+    [question] = (one for one in EXAMPLES.examples if one.id == held_out[0].id)
+    [scored] = llm.score([question.prompt], [f"{question.target}<|im_end|>"])
+    expected = -np.mean([token.logprob for token in scored.tokens])
     assert result.validation[0] == (0, pytest.approx(expected, rel=1e-5))
 
 

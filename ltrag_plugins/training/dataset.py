@@ -1,16 +1,7 @@
 """Training data that teaches a model to mend its answers without spoiling right ones.
 
-Every question is calibrated through all rounds, as `fit` does; then the first right round of each
-is looked for, and its prompt becomes an example (`corpus_choosing`). The scores in the prompts are
-on the mean of each round over all questions (eq. 2), so they do not depend on where the rounds of
-one question end.
-
-References:
-    Chen et al. (SGIC), section 3.3.
-
-What `dataset.build` refuses, before anything is asked and where nothing is left.
-
-From the recorded rounds of a question to what a model is to learn from them.
+Every question is calibrated through all rounds, as `fit` does; the first right round of each gives
+an example:
 
 * Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
   the target is the accepted answer. ("mended")
@@ -18,6 +9,9 @@ From the recorded rounds of a question to what a model is to learn from them.
   answer itself, so that nothing right is spoiled ("preserved"), or where it was not certain, or
   is another number to which EM is blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
+
+The scores in the prompts are on the mean of each round over all questions (eq. 2), so they do not
+depend on where the rounds of one question end.
 
 References:
     Chen et al. (SGIC), section 3.3 (pruning and substitution).
@@ -36,7 +30,7 @@ from random import Random
 from tempfile import TemporaryFile
 from typing import Any
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import differences, writing
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -62,201 +56,10 @@ from ltrag_plugins.training.examples import (
 from ltrag_plugins.training.settings import CorpusSettings, named
 from ltrag_plugins.types import Question
 
-UNFINISHED = "unfinished.sqlite"
+_UNFINISHED = "unfinished.sqlite"
 """The model's answers so far, in the folder of data that is not done."""
-
-
-def name_of(question: Question, number: int) -> str:
-    """The question's id, or its place, counted from 1."""
-    return question.id or f"question {number}"
-
-
-def check_arguments(
-    llm: LLM | None, settings: SGICSettings, corpus: CorpusSettings, batch: int
-) -> None:
-    """Refuse what would give no examples.
-
-    Raises:
-        InvalidInput: no model, no rounds, no batch, or the truth as a source of scores.
-    """
-    if batch < 1:
-        raise InvalidInput(f"batch must be at least 1, got {batch}")
-    if corpus.form == "direct":
-        return
-    if llm is None:
-        raise InvalidInput("no model to calibrate with; give the one to tune, or form='direct'")
-    if not settings.rounds:
-        raise InvalidInput(
-            "with rounds=0 there is no prompt of a round to learn from; set rounds, or "
-            "form='direct' for plain prompts"
-        )
-    if settings.source == "oracle":
-        raise InvalidInput(
-            "source='oracle' shows scores that no model will see again; train on those of the "
-            "model (source='uncertainty')"
-        )
-
-
-def checked_questions(questions: Iterable[Question]) -> list[Question]:
-    """The questions with their answers on one line each, blank ones left out.
-
-    Raises:
-        CalibrationError: there are none; one has no passages.
-        MissingReferences: one has no accepted answers.
-        InvalidInput: something else than a question came.
-    """
-    found = [_labelled(question, i) for i, question in enumerate(questions, 1)]
-    if not found:
-        raise CalibrationError("no questions to learn from; give some with answers and passages")
-    return found
-
-
-def _labelled(question: object, number: int) -> Question:
-    if not isinstance(question, Question):
-        raise InvalidInput(
-            f"training data is made of Question(text, answers, ...), got {question!r:.60}"
-        )
-    name = name_of(question, number)
-    if isinstance(question.answers, str):
-        raise InvalidInput(f"the answers of question {name!r} are one string; put it in a tuple")
-    answers = tuple(said for answer in question.answers if (said := one_line(answer)))
-    if not answers:
-        raise MissingReferences(
-            f"question {name!r} has no accepted answers; add 'answers', or leave it out"
-        )
-    if not question.passages:
-        raise CalibrationError(
-            f"question {name!r} has no passages; add what your retriever finds for it, or leave it "
-            "out"
-        )
-    return replace(question, answers=answers)
-
-
-def checked_text(example: Example) -> Example:
-    """The example, if a file can hold it.
-
-    Raises:
-        InvalidInput: it has half of a surrogate pair.
-    """
-    try:
-        (example.prompt + example.target).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"question {example.id!r} has half of a surrogate pair in its texts, which is no "
-            "character and cannot be written; repair it where it was read"
-        ) from error
-    return example
-
-
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot take the data.
-
-    Raises:
-        UnwritableArtifact: it cannot be made or written to.
-        ArtifactMismatch: it holds a file that the data would replace.
-    """
-    with writing(folder), TemporaryFile(dir=folder):
-        pass
-    if (folder / LINES).exists() and not (folder / UNFINISHED).exists():
-        raise ArtifactMismatch(
-            f"{folder} holds a {LINES} and no {MANIFEST}, so it is not known whose it is. Name "
-            "another folder, or move it away."
-        )
-
-
-def check_left(examples: Sequence[Example], questions: int, settings: SGICSettings) -> None:
-    """Refuse data of plain prompts alone, which is what pruning leaves of a model that fails.
-
-    Raises:
-        CalibrationError: it is.
-    """
-    if any(example.kind != "direct" for example in examples):
-        return
-    raise CalibrationError(
-        f"none of {questions} questions was answered right in any of {settings.rounds + 1} rounds "
-        "(0 to k), so all were pruned. Keep them with their accepted answers (keep_wrong=1.0; "
-        "--keep-wrong 1), call more answers right (right='f1'; --right f1), or take a better "
-        "model; nothing is asked again with the same folder."
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What one question taught."""
-
-    right_in: int | None
-    """First round with a right answer; None: there was none."""
-    example: Example | None
-    """Of the kind "wrong" where it was never right; None where a limit left it no prompt of a
-    round."""
-
-
-def learned(
-    question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
-) -> Learned:
-    """Judge the rounds of a question, which hold their prompts; the first right one counts.
-
-    Raises:
-        InvalidInput: as `CorpusSettings.is_right`.
-    """
-    right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
-    if right is None:
-        return Learned(None, _example(trace[-1], question.answers[0], name, "wrong"))
-    accepted = _like(right.text, question.answers)
-    if right.number:
-        return Learned(right.number, _example(right, accepted, name, "mended"))
-    blind = not callable(corpus.right) and _other_number(right.text, accepted)
-    target = right.text if right.score < corpus.certain_below and not blind else accepted
-    kept = answer_key(target) == answer_key(right.text)
-    kind: Kind = "preserved" if kept else "mended"
-    return Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
-
-
-def plain(question: Question, name: str, settings: SGICSettings) -> Example:
-    """The first prompt, with nothing beside the documents, and the first accepted answer."""
-    texts = prepared(question.passages, settings).plain
-    prompt = render(settings.templates, checked_question(question.text), texts)
-    return Example(prompt, question.answers[0], name, "direct", 0)
-
-
-def composed(
-    found: Sequence[Learned], direct: Sequence[Example], corpus: CorpusSettings
-) -> list[Example]:
-    """The examples that the settings keep, question by question."""
-    drawn = _drawn(found, corpus)
-    examples: list[Example] = []
-    for i, (one, first) in enumerate(zip(found, direct, strict=True)):
-        kept = one.example is not None and (one.right_in is not None or i in drawn)
-        if kept and one.example is not None:
-            examples.append(one.example)
-        if corpus.include_direct == "all" or (kept and corpus.include_direct == "kept"):
-            examples.append(first)
-    return examples
-
-
-def _drawn(found: Sequence[Learned], corpus: CorpusSettings) -> set[int]:
-    """Places of the questions that were never right and stay nevertheless."""
-    wrong = {i: e for i, one in enumerate(found) if (e := one.example) and e.kind == "wrong"}
-    # seeded by what it is drawn for, so that a question more leaves the order of the others
-    order = sorted(wrong, key=lambda i: Random(f"{corpus.seed}|{wrong[i].prompt}").random())
-    return set(order[: round(corpus.keep_wrong * len(wrong))])
-
-
-def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None:
-    if not asked.number or asked.prompt is None:
-        return None
-    return Example(asked.prompt, target, name, kind, asked.number)
-
-
-def _like(answer: str, references: Sequence[str]) -> str:
-    """The accepted answer that says the same, or else the first."""
-    same = (r for r in references if answer_key(r) == answer_key(answer))
-    return next(same, references[0])
-
-
-def _other_number(answer: str, accepted: str) -> bool:
-    said, wanted = number(answer), number(accepted)
-    return None not in (said, wanted) and said != wanted
+_SAME = ("llm", "questions_sha256", "settings", "corpus", "given_scale", "judge")
+"""What two builds must share to give the same data."""
 
 
 def build(
@@ -304,35 +107,121 @@ def build(
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`.
     """
     folder, corpus = Path(out), corpus or CorpusSettings()
-    settings = _to_the_end(settings or SGICSettings.paper())
-    check_arguments(llm, settings, corpus, batch)
-    asked = checked_questions(questions)
-    direct = [checked_text(plain(q, name_of(q, i), settings)) for i, q in enumerate(asked, 1)]
+    settings = replace(
+        settings or SGICSettings.paper(),
+        certain_below=0.0,
+        least_gain=None,
+        choose="last",
+        keep_prompts=True,
+    )
+    _check_arguments(llm, settings, corpus, batch)
+    asked = [_labelled(question, i) for i, question in enumerate(questions, 1)]
+    if not asked:
+        raise CalibrationError("no questions to learn from; give some with answers and passages")
+    direct = [_plain(q, _name_of(q, i), settings) for i, q in enumerate(asked, 1)]
     model = llm if corpus.form == "sgic" else None
-    name = None if model is None else model.name
-    judge = _judge(settings, relevance, encoder)
-    wanted = origin(asked, name, settings, corpus, scale, judge)
-    if check_same(folder, wanted):
+    judge = None
+    if settings.source == "encoder" and encoder is not None:
+        judge = encoder.name
+    elif settings.source == "relevance" and relevance:
+        judge = named(relevance)
+    origin = {
+        "version": _version(),
+        "llm": None if model is None else model.name,
+        "questions": len(asked),
+        "questions_sha256": _digest(asked),
+        "settings": asdict(settings),
+        "corpus": corpus.as_dict(),
+        "given_scale": None if scale is None else list(scale.means),
+        "judge": judge,
+    }
+    origin = json.loads(json.dumps(origin))
+    if _is_done(folder, origin):
         done = load(folder)
         _forget(folder)
         return done
-    check_folder(folder)
+    _check_folder(folder)
     if model is None:
-        return _written(folder, direct, wanted | counts(direct, (), len(asked), 0))
+        told = origin | _counts(direct, (), len(asked), 0)
+        return Dataset(tuple(direct), write(folder, direct, told))
     with _remembering(model, folder) as remembering:
         source = Source(World(llm=remembering, encoder=encoder), (*observers,), batch, relevance)
         traces, fitted = _traces(asked, source, settings, scale)
     found = [learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, traces, strict=True)]
-    examples = composed(found, direct, corpus)
-    check_left(examples, len(asked), settings)
-    told = counts(examples, found, len(asked), settings.rounds) | {"scale": _told(fitted)}
-    dataset = _written(folder, examples, wanted | told)
+    examples = _composed(found, direct, corpus)
+    if all(example.kind == "direct" for example in examples):
+        raise CalibrationError(
+            f"none of {len(asked)} questions was answered right in any of {settings.rounds + 1} "
+            "rounds (0 to k), so all were pruned. Keep them with their accepted answers "
+            "(keep_wrong=1.0), call more answers right (right='f1'), or take a better model; "
+            "nothing is asked again with the same folder."
+        )
+    told = origin | _counts(examples, found, len(asked), settings.rounds)
+    told["scale"] = {"estimator": fitted.estimator, "means": list(fitted.means)}
+    dataset = Dataset(tuple(examples), write(folder, examples, told))
     _forget(folder)
     return dataset
 
 
-def _to_the_end(settings: SGICSettings) -> SGICSettings:
-    return replace(settings, certain_below=0.0, least_gain=None, choose="last", keep_prompts=True)
+def _check_arguments(
+    llm: LLM | None, settings: SGICSettings, corpus: CorpusSettings, batch: int
+) -> None:
+    if batch < 1:
+        raise InvalidInput(f"batch must be at least 1, got {batch}")
+    if corpus.form == "direct":
+        return
+    if llm is None:
+        raise InvalidInput("no model to calibrate with; give the one to tune, or form='direct'")
+    if not settings.rounds:
+        raise InvalidInput(
+            "with rounds=0 there is no prompt of a round to learn from; set rounds, or "
+            "form='direct' for plain prompts"
+        )
+    if settings.source == "oracle":
+        raise InvalidInput(
+            "source='oracle' shows scores that no model will see again; train on those of the "
+            "model (source='uncertainty')"
+        )
+
+
+def _name_of(question: Question, place: int) -> str:
+    return question.id or f"question {place}"
+
+
+def _labelled(question: object, place: int) -> Question:
+    """The question with its answers on one line each, blank ones left out."""
+    if not isinstance(question, Question):
+        raise InvalidInput(
+            f"training data is made of Question(text, answers, ...), got {question!r:.60}"
+        )
+    name = _name_of(question, place)
+    if isinstance(question.answers, str):
+        raise InvalidInput(f"the answers of question {name!r} are one string; put it in a tuple")
+    answers = tuple(said for answer in question.answers if (said := one_line(answer)))
+    if not answers:
+        raise MissingReferences(
+            f"question {name!r} has no accepted answers; add 'answers', or leave it out"
+        )
+    if not question.passages:
+        raise CalibrationError(
+            f"question {name!r} has no passages; add what your retriever finds for it, or leave it "
+            "out"
+        )
+    return replace(question, answers=answers)
+
+
+def _plain(question: Question, name: str, settings: SGICSettings) -> Example:
+    """The first prompt, with nothing beside the documents, and the first accepted answer."""
+    texts = prepared(question.passages, settings).plain
+    prompt = render(settings.templates, checked_question(question.text), texts)
+    try:
+        f"{prompt}{question.answers[0]}".encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"question {name!r} has half of a surrogate pair in its texts, which is no "
+            "character and cannot be written; repair it where it was read"
+        ) from error
+    return Example(prompt, question.answers[0], name, "direct", 0)
 
 
 def _traces(
@@ -350,71 +239,60 @@ def _traces(
     return [answer.trace for answer in answers], scale
 
 
-def _told(scale: ScoreScale) -> dict[str, Any]:
-    return {"estimator": scale.estimator, "means": list(scale.means)}
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What one question taught."""
+
+    right_in: int | None
+    """First round with a right answer; None: there was none."""
+    example: Example | None
+    """Of the kind "wrong" where it was never right; None where a limit left it no prompt of a
+    round."""
 
 
-def _written(folder: Path, examples: Sequence[Example], told: Mapping[str, Any]) -> Dataset:
-    return Dataset(tuple(examples), write(folder, examples, told))
+def learned(
+    question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
+) -> Learned:
+    """Judge the rounds of a question, which hold their prompts; the first right one counts."""
+    right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
+    if right is None:
+        return Learned(None, _example(trace[-1], question.answers[0], name, "wrong"))
+    key = answer_key(right.text)
+    accepted = next((a for a in question.answers if answer_key(a) == key), question.answers[0])
+    if right.number:
+        return Learned(right.number, _example(right, accepted, name, "mended"))
+    said, wanted = number(right.text), number(accepted)
+    blind = not callable(corpus.right) and None not in (said, wanted) and said != wanted
+    target = right.text if right.score < corpus.certain_below and not blind else accepted
+    kind: Kind = "preserved" if answer_key(target) == key else "mended"
+    return Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
 
 
-@contextmanager
-def _remembering(llm: LLM, folder: Path) -> Iterator[LLM]:
-    if isinstance(llm, CachedLLM):
-        yield llm
-        return
-    with CachedLLM(llm, folder / UNFINISHED) as remembering:
-        yield remembering
+def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None:
+    if not asked.number or asked.prompt is None:
+        return None
+    return Example(asked.prompt, target, name, kind, asked.number)
 
 
-def _forget(folder: Path) -> None:
-    with writing(folder):
-        for path in folder.glob(f"{UNFINISHED}*"):  # SQLite's log stands beside it
-            path.unlink()
+def _composed(
+    found: Sequence[Learned], direct: Sequence[Example], corpus: CorpusSettings
+) -> list[Example]:
+    """The examples that the settings keep, question by question."""
+    wrong = {i: e for i, one in enumerate(found) if (e := one.example) and e.kind == "wrong"}
+    # seeded by what it is drawn for, so that a question more leaves the order of the others
+    order = sorted(wrong, key=lambda i: Random(f"{corpus.seed}|{wrong[i].prompt}").random())
+    drawn = set(order[: round(corpus.keep_wrong * len(wrong))])
+    examples: list[Example] = []
+    for i, (one, first) in enumerate(zip(found, direct, strict=True)):
+        kept = one.example if one.right_in is not None or i in drawn else None
+        if kept is not None:
+            examples.append(kept)
+        if corpus.include_direct == "all" or (kept and corpus.include_direct == "kept"):
+            examples.append(first)
+    return examples
 
 
-def _judge(
-    settings: SGICSettings, relevance: Relevance | None, encoder: Encoder | None
-) -> str | None:
-    """What scores the documents in the model's place."""
-    if settings.source == "encoder" and encoder is not None:
-        return encoder.name
-    return named(relevance) if settings.source == "relevance" and relevance else None
-
-
-SAME = ("llm", "questions_sha256", "settings", "corpus", "given_scale", "judge")
-"""What two builds must share to give the same data."""
-
-
-def origin(
-    questions: Sequence[Question],
-    llm: str | None,
-    settings: SGICSettings,
-    corpus: CorpusSettings,
-    scale: ScoreScale | None,
-    judge: str | None,
-) -> dict[str, Any]:
-    """All that the examples depend on, save the model's answers; plain values for JSON.
-
-    Args:
-        llm: the model's name; None for examples that no model was asked for.
-        scale: the one that was handed in.
-        judge: what scores the documents in the place of the model.
-    """
-    told = {
-        "version": _version(),
-        "llm": llm,
-        "questions": len(questions),
-        "questions_sha256": _digest(questions),
-        "settings": asdict(settings),
-        "corpus": corpus.as_dict(),
-        "given_scale": None if scale is None else list(scale.means),
-        "judge": judge,
-    }
-    return json.loads(json.dumps(told))
-
-
-def counts(
+def _counts(
     examples: Sequence[Example], found: Sequence[Learned], questions: int, rounds: int
 ) -> dict[str, Any]:
     """What came of the questions; of `pruned` ones, `wrong` stayed with the accepted answer."""
@@ -430,17 +308,17 @@ def counts(
     }
 
 
-def check_same(folder: Path, wanted: Mapping[str, Any]) -> bool:
+def _is_done(folder: Path, wanted: Mapping[str, Any]) -> bool:
     """Whether the folder holds the data that this build would make; False where it holds none.
 
     Raises:
         ArtifactMismatch: it holds other data; the message says in what they differ.
-        UnreadableArtifact: there is a manifest that cannot be read.
     """
     if not (folder / MANIFEST).exists():
         return False
     found = read_manifest(folder)
-    differing = [told for name in SAME for told in _differences(name, found, wanted)]
+    before, now = ({name: one.get(name) for name in _SAME} for one in (found, wanted))
+    differing = differences(before, now)
     if differing:
         raise ArtifactMismatch(
             f"{folder} holds other training data: {'; '.join(differing[:5])}. Name another folder, "
@@ -449,19 +327,29 @@ def check_same(folder: Path, wanted: Mapping[str, Any]) -> bool:
     return True
 
 
-def _differences(
-    name: str, found: Mapping[str, Any], wanted: Mapping[str, Any], above: str = ""
-) -> Iterator[str]:
-    before, now = found.get(name), wanted.get(name)
-    if before == now:
+def _check_folder(folder: Path) -> None:
+    with writing(folder), TemporaryFile(dir=folder):
+        pass
+    if (folder / LINES).exists() and not (folder / _UNFINISHED).exists():
+        raise ArtifactMismatch(
+            f"{folder} holds a {LINES} and no {MANIFEST}, so it is not known whose it is. Name "
+            "another folder, or move it away."
+        )
+
+
+@contextmanager
+def _remembering(llm: LLM, folder: Path) -> Iterator[LLM]:
+    if isinstance(llm, CachedLLM):
+        yield llm
         return
-    if isinstance(before, dict) and isinstance(now, dict):
-        for inner in now:
-            yield from _differences(inner, before, now, f"{above}{name}.")
-    elif name == "questions_sha256":
-        yield "it was made of other questions"
-    else:
-        yield f"{above}{name} was {before!r} and is now {now!r}"
+    with CachedLLM(llm, folder / _UNFINISHED) as remembering:
+        yield remembering
+
+
+def _forget(folder: Path) -> None:
+    with writing(folder):
+        for path in folder.glob(f"{_UNFINISHED}*"):  # SQLite's log stands beside it
+            path.unlink()
 
 
 def _digest(questions: Sequence[Question]) -> str:

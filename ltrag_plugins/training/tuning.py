@@ -7,15 +7,11 @@ The prompt is rendered as at inference; the loss is over the answer and the toke
 References:
     Chen et al. (SGIC), section 3.3 and appendix A.1.
 
-The folder of a fine-tuning run: which run it is, its checkpoints, its result.
-
-`run.json` names the run from its first moment, `checkpoints/` holds the last two, and
-`finetune.json` is written last, when there is a result. A checkpoint counts once
-`complete.json` in it has the hashes of its files, so that a killed run goes on from the last
-whole one. Checkpoints hold the optimizer's state as torch saves it; it is read back with
+The folder of a run: `run.json` names the run from its first moment, `checkpoints/` holds the last
+two, and `finetune.json` is written last, when there is a result. A checkpoint counts once
+`complete.json` in it has the hashes of its files, so that a killed run goes on from the last whole
+one. Checkpoints hold the optimizer's state as torch saves it; it is read back with
 ``weights_only=True``, which builds numbers and nothing else, and only from here.
-
-What a fine-tuning run leaves on disk: adapter or model, history, manifest.
 """
 
 import copy
@@ -30,11 +26,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
-from ltrag_plugins.artifacts import DAMAGE, writing
+from ltrag_plugins.artifacts import DAMAGE, differences, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
 from ltrag_plugins.llm.adapters import (
     CONFIG,
@@ -53,7 +49,6 @@ from ltrag_plugins.training.sft import (
     FinetuneStep,
     Row,
     TooLong,
-    dataset_hash,
     end_token,
     is_whole,
     rows_of,
@@ -70,117 +65,10 @@ try:
 except ImportError as error:
     raise missing_extra("peft", "train") from error
 
-_RUN, _CHECKPOINTS = "run.json", "checkpoints"
-_WORDS = {"dataset": "the examples", "base": "the model", "prompting": "the chat template"}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """Where a run is kept."""
-
-    path: Path
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where the trainer writes."""
-        return self.path / _CHECKPOINTS
-
-    def begin(self, identity: Mapping[str, Any], *, resume: bool) -> None:
-        """Make the folder this run's, if it is empty or this run's already.
-
-        Args:
-            identity: all that the run's numbers depend on.
-            resume: go on with what is there; else anything there is refused.
-
-        Raises:
-            ArtifactMismatch: it holds another run, or one that is not to be gone on with.
-            InvalidInput: it holds other files.
-            UnreadableArtifact: what names the run is damaged.
-            UnwritableArtifact: it cannot be made or written to.
-        """
-        with writing(self.path):
-            there = {entry.name for entry in self.path.iterdir()} - {f"{_RUN}.new"}
-            if not there:
-                self.write(_RUN, {"format": FORMAT, **identity})
-                return
-        if _RUN not in there:
-            raise InvalidInput(
-                f"{self.path} holds other files ({', '.join(sorted(there)[:3])}); name a new or "
-                "empty folder."
-            )
-        if not resume:
-            raise ArtifactMismatch(
-                f"{self.path} holds a run already; name another folder, or resume it."
-            )
-        self._check(identity)
-
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file, whole or not at all."""
-        self.write_bytes(name, json.dumps(content, indent=1, allow_nan=False).encode())
-
-    def write_bytes(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all.
-
-        Raises:
-            UnwritableArtifact: it cannot be written.
-        """
-        with writing(self.path):
-            new = self.path / f"{name}.new"
-            new.write_bytes(content)
-            new.replace(self.path / name)
-
-    def last_checkpoint(self) -> Path | None:
-        """The last whole one; None where there is none."""
-        found = sorted(self.checkpoints.glob("checkpoint-*"), key=_step, reverse=True)
-        return next((folder for folder in found if is_whole(folder)), None)
-
-    def drop_checkpoints(self) -> None:
-        """They are for going on with, and there is nothing left to do."""
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
-
-    def _check(self, identity: Mapping[str, Any]) -> None:
-        try:
-            there = json.loads((self.path / _RUN).read_bytes())
-            old, new = _flat(there), _flat({"format": FORMAT, **identity})
-        except (OSError, ValueError, AttributeError) as error:
-            raise UnreadableArtifact(
-                f"{self.path / _RUN} cannot be read ({type(error).__name__}: {error}); name "
-                "another folder."
-            ) from error
-        differ = [key for key in new.keys() | old.keys() if old.get(key) != new.get(key)]
-        if differ:
-            told = "; ".join(_difference(key, old, new) for key in sorted(differ))
-            raise ArtifactMismatch(
-                f"{self.path} holds another run: {told}. Name another folder, or go on with the "
-                "same arguments."
-            )
-
-
-def _step(checkpoint: Path) -> int:
-    found = re.fullmatch(r"checkpoint-(\d+)", checkpoint.name)
-    return int(found[1]) if found else -1
-
-
-def _flat(told: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in told.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{key}.")
-        else:
-            flat[above + key] = value
-    return flat
-
-
-def _difference(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    words = _WORDS.get(key.partition(".")[0])
-    if words:
-        return f"{words} differ ({old.get(key)} there, {new.get(key)} now)"
-    return f"{key.removeprefix('settings.')} was {old.get(key)!r} and is {new.get(key)!r} now"
-
-
-HISTORY = "history.json"
-VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
+_RUN, _CHECKPOINTS, _HISTORY = "run.json", "checkpoints", "history.json"
+_VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
+_NOT_THE_NUMBERS = ("save_every",)
+"""Settings that change no number of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,117 +86,6 @@ class FinetuneResult:
     held_out: int
     dropped: tuple[TooLong, ...]
     """Left out, being longer than the model reads or `max_tokens`."""
-
-
-def told(
-    trainer: AnswerTrainer, learned: int, held_out: int, dropped: list[TooLong]
-) -> dict[str, Any]:
-    """What `history.json` says of a run that has come to its end."""
-    logged = trainer.state.log_history
-    names = FinetuneStep.__dataclass_fields__
-    return {
-        "steps": [
-            {n: entry[n] for n in names} | {"epoch": round(entry["epoch"], 4)}
-            for entry in logged
-            if "loss" in entry
-        ],
-        "validation": [
-            [entry["step"], entry["validation_loss"]]
-            for entry in logged
-            if "validation_loss" in entry
-        ],
-        "examples": learned,
-        "held_out": held_out,
-        "dropped": [asdict(one) for one in dropped],
-    }
-
-
-def finish(
-    trainer: AnswerTrainer,
-    folder: RunFolder,
-    identity: Mapping[str, Any],
-    history: Mapping[str, Any],
-    llm: TransformersLLM,
-    settings: FinetuneSettings,
-) -> None:
-    """Write the result, its manifest last; then nothing is left to go on with."""
-    folder.write(HISTORY, history)
-    files = _adapter_files(trainer) if settings.method == "lora" else {}
-    for name, content in files.items():
-        folder.write_bytes(name, content)
-    if settings.method == "full":
-        _write_model(trainer, llm, folder)
-    steps = history["steps"]
-    folder.write(
-        MANIFEST,
-        {
-            "format": FORMAT,
-            "method": settings.method,
-            "base": {
-                "label": llm.name.partition("@")[0],
-                "fingerprints": fingerprints(llm.model),
-            },
-            "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
-            **{k: v for k, v in identity.items() if k != "base"},
-            "losses": {
-                "first": steps[0]["loss"],
-                "last": steps[-1]["loss"],
-                "validation": history["validation"],
-            },
-            "examples": history["examples"],
-            "held_out": history["held_out"],
-            "dropped": history["dropped"],
-            "versions": {name: version(name) for name in VERSIONED},
-        },
-    )
-    folder.drop_checkpoints()
-
-
-def _adapter_files(trainer: AnswerTrainer) -> dict[str, bytes]:
-    model: Any = trainer.model
-    tensors = {
-        k: v.detach().cpu().contiguous() for k, v in get_peft_model_state_dict(model).items()
-    }
-    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
-    config["base_model_name_or_path"] = None  # a path of the machine it was trained on
-    told = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-    return {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: told.encode()}
-
-
-def _write_model(trainer: AnswerTrainer, llm: TransformersLLM, folder: RunFolder) -> None:
-    model: Any = trainer.model
-    with quiet():
-        model.save_pretrained(folder.path)
-        llm.tokenizer.save_pretrained(folder.path)
-
-
-def read_result(folder: RunFolder) -> FinetuneResult:
-    """What a finished run left.
-
-    Raises:
-        UnreadableArtifact: it is damaged.
-    """
-    if read_manifest(folder.path)["method"] == "lora":
-        read_adapter(folder.path)
-    try:
-        history = json.loads((folder.path / HISTORY).read_bytes())
-        return FinetuneResult(
-            folder.path,
-            tuple(FinetuneStep(**step) for step in history["steps"]),
-            tuple((step, loss) for step, loss in history["validation"]),
-            history["examples"],
-            history["held_out"],
-            tuple(TooLong(**one) for one in history["dropped"]),
-        )
-    except DAMAGE as error:
-        raise UnreadableArtifact(
-            f"{folder.path / HISTORY} cannot be read ({type(error).__name__}: {error}). The "
-            "weights are fine; to train again, name another folder."
-        ) from error
-
-
-NOT_THE_NUMBERS = ("save_every",)
-"""Settings that change no number of the result."""
 
 
 def finetune(
@@ -347,14 +124,71 @@ def finetune(
     end = end_token(llm.model, llm.prompting)
     rows, dropped = rows_of(dataset, llm.prompting, end, max_tokens=settings.max_tokens)
     learned, held_out = split(rows, settings.held_out, settings.seed)
-    identity = _identity(dataset, llm, settings)
-    folder = RunFolder(Path(out).expanduser())
-    folder.begin(identity, resume=resume)
-    if not (folder.path / MANIFEST).exists():
+    numbers = {k: v for k, v in asdict(settings).items() if k not in _NOT_THE_NUMBERS}
+    identity = {
+        "dataset": _dataset_hash(dataset),
+        "base": fingerprint(llm.model),
+        "prompting": llm.prompting.name,
+        "settings": numbers,
+    }
+    folder = Path(out).expanduser()
+    _begin(folder, identity, resume=resume)
+    if not (folder / MANIFEST).exists():
         trainer = _trained(llm, learned, held_out, settings, folder, on_step)
-        history = told(trainer, len(learned), len(held_out), dropped)
-        finish(trainer, folder, identity, history, llm, settings)
-    return read_result(folder)
+        history = _history(trainer) | {
+            "examples": len(learned),
+            "held_out": len(held_out),
+            "dropped": [asdict(one) for one in dropped],
+        }
+        _finish(trainer, folder, identity, history, llm, settings)
+    return _read_result(folder)
+
+
+def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
+    """Make the folder this run's, if it is empty or this run's already."""
+    with writing(folder):
+        there = {entry.name for entry in folder.iterdir()} - {f"{_RUN}.new"}
+        if not there:
+            _write(folder, _RUN, {"format": FORMAT, **identity})
+            return
+    if _RUN not in there:
+        raise InvalidInput(
+            f"{folder} holds other files ({', '.join(sorted(there)[:3])}); name a new or empty "
+            "folder."
+        )
+    if not resume:
+        raise ArtifactMismatch(f"{folder} holds a run already; name another folder, or resume it.")
+    try:
+        differ = differences(
+            json.loads((folder / _RUN).read_bytes()), {"format": FORMAT, **identity}
+        )
+    except (OSError, ValueError, AttributeError) as error:
+        raise UnreadableArtifact(
+            f"{folder / _RUN} cannot be read ({type(error).__name__}: {error}); name another "
+            "folder."
+        ) from error
+    if differ:
+        raise ArtifactMismatch(
+            f"{folder} holds another run: {'; '.join(differ)}. Name another folder, or go on with "
+            "the same arguments."
+        )
+
+
+def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
+    with writing(folder):
+        replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
+
+
+def _last_checkpoint(checkpoints: Path) -> str | None:
+    """The last whole one; None where there is none."""
+    found = {
+        int(match[1]): path
+        for path in checkpoints.glob("checkpoint-*")
+        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
+    }
+    return next(
+        (str(found[step]) for step in sorted(found, reverse=True) if is_whole(found[step])), None
+    )
 
 
 def _trained(
@@ -362,9 +196,10 @@ def _trained(
     rows: list[Row],
     held_out: list[Row],
     settings: FinetuneSettings,
-    folder: RunFolder,
+    folder: Path,
     on_step: Callable[[FinetuneStep], None] | None,
 ) -> AnswerTrainer:
+    checkpoints = folder / _CHECKPOINTS
     with _own_randomness(settings.seed), quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
         trainer = trainer_for(
@@ -373,11 +208,10 @@ def _trained(
             rows,
             held_out,
             settings,
-            folder.checkpoints,
+            checkpoints,
             on_step or (lambda _: None),
         )
-        checkpoint = folder.last_checkpoint()
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.train(resume_from_checkpoint=_last_checkpoint(checkpoints))
     return trainer
 
 
@@ -415,11 +249,102 @@ def _own_randomness(seed: int) -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-def _identity(dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings) -> dict[str, Any]:
-    told = {k: v for k, v in asdict(settings).items() if k not in NOT_THE_NUMBERS}
+def _dataset_hash(dataset: Dataset) -> str:
+    """SHA-256 of the ids, prompts and targets, in order."""
+    digest = hashlib.sha256()
+    for one in dataset.examples:
+        digest.update(json.dumps([one.id, one.prompt, one.target]).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _history(trainer: AnswerTrainer) -> dict[str, Any]:
+    logged = trainer.state.log_history
+    names = FinetuneStep.__dataclass_fields__
     return {
-        "dataset": dataset_hash(dataset),
-        "base": fingerprint(llm.model),
-        "prompting": llm.prompting.name,
-        "settings": told,
+        "steps": [
+            {n: entry[n] for n in names} | {"epoch": round(entry["epoch"], 4)}
+            for entry in logged
+            if "loss" in entry
+        ],
+        "validation": [
+            [entry["step"], entry["validation_loss"]]
+            for entry in logged
+            if "validation_loss" in entry
+        ],
     }
+
+
+def _finish(
+    trainer: AnswerTrainer,
+    folder: Path,
+    identity: Mapping[str, Any],
+    history: Mapping[str, Any],
+    llm: TransformersLLM,
+    settings: FinetuneSettings,
+) -> None:
+    """Write the result, its manifest last; then nothing is left to go on with."""
+    _write(folder, _HISTORY, history)
+    files = _adapter_files(trainer) if settings.method == "lora" else {}
+    for name, content in files.items():
+        with writing(folder):
+            replace_file(folder / name, content)
+    if settings.method == "full":
+        with quiet():
+            trainer.model.save_pretrained(folder)  # type: ignore[union-attr]
+            llm.tokenizer.save_pretrained(folder)
+    steps = history["steps"]
+    _write(
+        folder,
+        MANIFEST,
+        {
+            "format": FORMAT,
+            "method": settings.method,
+            "base": {
+                "label": llm.name.partition("@")[0],
+                "fingerprints": fingerprints(llm.model),
+            },
+            "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
+            **{k: v for k, v in identity.items() if k != "base"},
+            "losses": {
+                "first": steps[0]["loss"],
+                "last": steps[-1]["loss"],
+                "validation": history["validation"],
+            },
+            "examples": history["examples"],
+            "held_out": history["held_out"],
+            "dropped": history["dropped"],
+            "versions": {name: version(name) for name in _VERSIONED},
+        },
+    )
+    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+
+
+def _adapter_files(trainer: AnswerTrainer) -> dict[str, bytes]:
+    model: Any = trainer.model
+    tensors = {
+        k: v.detach().cpu().contiguous() for k, v in get_peft_model_state_dict(model).items()
+    }
+    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
+    config["base_model_name_or_path"] = None  # a path of the machine it was trained on
+    told = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
+    return {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: told.encode()}
+
+
+def _read_result(folder: Path) -> FinetuneResult:
+    if read_manifest(folder)["method"] == "lora":
+        read_adapter(folder)
+    try:
+        history = json.loads((folder / _HISTORY).read_bytes())
+        return FinetuneResult(
+            folder,
+            tuple(FinetuneStep(**step) for step in history["steps"]),
+            tuple((step, loss) for step, loss in history["validation"]),
+            history["examples"],
+            history["held_out"],
+            tuple(TooLong(**one) for one in history["dropped"]),
+        )
+    except DAMAGE as error:
+        raise UnreadableArtifact(
+            f"{folder / _HISTORY} cannot be read ({type(error).__name__}: {error}). The "
+            "weights are fine; to train again, name another folder."
+        ) from error
