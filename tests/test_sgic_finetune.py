@@ -23,14 +23,9 @@ from ltrag_plugins.llm.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from ltrag_plugins.training.examples import Dataset, Example
-<<<<<<< HEAD
-from ltrag_plugins.training.sft import answer_loss, collate, end_token, labelled, rows_of, split
-from ltrag_plugins.types import GenerationSettings
-from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny, tiny_llm
-=======
 from ltrag_plugins.training.sft import end_token, rows_of, split
+from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny_llm
->>>>>>> c5e4270 (training/: TRL's own completion loss and collator hold the same figures; settings declare themselves; one way to say how two runs differ)
 
 ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
 
