@@ -293,11 +293,11 @@ def test_a_folder_with_another_run_is_refused_by_naming_the_difference(llm, smol
     finetune(EXAMPLES, llm, out=out, settings=ONE_STEP)
     before = weights(out)
     other = Dataset(EXAMPLES.examples[:3])
-    with pytest.raises(ArtifactMismatch, match=r"learning_rate was 5e-05 and is 0\.001 now"):
+    with pytest.raises(ArtifactMismatch, match=r"learning_rate was 5e-05 and is now 0\.001"):
         finetune(EXAMPLES, llm, out=out, settings=replace(ONE_STEP, learning_rate=1e-3))
-    with pytest.raises(ArtifactMismatch, match="the examples differ"):
+    with pytest.raises(ArtifactMismatch, match="dataset differs"):
         finetune(other, llm, out=out, settings=ONE_STEP)
-    with pytest.raises(ArtifactMismatch, match="the model differ"):
+    with pytest.raises(ArtifactMismatch, match="base"):
         finetune(EXAMPLES, tiny_llm(smollm2.tokenizer, seed=1), out=out, settings=ONE_STEP)
     with pytest.raises(ArtifactMismatch, match="holds a run already"):
         finetune(EXAMPLES, llm, out=out, settings=ONE_STEP, resume=False)
@@ -358,7 +358,7 @@ def test_no_pickle_is_left_behind(llm, tmp_path):
 
 
 WRONG = [
-    ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+    ({"epochs": 0}, "epochs must be .* at least 1, got 0"),
     ({"learning_rate": 0}, "learning_rate"),
     ({"learning_rate": float("nan")}, "learning_rate"),
     ({"dropout": 1}, "dropout"),
