@@ -42,12 +42,12 @@ from ltrag_plugins.gece import (
     gece_score,
 )
 from ltrag_plugins.gece.draft import drafting, holding
-from ltrag_plugins.gece.fit import is_right
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.types import GradientAgreement, Question
 from ltrag_plugins.uncertainty import mean_probability

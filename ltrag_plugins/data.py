@@ -72,6 +72,32 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     return passages
 
 
+def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage] | list[Question]:
+    """What may stand in a prompt: passages, where the first line has a `text` and no `question`.
+
+    Else they are solved examples.
+
+    Args:
+        solved: an example without an answer is an error.
+
+    Raises:
+        InvalidInput: as `read_questions` and `read_passages`; also for an id that comes twice.
+    """
+    first = next((record.fields for record in _records(path)), {})
+    if "text" in first and "question" not in first:
+        return read_passages(path)
+    questions = read_questions(path, require_answers=solved)
+    seen: dict[str, int] = {}
+    for number, question in enumerate(questions if solved else (), start=1):
+        if question.id in seen:
+            raise InvalidInput(
+                f"{path}: candidates {seen[question.id]} and {number} have the same id "
+                f"{question.id!r}. Give each its own, or leave ids out."
+            )
+        seen[question.id] = number
+    return questions
+
+
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
     """The named fields of each line, as texts; null is an empty text.
 

@@ -1,7 +1,7 @@
 """How sure was the model of what it wrote? Token probabilities, or repeated answers, to one number.
 
 **An uncertainty lies in [0, 1], and larger is less certain.** `estimate` gives it for one
-generation by the name of an estimator (`ESTIMATORS`), `measured` is a flow that asks for answers
+generation by the name of an estimator (`TOKEN_SIGNALS`), `measured` is a flow that asks for answers
 and estimates them, also by `"agreement"`: how far repeated samples agree, for models that give
 no probabilities. A blank answer says nothing and is the least certain there is, 1.
 
@@ -14,18 +14,29 @@ not swamp a mean.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, NoTokenProbabilities
+from ltrag_plugins.errors import (
+    InvalidInput,
+    InvalidLogProbability,
+    NoTokenProbabilities,
+    unknown_name,
+)
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, Token
 
+YES_NO_TOKENS = 4
+"""Tokens that a reply of yes or no needs, with what may stand before the word."""
 AGREEMENT = "agreement"
 """The estimator that reads no probabilities but asks again."""
+_LEAST_LOGPROB = -20.0
+_MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common vocabulary
 
 
 def checked_tokens(generation: Generation, model: str = "the model") -> tuple[Token, ...]:
@@ -74,6 +85,15 @@ def product_uncertainty(generation: Generation) -> float:
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
 
 
+def geometric_uncertainty(generation: Generation) -> float:
+    """One minus the geometric mean of the token probabilities, in [0, 1]; larger is less certain.
+
+    References:
+        Malinin & Gales, ICLR 2021 (length-normalized probability).
+    """
+    return -math.expm1(mean_logprob(generation))
+
+
 def least_probability(generation: Generation) -> float:
     """Probability of the least likely token, in [0, 1]."""
     logprobs = _logprobs(generation)
@@ -104,6 +124,55 @@ def mean_margin(generation: Generation) -> float:
     return math.fsum(map(_margin, tokens)) / len(tokens) if tokens else 0.0
 
 
+def _complement(share: float) -> float:
+    return 1.0 - share
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSignal:
+    """A figure of the token probabilities of one answer."""
+
+    value: Callable[[Generation], float]
+    sign: Literal[1, -1]
+    """1: larger is less certain; -1: larger is more certain."""
+    scaled: Callable[[float], float]
+    """From the value to an uncertainty in [0, 1]."""
+    meaning: str
+
+
+TOKEN_SIGNALS: Mapping[str, TokenSignal] = {
+    "product": TokenSignal(
+        product_uncertainty, 1, float, "one minus the product of the answer's token probabilities"
+    ),
+    "length_normalized": TokenSignal(
+        geometric_uncertainty, 1, float, "one minus the geometric mean of the token probabilities"
+    ),
+    "mean_logprob": TokenSignal(
+        mean_logprob,
+        -1,
+        lambda x: x / _LEAST_LOGPROB,
+        "mean log-probability of the answer's tokens",
+    ),
+    "mean_probability": TokenSignal(
+        mean_probability, -1, _complement, "mean probability of the answer's tokens"
+    ),
+    "least_probability": TokenSignal(
+        least_probability, -1, _complement, "probability of the answer's least likely token"
+    ),
+    "entropy": TokenSignal(
+        mean_entropy, 1, lambda x: -math.expm1(-x), "mean entropy of the next-token distributions"
+    ),
+    "margin": TokenSignal(
+        mean_margin, -1, _complement, "mean lead of the likeliest token over the next"
+    ),
+}
+"""The one table of what is read from token probabilities, by the names that settings, gates,
+methods and saved files use. `estimate` scales a signal to an uncertainty; a gate takes `sign` times
+its `value`."""
+
+_OLD_NAMES = {"least_token": "least_probability"}
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """An answer, and how uncertain the model was of it."""
@@ -123,14 +192,12 @@ def estimate(generation: Generation, estimator: str = "product") -> float:
         NoTokenProbabilities: the answer came without what the estimator reads.
         InvalidLogProbability: a log-probability is NaN or above 0.
     """
-    if estimator not in ESTIMATORS:
-        raise InvalidInput(
-            f"no estimator {estimator!r} reads one generation; there are {', '.join(ESTIMATORS)}. "
-            "For 'agreement' run the flow measured(...)."
-        )
+    if (name := checked_estimator(estimator)) == AGREEMENT:
+        raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
     if not generation.text.strip():
         return 1.0
-    return min(1.0, max(0.0, ESTIMATORS[estimator](generation)))
+    signal = TOKEN_SIGNALS[name]
+    return min(1.0, max(0.0, signal.scaled(signal.value(generation))))
 
 
 def measured(
@@ -224,65 +291,40 @@ def word_overlap(a: str, b: str) -> float:
     return 2 * (first & second).total() / total if total else float(a.strip() == b.strip())
 
 
+def yes_probability(reply: Generation) -> float:
+    r"""Probability of yes against no, in [0, 1].
+
+    .. math:: p_{yes} / (p_{yes} + p_{no})
+
+    summed over the spellings among the alternatives of the first token that is not blank. Where
+    there are none, or neither word is among them, the first "yes" or "no" of the text counts as 1
+    or 0; a text with neither is undecided, 0.5.
+
+    Raises:
+        InvalidLogProbability: a log-probability is NaN or above 0.
+
+    References:
+        Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (the probability of the word "True"
+        as a model's judgement); here of yes against no.
+    """
+    first = next((token for token in reply.tokens or () if token.text.strip()), None)
+    yes, no = _yes_and_no(first) if first else (0.0, 0.0)
+    if yes + no > 0:
+        return yes / (yes + no)
+    said = re.search(r"\b(yes|no)\b", reply.text, re.IGNORECASE)
+    return 0.5 if said is None else float(said[1].lower() == "yes")
+
+
 def checked_estimator(estimator: str) -> str:
-    """The name itself.
+    """The estimator's name; an earlier version's name becomes today's.
 
     Raises:
         InvalidInput: it names no estimator.
     """
-    if estimator != AGREEMENT and estimator not in ESTIMATORS:
-        raise InvalidInput(
-            f"no estimator {estimator!r}; there are {', '.join(ESTIMATORS)} and {AGREEMENT}"
-        )
-    return estimator
-
-
-def _length_normalized(generation: Generation) -> float:
-    return -math.expm1(mean_logprob(generation))
-
-
-def _mean_logprob(generation: Generation) -> float:
-    return mean_logprob(generation) / _LEAST_LOGPROB
-
-
-def _mean_probability(generation: Generation) -> float:
-    return 1.0 - mean_probability(generation)
-
-
-def _least_token(generation: Generation) -> float:
-    return 1.0 - least_probability(generation)
-
-
-def _entropy_uncertainty(generation: Generation) -> float:
-    return -math.expm1(-mean_entropy(generation))
-
-
-def _margin_uncertainty(generation: Generation) -> float:
-    return 1.0 - mean_margin(generation)
-
-
-ESTIMATORS: Mapping[str, Callable[[Generation], float]] = {
-    "product": product_uncertainty,
-    "length_normalized": _length_normalized,
-    "mean_logprob": _mean_logprob,
-    "mean_probability": _mean_probability,
-    "least_token": _least_token,
-    "entropy": _entropy_uncertainty,
-    "margin": _margin_uncertainty,
-}
-"""By name, from a generation to its uncertainty.
-
-"product": one minus the product of the token probabilities (Chen et al., SGIC, eq. 1 and 3).
-"length_normalized": one minus their geometric mean (Malinin & Gales, ICLR 2021).
-"mean_logprob": the mean log-probability over -20, the least there is; it orders answers as
-"length_normalized" does, and spreads out the uncertain ones. "mean_probability": one minus their
-mean. "least_token": one minus the least of them. "entropy": 1 - exp(-H) of the mean entropy H of
-the next-token distributions. "margin": one minus the mean lead of the likeliest token over the
-next.
-"""
-
-_LEAST_LOGPROB = -20.0
-_MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common vocabulary
+    name = _OLD_NAMES.get(estimator, estimator)
+    if name != AGREEMENT and name not in TOKEN_SIGNALS:
+        raise unknown_name("estimator", name, [*TOKEN_SIGNALS, AGREEMENT])
+    return name
 
 
 def _logprobs(generation: Generation) -> list[float]:
@@ -330,3 +372,14 @@ def _no_alternatives(token: Token) -> NoTokenProbabilities:
         f"token {token.text!r} came without alternatives. Ask the provider for them "
         "(top_logprobs=5), or use a signal that needs only the token's own probability."
     )
+
+
+def _yes_and_no(token: Token) -> tuple[float, float]:
+    options = token.alternatives or ((token.text, token.logprob),)
+    shares = {"yes": 0.0, "no": 0.0}
+    for text, logprob in options:
+        word = re.sub(r"\W", "", text).lower()
+        if word in shares:
+            checked_token(Token(text, logprob), "the model")
+            shares[word] += math.exp(min(0.0, logprob))
+    return shares["yes"], shares["no"]

@@ -14,9 +14,9 @@ from ltrag_plugins.methods.reflection import (
     value,
 )
 from ltrag_plugins.methods.self_rag import SelfRAGSettings, self_rag
-from ltrag_plugins.methods.yes_no import yes_probability
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
+from ltrag_plugins.uncertainty import yes_probability
 
 QUESTION = "Who wrote Emma?"
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")

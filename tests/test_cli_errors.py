@@ -166,7 +166,6 @@ def test_debug_shows_the_whole_error(tmp_path):
 
 
 def test_the_choices_are_those_of_the_settings():
-    assert get_args(options.Correct) == get_args(settings.Correct)
     assert get_args(options.Quality) == get_args(settings.Quality)
     for choice in get_args(options.Gradients):
         assert settings.GECESettings(gradients=choice).gradients == choice

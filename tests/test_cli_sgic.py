@@ -21,7 +21,7 @@ from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic import SGICSettings, analyse, answer, read_run, settings
 from ltrag_plugins.sgic.fitting.variants import METRICS
 from ltrag_plugins.training import CorpusSettings, load
-from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
+from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 from tests.sgic_parts import documents_in, rounds_in
 
 COUNT = 40
@@ -421,7 +421,7 @@ def test_wrong_usage_leaves_with_two(arguments, says):
 
 
 def test_the_choices_are_those_of_the_settings():
-    assert {*get_args(own.Estimator)} == {*ESTIMATORS, AGREEMENT}
+    assert {*get_args(own.Estimator)} == {*TOKEN_SIGNALS, AGREEMENT}
     assert get_args(own.Choose) == get_args(settings.Choose)
     assert get_args(own.Show) == get_args(settings.Variant)
     assert get_args(own.Metric) == tuple(METRICS)

@@ -14,7 +14,7 @@ from ltrag_plugins.flow import Ask, Step, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import CalibratedAnswer, SGICSettings, calibrate
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Token
-from ltrag_plugins.uncertainty import ESTIMATORS, calls_for
+from ltrag_plugins.uncertainty import TOKEN_SIGNALS, calls_for
 from tests.sgic_parts import CASTLE, QUESTION, THREE, answered, model, said
 
 TEMPLATE = 64
@@ -76,7 +76,7 @@ def drawn_settings(draw) -> SGICSettings:
     earlier = draw(st.sampled_from(["none", "text", "scores"]))
     return SGICSettings(
         rounds=draw(st.integers(0, 1 if earlier == "none" else 8)),
-        estimator=draw(st.sampled_from([*ESTIMATORS, *["agreement"] * len(ESTIMATORS)])),
+        estimator=draw(st.sampled_from([*TOKEN_SIGNALS, *["agreement"] * len(TOKEN_SIGNALS)])),
         samples=draw(st.integers(1, 4)),
         earlier=earlier,
         documents=draw(st.sampled_from(["scores", "keys", *(["none"] * (earlier != "none"))])),

@@ -152,7 +152,9 @@ def means(columns) -> tuple[float, ...]:
 SHOWN = [
     SGICSettings(rounds=3),
     SGICSettings(rounds=2, certain_below=60, least_gain=10),
-    SGICSettings(rounds=2, documents="keys", score_documents="always", estimator="least_token"),
+    SGICSettings(
+        rounds=2, documents="keys", score_documents="always", estimator="least_probability"
+    ),
     SGICSettings(rounds=2, documents="none", earlier="text", certain_below=30),
     SGICSettings(rounds=1, cut_to=2, earlier="none", documents="none"),
     SGICSettings(rounds=3, max_calls=6),
@@ -272,7 +274,7 @@ def test_estimators_read_the_recorded_answers_without_a_call():
     _, report = fit(questions, llm, settings=settings, cut_to=())
     alone = len(fickle_prompts(questions, settings, report))
     assert report.calls == alone
-    row = report["2 rounds, least uncertain by least_token"]
+    row = report["2 rounds, least uncertain by least_probability"]
     assert not row.keepable
     assert any("hold the prompts fixed" in note for note in report.notes)
     [note] = [note for note in report.notes if "not compared" in note]
@@ -319,7 +321,7 @@ def test_an_estimator_that_asks_once_is_charged_once_where_agreement_asked_thric
 def test_the_auroc_of_an_estimator_is_that_of_the_direct_answers():
     questions = asked(25)
     _, report = fit(questions, fickle(), settings=SGICSettings(rounds=1))
-    for estimator in ("product", "least_token", "mean_probability"):
+    for estimator in ("product", "least_probability", "mean_probability"):
         settings = SGICSettings(rounds=0, estimator=estimator)
         answers = again(questions, fickle(), settings, None)
         wrong = [1 - normalized_exact_match(a.text, ("right",)) for a in answers]

@@ -12,9 +12,10 @@ from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Token
 from ltrag_plugins.uncertainty import (
-    ESTIMATORS,
+    TOKEN_SIGNALS,
     Measured,
     calls_for,
+    checked_estimator,
     disagreement,
     estimate,
     measured,
@@ -171,7 +172,7 @@ def written(*tables: list[float], text: str = "a") -> Generation:
     return Generation(text, distributed(*tables).tokens)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
 @given(st.lists(tables, min_size=1, max_size=6))
 def test_an_uncertainty_lies_between_zero_and_one(estimator, told):
     assert 0 <= estimate(written(*told), estimator) <= 1
@@ -187,16 +188,16 @@ def test_each_estimator_is_its_formula_in_numpy(told):
         "length_normalized": 1 - p.prod() ** (1 / len(p)),
         "mean_logprob": -np.log(p).mean() / 20,
         "mean_probability": 1 - p.mean(),
-        "least_token": 1 - p.min(),
+        "least_probability": 1 - p.min(),
         "entropy": 1 - np.exp(-h),
         "margin": 1 - (p - second).mean(),
     }
-    assert wanted.keys() == ESTIMATORS.keys()
+    assert wanted.keys() == TOKEN_SIGNALS.keys()
     for name, value in wanted.items():
         assert estimate(written(*told), name) == pytest.approx(value, abs=1e-9)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
 @given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
 def test_larger_is_less_certain(estimator, length, likeliest, less):
     def table(first: float) -> list[float]:
@@ -206,14 +207,14 @@ def test_larger_is_less_certain(estimator, length, likeliest, less):
     assert estimate(written(*sure), estimator) <= estimate(written(*unsure), estimator)
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
 @pytest.mark.parametrize("tokens", [None, (), (Token(" ", -0.1),)])
 @pytest.mark.parametrize("text", ["", " \n"])
 def test_a_blank_answer_is_the_least_certain_there_is(estimator, tokens, text):
     assert estimate(Generation(text, tokens), estimator) == 1.0
 
 
-@pytest.mark.parametrize("estimator", ESTIMATORS)
+@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
 def test_an_answer_without_what_is_read_is_refused_with_the_remedy(estimator):
     with pytest.raises(NoTokenProbabilities, match="estimator='agreement'"):
         estimate(Generation("a"), estimator)
@@ -222,17 +223,38 @@ def test_an_answer_without_what_is_read_is_refused_with_the_remedy(estimator):
         estimate(Generation("a", (nan,)), estimator)
 
 
-@pytest.mark.parametrize("name", ["bert", "agreement", ""])
+@pytest.mark.parametrize("name", ["bert", ""])
 def test_no_such_estimator(name):
     with pytest.raises(InvalidInput, match="there are product, "):
         estimate(generation(-0.1), name)
+
+
+def test_agreement_reads_no_single_answer():
+    with pytest.raises(InvalidInput, match="measured"):
+        estimate(generation(-0.1), "agreement")
+
+
+def test_the_name_that_a_signal_had_in_saved_files_still_names_it():
+    assert checked_estimator("least_token") == "least_probability"
+    assert estimate(written([0.6, 0.4]), "least_token") == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("name", TOKEN_SIGNALS)
+@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
+def test_the_sign_says_which_way_a_signal_points(name, length, likeliest, less):
+    signal = TOKEN_SIGNALS[name]
+    sure, unsure = (
+        signal.sign * signal.value(written(*[[first, 1 - first]] * length))
+        for first in (likeliest + less, likeliest)
+    )
+    assert sure <= unsure
 
 
 def test_two_thousand_tokens_surprise_no_estimator():
     long = Generation("a", generation(*[math.log(0.3)] * 2000).tokens)
     assert estimate(long, "product") == 1.0
     assert estimate(long, "length_normalized") == pytest.approx(0.7)
-    assert estimate(long, "least_token") == pytest.approx(0.7)
+    assert estimate(long, "least_probability") == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ Estimator = Literal[
     "length_normalized",
     "mean_logprob",
     "mean_probability",
-    "least_token",
+    "least_probability",
     "entropy",
     "margin",
     "agreement",

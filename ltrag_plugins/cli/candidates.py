@@ -1,13 +1,11 @@
 """What `ltrag dur` reads: what is ranked, and the questions it is ranked for."""
 
-import gzip
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ltrag_plugins.data import read_passages, read_questions
-from ltrag_plugins.dur.prompts import PromptFormat, Shot, checked_candidates, text_of
+from ltrag_plugins.data import read_candidates, read_passages, read_questions
+from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 
@@ -59,27 +57,6 @@ def read_material(files: Sequence[Path], *, own_passages: bool, limit: int | Non
     return Material(None, questions)
 
 
-def read_candidates(path: Path, *, solved: bool) -> Sequence[Shot]:
-    """Passages, where the file's first line has a `text` and no `question`; else questions.
-
-    Args:
-        solved: a question without an answer is an error.
-
-    Raises:
-        InvalidInput: as `read_questions` and `read_passages`; also for an id that comes twice.
-    """
-    first = _first_record(path)
-    if "text" in first and "question" not in first:
-        return read_passages(path)
-    questions = read_questions(path, require_answers=solved)
-    if solved:
-        try:
-            checked_candidates(questions)
-        except InvalidInput as error:
-            raise type(error)(f"{path}: {error}") from error
-    return questions
-
-
 def format_for(candidates: Sequence[Shot] | None) -> str:
     """The prompt format that shows all there is in these candidates."""
     if candidates is None or _kind(candidates) == "passages":
@@ -109,14 +86,3 @@ def check_format(name: str | PromptFormat, candidates: Sequence[Shot] | None) ->
 
 def _kind(candidates: Sequence[Shot]) -> str:
     return "passages" if isinstance(candidates[0], Passage) else "solved examples"
-
-
-def _first_record(path: Path) -> dict[str, object]:
-    """The first line's object; empty where there is none, which whoever reads on will tell."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rb") as lines:
-            value = json.loads(next((line for line in lines if line.strip()), b"{}"))
-    except (OSError, EOFError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}

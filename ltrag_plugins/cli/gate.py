@@ -15,6 +15,7 @@ from ltrag_plugins.cli.output import (
     show_table,
     write_lines,
 )
+from ltrag_plugins.metrics.answer import Correct
 
 app = typer.Typer(
     help="Does this question need retrieval at all?",
@@ -56,9 +57,7 @@ def fit(
         ),
     ] = None,
     k: Annotated[int, typer.Option(min=1, help="Passages shown for an answer.")] = 3,
-    correct: Annotated[
-        opt.Correct, typer.Option(help="When an answer counts as right.")
-    ] = "contains",
+    correct: Annotated[Correct, typer.Option(help="When an answer counts as right.")] = "contains",
     scorer: Annotated[
         str,
         typer.Option(

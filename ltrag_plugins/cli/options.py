@@ -13,7 +13,6 @@ from ltrag_plugins.cli.models import (
 )
 
 # the choices of GECESettings, written again: importing them would make --help twice as slow
-Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
 Gradients = Literal["auto", "always", "never"]
 Quality = Literal["meteor", "chrf", "ter"]
 Agreement = Literal["dot", "cosine"]

@@ -28,7 +28,7 @@ from ltrag_plugins.gece.score import (
     quality_of,
     references_like,
 )
-from ltrag_plugins.gece.settings import Correct, GECESettings
+from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,
     Evidence,
@@ -39,7 +39,7 @@ from ltrag_plugins.gece.signals import (
 )
 from ltrag_plugins.gece.train import fit_gain_scorer, fit_scorer
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
-from ltrag_plugins.metrics import answer as metrics
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.prompts.question import render_question, searching_for
 from ltrag_plugins.prompts.templates import answer_from
 from ltrag_plugins.retrieval.base import Retriever
@@ -326,11 +326,6 @@ class Collected:
 
     outcomes: tuple[Outcome, ...]
     along: Direction | None
-
-
-def is_right(prediction: str, references: Sequence[str], correct: Correct) -> bool:
-    """Whether an answer counts as right; token F1 counts from 0.5."""
-    return getattr(metrics, correct)(prediction, references) >= 0.5
 
 
 def collect(

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT
 
 Quality = Literal["meteor", "chrf", "ter"]
-Correct = Literal["contains", "normalized_exact_match", "exact_match", "f1"]
 _TierChoice = Literal["auto", "probabilities", "text"]
 _Gradients = Literal["auto", "always", "never"]
 _Agreement = Literal["dot", "cosine"]

@@ -22,9 +22,10 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
-from ltrag_plugins.methods.labelled import Correct, check_correct, labelled, number, right
+from ltrag_plugins.methods.labelled import check_correct, labelled, number
 from ltrag_plugins.methods.method import Method, whole
 from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.prompts.templates import (
     DIRECT_PROMPT,
     READING_PROMPT,
@@ -151,7 +152,7 @@ def cheapest_right(question: Question, said: Sequence[str], settings: AdaptiveSe
         MissingReferences: the question has no accepted answers.
     """
     for route, text in zip(ROUTES, said, strict=True):
-        if right(text, question, settings.correct):
+        if is_right(text, question.answers, settings.correct):
             return route
     return settings.unsolved
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ltrag_plugins.methods import reflection
-from ltrag_plugins.methods.yes_no import yes_probability
 from ltrag_plugins.prompts.templates import filled, passages_block
 from ltrag_plugins.types import Generation, Passage
-from ltrag_plugins.uncertainty import mean_logprob
+from ltrag_plugins.uncertainty import mean_logprob, yes_probability
 
 RELEVANT = (
     "{passage}\n\nQuestion: {question}\n"

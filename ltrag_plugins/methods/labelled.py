@@ -1,22 +1,11 @@
-"""Questions that a method learns from, and when an answer to one counts as right."""
+"""Questions that a method learns from."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import get_args
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.metrics.answer import accuracy, contains, exact_match, normalized_exact_match
+from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.types import Question
-
-Correct = Literal["contains", "normalized_exact_match", "exact_match", "accuracy"]
-"""When an answer is right: it contains an accepted one, equals one (normalized or to the letter),
-or picks one from options."""
-
-_METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
-    "contains": contains,
-    "normalized_exact_match": normalized_exact_match,
-    "exact_match": exact_match,
-    "accuracy": accuracy,
-}
 
 
 def some(questions: Sequence[Question], method: str) -> tuple[Question, ...]:
@@ -47,11 +36,6 @@ def labelled(questions: Sequence[Question], method: str) -> tuple[Question, ...]
                 f"{method} learns from. Add one, or leave the question out."
             )
     return tuple(questions)
-
-
-def right(text: str, question: Question, correct: Correct) -> bool:
-    """Whether a text answers the question."""
-    return _METRICS[correct](text, question.answers) == 1
 
 
 def check_correct(correct: str) -> None:

@@ -6,7 +6,7 @@ retrieves; what their accepted answers are is not read.
 References:
     Jiang et al., EMNLP 2023, "Active Retrieval Augmented Generation" (least token probability);
     Mallen et al., ACL 2023, "When Not to Trust Language Models" (a threshold on popularity; here
-    the frequency of the question's words). The other signals: see `uncertainty.ESTIMATORS`.
+    the frequency of the question's words). The other signals: see `uncertainty.TOKEN_SIGNALS`.
 """
 
 import math
@@ -34,7 +34,7 @@ FREQUENCY = "frequency"
 SIGNALS: Mapping[str, str] = {
     "logprob": "mean_logprob",
     "product": "product",
-    "least": "least_token",
+    "least": "least_probability",
     "entropy": "entropy",
     "margin": "margin",
 }

@@ -28,9 +28,9 @@ from ltrag_plugins.methods import reflection
 from ltrag_plugins.methods.critique import Critique, judged, judging_prompts, reflected
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.methods.yes_no import REPLY_TOKENS, yes_probability
 from ltrag_plugins.prompts.templates import READING_PROMPT, filled, reading_prompt
 from ltrag_plugins.types import Answer, Generation, Passage
+from ltrag_plugins.uncertainty import YES_NO_TOKENS, yes_probability
 
 SEARCH = (
     "Question: {question}\nWould you have to look something up to be sure of the answer? "
@@ -118,7 +118,7 @@ def self_rag(question: str, settings: SelfRAGSettings | None = None) -> Flow[Sel
 def _judging(
     question: str, settings: SelfRAGSettings, trace: tuple[Generation, ...]
 ) -> Flow[SelfRAGAnswer]:
-    [need] = yield from ask(filled(SEARCH, question=question), max_tokens=REPLY_TOKENS)
+    [need] = yield from ask(filled(SEARCH, question=question), max_tokens=YES_NO_TOKENS)
     trace = (*trace, need)
     wanted = yes_probability(need) > settings.threshold
     found = (yield from _search(question, settings)) if wanted else []
@@ -132,7 +132,7 @@ def _judging(
         for passage, draft in zip(found, drafts, strict=True)
         for prompt in judging_prompts(question, passage, draft.text.strip())
     ]
-    replies = yield from ask(*questions, max_tokens=REPLY_TOKENS)
+    replies = yield from ask(*questions, max_tokens=YES_NO_TOKENS)
     critiques = [
         judged(passage, draft, replies[3 * i : 3 * i + 3])
         for i, (passage, draft) in enumerate(zip(found, drafts, strict=True))

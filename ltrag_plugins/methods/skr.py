@@ -28,9 +28,10 @@ from jaxtyping import Bool, Float, Int
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.labelled import Correct, check_correct, labelled, number, right
+from ltrag_plugins.methods.labelled import check_correct, labelled, number
 from ltrag_plugins.methods.method import Method, whole
 from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.prompts.templates import (
     DIRECT_PROMPT,
     READING_PROMPT,
@@ -121,7 +122,7 @@ def collect_self_knowledge(
     reading = [_single(question.text, settings) for question in questions]
     answers = yield from together([*plain, *reading])
     judged = [
-        right(answer.text, question, settings.correct)
+        is_right(answer.text, question.answers, settings.correct)
         for answer, question in zip(answers, [*questions, *questions], strict=True)
     ]
     without, with_it = np.array(judged).reshape(2, len(questions))

@@ -19,9 +19,9 @@ from itertools import permutations
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.methods.yes_no import REPLY_TOKENS, yes_probability
 from ltrag_plugins.prompts.templates import filled, passages_block, reading_prompt
 from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.uncertainty import YES_NO_TOKENS, yes_probability
 
 CANDIDATES = (
     "{passages}\n\nWrite the {count} most plausible answers to the question from the text above, "
@@ -99,7 +99,7 @@ def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
     )
     judged = yield from ask(
         *judging_prompts(question, candidates, [summary.text.strip() for summary in summaries]),
-        max_tokens=REPLY_TOKENS,
+        max_tokens=YES_NO_TOKENS,
     )
     scores = plausibilities(judged, len(candidates))
     best = candidates[scores.index(max(scores))]

@@ -9,10 +9,14 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.tokenize import words
+
+Correct = Literal["contains", "normalized_exact_match", "exact_match", "accuracy", "f1"]
+"""Metrics by which an answer counts as right; see `is_right`."""
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _LEAD_INS = (("the", "answer", "is"), ("answer", "is"), ("answer",))
@@ -73,6 +77,13 @@ def accuracy(prediction: str, references: Sequence[str]) -> float:
     return max(float(_begins(said, words(r), prediction, r)) for r in checked(references))
 
 
+def is_right(
+    prediction: str, references: Sequence[str], correct: Correct = "normalized_exact_match"
+) -> bool:
+    """Whether an answer counts as right by the metric `correct`; F1 counts from 0.5."""
+    return _METRICS[correct](prediction, references) >= 0.5
+
+
 def checked(references: Sequence[str]) -> Sequence[str]:
     """The references, if they are a list with something in it.
 
@@ -88,6 +99,15 @@ def checked(references: Sequence[str]) -> Sequence[str]:
             "or leave unanswered questions out"
         )
     return references
+
+
+_METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
+    "contains": contains,
+    "normalized_exact_match": normalized_exact_match,
+    "exact_match": exact_match,
+    "accuracy": accuracy,
+    "f1": f1,
+}
 
 
 def _is_punctuation(character: str) -> bool:

@@ -22,6 +22,7 @@ from ltrag_plugins.calibration import (
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error
 from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.uncertainty import checked_estimator
 
 NOISE = 1e-6
 """Numbers about 1 that differ by no more than this are equal: a model that computes in 32 bits
@@ -49,6 +50,7 @@ class ScoreScale:
     """Mean uncertainty of the answers of round 0, 1, ..., each inside (0, 1)."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "estimator", checked_estimator(self.estimator))
         if not self.means or not all(0 < mean < 1 for mean in self.means):
             raise InvalidInput(f"a scale needs means inside (0, 1), got {self.means}")
 

@@ -27,7 +27,7 @@ class SGICSettings:
     rounds: int = 5
     """K: most rounds after the first answer (paper: 5); 0: the first answer, measured."""
     estimator: str = "product"
-    """Of answers and documents: a name of `uncertainty.ESTIMATORS` (paper: "product"), or
+    """Of answers and documents: a name of `uncertainty.TOKEN_SIGNALS` (paper: "product"), or
     "agreement", which needs no token probabilities and `samples` calls more an answer."""
     earlier: Earlier = "scores"
     """How a round shows the earlier answers: not at all, as text, or with their scores."""
@@ -93,7 +93,7 @@ class SGICSettings:
             raise InvalidInput(
                 f"estimator must be a name, such as 'product', got {self.estimator!r}"
             )
-        checked_estimator(self.estimator)
+        object.__setattr__(self, "estimator", checked_estimator(self.estimator))
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise InvalidInput(f"{name} must be one of {choices}, got {getattr(self, name)!r}")

@@ -11,7 +11,7 @@ from ltrag_plugins.sgic.fitting.report import FitReport, VariantFigures
 from ltrag_plugins.sgic.fitting.selecting import FEWEST_QUESTIONS
 from ltrag_plugins.sgic.fitting.variants import Metric, Variant, estimators
 from ltrag_plugins.sgic.scale import FEWEST, WrongnessCalibration
-from ltrag_plugins.uncertainty import AGREEMENT, ESTIMATORS
+from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
 ENOUGH = 30
 """Right and wrong answers each, below which P(wrong) is called a guess."""
@@ -178,7 +178,7 @@ def _about_estimators(
 def _not_compared(compared: Compared) -> list[str]:
     settings, parts = compared.recorded.settings, []
     seen = {settings.estimator, *estimators(compared.recorded)}
-    if missing := [name for name in ESTIMATORS if name not in seen]:
+    if missing := [name for name in TOKEN_SIGNALS if name not in seen]:
         parts.append(f"{', '.join(missing)}, as the model gives too little for them")
     if AGREEMENT not in seen:
         parts.append(f"{AGREEMENT}, as it asks each prompt {settings.samples} times more")

@@ -15,7 +15,7 @@ from ltrag_plugins.sgic.fitting.recording import Recorded, Trace, reestimated
 from ltrag_plugins.sgic.loop import as_rounds, chosen, reason_to_stop
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Question
-from ltrag_plugins.uncertainty import ESTIMATORS, calls_for
+from ltrag_plugins.uncertainty import TOKEN_SIGNALS, calls_for
 
 Column = Float[np.ndarray, " questions"]
 Metric = Literal["em", "f1"]
@@ -93,7 +93,7 @@ def cuts(recorded: Recorded, questions: Sequence[Question]) -> Iterator[Variant]
 def estimators(recorded: Recorded) -> dict[str, Recorded]:
     """The recorded answers as each other estimator sees them that can read them."""
     found = {}
-    for name in ESTIMATORS:
+    for name in TOKEN_SIGNALS:
         if name != recorded.settings.estimator:
             try:
                 found[name] = reestimated(recorded, name)
