@@ -20,7 +20,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
-from ltrag_plugins.sgic.analysis.attention import round_attention
+from ltrag_plugins.sgic.attention import round_attention
 from ltrag_plugins.types import GenerationSettings
 from tests.sgic_parts import QUESTION, THREE
 

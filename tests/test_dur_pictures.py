@@ -10,15 +10,15 @@ from matplotlib.image import imread
 
 from ltrag_plugins.dur import Batch, DURSettings, DURTrainer
 from ltrag_plugins.dur.batch import by_epoch, total
-from ltrag_plugins.dur.pictures import (
-    loss_picture,
-    shots_picture,
-    training_pictures,
-    turns_picture,
-)
 from ltrag_plugins.dur.progress import TrainingBar
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.report.dur_figures import (
+    dur_pictures,
+    loss_picture,
+    shots_picture,
+    turns_picture,
+)
 from ltrag_plugins.types import Question
 
 
@@ -168,7 +168,7 @@ def test_only_a_ladder_tells_whose_answers_turn(tmp_path):
     history = [batch(0, 0, easy=None, turned_easy=None, turned_hard=None)]
     with pytest.raises(InvalidInput, match="asked with all shots only"):
         turns_picture(history, tmp_path / "turns.png")
-    drawn = training_pictures(history, tmp_path / "deep" / "pictures", shots=5)
+    drawn = dur_pictures(history, tmp_path / "deep" / "pictures", shots=5)
     assert [path.name for path in drawn] == ["shots.png", "loss.png"]
     assert all(path.exists() for path in drawn)
 
@@ -183,7 +183,7 @@ def test_the_callers_backend_is_left_alone(tmp_path):
     import matplotlib as mpl
 
     before = mpl.rcParams["backend"], sorted(mpl.rcParams)
-    training_pictures(HISTORY, tmp_path, shots=5)
+    dur_pictures(HISTORY, tmp_path, shots=5)
     assert (mpl.rcParams["backend"], sorted(mpl.rcParams)) == before
 
 
@@ -193,7 +193,7 @@ def test_without_matplotlib_the_command_that_installs_it_is_named():
         "sys.modules['matplotlib'] = None\n"
         "from ltrag_plugins.errors import MissingExtra\n"
         "try:\n"
-        "    import ltrag_plugins.dur.pictures\n"
+        "    import ltrag_plugins.report.dur_figures\n"
         "except MissingExtra as error:\n"
         "    print(error)\n"
     )

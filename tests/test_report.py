@@ -34,14 +34,12 @@ from test_sgic_pictures import RUN
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
 from ltrag_plugins.evaluate import summarize
 from ltrag_plugins.report import write_report
-from ltrag_plugins.report.drawing import rate_figure
-from ltrag_plugins.report.gates import gate_scores, gated_cells, sweep
-from ltrag_plugins.report.labels import label_points
+from ltrag_plugins.report.escaping import script_json, visible
+from ltrag_plugins.report.figures import rate_figure
+from ltrag_plugins.report.gates import gate_scores, gated_cells, reliabilities, sweep
 from ltrag_plugins.report.listing import listing
+from ltrag_plugins.report.plots import canvas, label_points, styled
 from ltrag_plugins.report.reading import read
-from ltrag_plugins.report.reliability import reliabilities
-from ltrag_plugins.report.style import canvas, styled
-from ltrag_plugins.report.words import script_json, visible
 from ltrag_plugins.sgic import write_run
 
 

@@ -8,9 +8,8 @@ from matplotlib.text import Annotation
 
 from ltrag_plugins.evaluate.summary import Row
 from ltrag_plugins.metrics.calibration import Interval
-from ltrag_plugins.report.costs import CROWD, best_for_cost
-from ltrag_plugins.report.drawing import cost_figure
-from ltrag_plugins.report.style import styled
+from ltrag_plugins.report.figures import CROWD, best_for_cost, cost_figure
+from ltrag_plugins.report.plots import styled
 
 
 def row(i: int, score: float, ms: float, metric: str = "f1") -> Row:

@@ -30,11 +30,19 @@ from ltrag_plugins.sgic import (
     read_run,
     write_run,
 )
-from ltrag_plugins.sgic.analysis.mending import mending
-from ltrag_plugins.sgic.analysis.ranking import document_recall, recall_at
-from ltrag_plugins.sgic.analysis.records import as_record, from_record
-from ltrag_plugins.sgic.analysis.rounds import paths, returned_figures, round_figures, turns
-from ltrag_plugins.sgic.analysis.spread import answer_spread, document_spread, reliability
+from ltrag_plugins.sgic.figures import (
+    answer_spread,
+    document_recall,
+    document_spread,
+    mending,
+    paths,
+    recall_at,
+    reliability,
+    returned_figures,
+    round_figures,
+    turns,
+)
+from ltrag_plugins.sgic.judged import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import QUESTION, THREE, model, said
 
@@ -440,7 +448,7 @@ def test_the_folder_of_a_run_is_made_and_one_that_cannot_be_is_named(tmp_path):
 
 
 def test_a_folder_of_pictures_that_cannot_be_made_is_named(tmp_path):
-    pictures = pytest.importorskip("ltrag_plugins.sgic.analysis.pictures")
+    pictures = pytest.importorskip("ltrag_plugins.report.sgic_figures")
     (tmp_path / "file").touch()
     with pytest.raises(UnwritableArtifact, match="cannot write to"):
         pictures.analysis_pictures(FOUR, tmp_path / "file" / "pictures")

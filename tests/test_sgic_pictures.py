@@ -8,9 +8,10 @@ import pytest
 from matplotlib.image import imread
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.sgic import CalibratedAnswer, Judged, Round, ScoredDocument
-from ltrag_plugins.sgic.analysis.drawing import BAD, GOOD, QUIET
-from ltrag_plugins.sgic.analysis.pictures import (
+from ltrag_plugins.report.sgic_figures import (
+    BAD,
+    GOOD,
+    QUIET,
     analysis_pictures,
     attention_picture,
     paths_picture,
@@ -18,6 +19,7 @@ from ltrag_plugins.sgic.analysis.pictures import (
     spread_picture,
     turns_picture,
 )
+from ltrag_plugins.sgic import CalibratedAnswer, Judged, Round, ScoredDocument
 from ltrag_plugins.types import Generation, Passage
 
 
@@ -140,8 +142,8 @@ def test_the_callers_backend_is_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("module", "package", "extra"),
     [
-        ("ltrag_plugins.sgic.analysis.pictures", "matplotlib", "plots"),
-        ("ltrag_plugins.sgic.analysis.attention", "torch", "local"),
+        ("ltrag_plugins.report.sgic_figures", "matplotlib", "plots"),
+        ("ltrag_plugins.sgic.attention", "torch", "local"),
     ],
 )
 def test_without_a_package_the_command_that_installs_it_is_named(module, package, extra):
@@ -149,7 +151,7 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
         "from ltrag_plugins.errors import MissingExtra\n"
-        "import ltrag_plugins.sgic.analysis.analyse\n"
+        "import ltrag_plugins.sgic.figures\n"
         "try:\n"
         f"    import {module}\n"
         "except MissingExtra as error:\n"
@@ -161,6 +163,6 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
 
 def test_an_analysis_brings_neither_torch_nor_matplotlib():
     found = "print({'torch', 'matplotlib'} & {*sys.modules})"
-    code = f"import sys, ltrag_plugins.sgic.analysis.analyse; {found}"
+    code = f"import sys, ltrag_plugins.sgic.figures; {found}"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.stdout.strip() == "set()", told.stderr

@@ -11,11 +11,10 @@ from ltrag_plugins.cli.output import checked_folder, say, working
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import World, run_many
-from ltrag_plugins.sgic.analysis.judged import judged
-from ltrag_plugins.sgic.analysis.records import write_run
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Refusal
 from ltrag_plugins.sgic.documents import Truth
+from ltrag_plugins.sgic.judged import judged, write_run
 from ltrag_plugins.sgic.loop import calibrate, checked_question
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question

@@ -287,9 +287,9 @@ def load_ranker(head: Path | None, encoder: str | None, cache: Path | None = Non
 
 
 def _drawing() -> Callable[..., list[Path]]:
-    from ltrag_plugins.dur.pictures import training_pictures
+    from ltrag_plugins.report.dur_figures import dur_pictures
 
-    return training_pictures
+    return dur_pictures
 
 
 def _settings(preset: str, changes: Changes, material: Material) -> DURSettings:

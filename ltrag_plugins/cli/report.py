@@ -38,7 +38,7 @@ def report(
     [dim]ltrag report run/ --pictures run/pictures/[/]
     """
     from ltrag_plugins.report import write_report
-    from ltrag_plugins.report.words import size_of
+    from ltrag_plugins.report.escaping import size_of
 
     if out is not None:
         checked_file(out)

@@ -17,9 +17,8 @@ from ltrag_plugins.methods.method import Method, picked
 from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.prompts.question import render_question
-from ltrag_plugins.sgic.analysis.judged import judged
-from ltrag_plugins.sgic.analysis.records import as_record
 from ltrag_plugins.sgic.documents import Truth
+from ltrag_plugins.sgic.judged import as_record, judged
 from ltrag_plugins.types import Answer, Question
 
 

@@ -17,12 +17,12 @@ from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
+from ltrag_plugins.report.escaping import script_json, size_of, visible
+from ltrag_plugins.report.figures import pictures, save_all
 from ltrag_plugins.report.listing import Listing, listing
-from ltrag_plugins.report.picture import Picture
-from ltrag_plugins.report.pictures import pictures, save_all
+from ltrag_plugins.report.plots import Picture
 from ltrag_plugins.report.reading import Run, read
 from ltrag_plugins.report.table import main_table, measures_table
-from ltrag_plugins.report.words import script_json, size_of, visible
 
 try:
     from jinja2 import Environment, StrictUndefined

@@ -12,7 +12,7 @@ from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.sgic.analysis.records import from_record
+from ltrag_plugins.sgic.judged import from_record
 
 
 @dataclass(frozen=True, slots=True)

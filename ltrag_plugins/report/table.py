@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from ltrag_plugins.evaluate.summary import Row, Summary
 from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.report.escaping import visible
 from ltrag_plugins.report.reading import LOWER_IS_BETTER
-from ltrag_plugins.report.words import visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
-    from ltrag_plugins.sgic.analysis.analyse import Analysis as Analysis
-    from ltrag_plugins.sgic.analysis.analyse import analyse as analyse
-    from ltrag_plugins.sgic.analysis.judged import Judged as Judged
-    from ltrag_plugins.sgic.analysis.judged import judged as judged
-    from ltrag_plugins.sgic.analysis.ranking import r_at_k as r_at_k
-    from ltrag_plugins.sgic.analysis.records import read_run as read_run
-    from ltrag_plugins.sgic.analysis.records import write_run as write_run
     from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
     from ltrag_plugins.sgic.answer import Round as Round
     from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
     from ltrag_plugins.sgic.calibrator import Calibration as Calibration
     from ltrag_plugins.sgic.documents import Truth as Truth
     from ltrag_plugins.sgic.documents import steps_of as steps_of
+    from ltrag_plugins.sgic.figures import Analysis as Analysis
+    from ltrag_plugins.sgic.figures import analyse as analyse
+    from ltrag_plugins.sgic.figures import r_at_k as r_at_k
     from ltrag_plugins.sgic.fitting.fit import fit as fit
     from ltrag_plugins.sgic.fitting.report import FitReport as FitReport
     from ltrag_plugins.sgic.fitting.report import VariantFigures as VariantFigures
+    from ltrag_plugins.sgic.judged import Judged as Judged
+    from ltrag_plugins.sgic.judged import judged as judged
+    from ltrag_plugins.sgic.judged import read_run as read_run
+    from ltrag_plugins.sgic.judged import write_run as write_run
     from ltrag_plugins.sgic.loop import calibrate as calibrate
     from ltrag_plugins.sgic.loop import sampled as sampled
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "STEPS": "prompts",
-    "Analysis": "analysis.analyse",
+    "Analysis": "figures",
     "CalibratedAnswer": "answer",
     "Calibration": "calibrator",
     "FitReport": "fitting.report",
-    "Judged": "analysis.judged",
+    "Judged": "judged",
     "PromptTemplates": "prompts",
     "Round": "answer",
     "SGICSettings": "settings",
@@ -49,16 +49,16 @@ _HOMES = {
     "Truth": "documents",
     "VariantFigures": "fitting.report",
     "WrongnessCalibration": "scale",
-    "analyse": "analysis.analyse",
+    "analyse": "figures",
     "calibrate": "loop",
     "document_scores": "scale",
     "fit": "fitting.fit",
-    "judged": "analysis.judged",
-    "r_at_k": "analysis.ranking",
-    "read_run": "analysis.records",
+    "judged": "judged",
+    "r_at_k": "figures",
+    "read_run": "judged",
     "sampled": "loop",
     "steps_of": "documents",
-    "write_run": "analysis.records",
+    "write_run": "judged",
 }
 
 __all__ = [

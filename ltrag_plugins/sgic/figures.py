@@ -1,0 +1,680 @@
+"""All figures of a run: what its uncertainty tells, and what the rounds did.
+
+References:
+    Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3 and 5.6, appendix A.5.
+
+What happens from round to round: right answers, uncertainty, turns, single questions.
+
+References:
+    Chen et al. (SGIC), section 5.3 with figures 4 and 5, and appendix A.5.
+
+What became of wrong first answers, and of right ones.
+
+References:
+    Chen et al. (SGIC), section 5.6.
+
+Do the documents that help stand first? R@k, of uncertainty or of attention.
+
+References:
+    Chen et al. (SGIC), section 5.8 and table 10 (R10@k: of ten documents).
+
+How uncertainty lies over right and wrong answers, over documents that help and that do not.
+
+References:
+    Chen et al. (SGIC), figure 1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from random import Random
+from typing import Any, Literal
+
+import numpy as np
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.metrics.calibration import auroc, brier, expected_calibration_error
+from ltrag_plugins.sgic.answer import Round
+from ltrag_plugins.sgic.judged import Judged, checked_run, judged
+
+Since = Literal["before", "first"]
+"""Which answer a turn starts from: that of the round before, or that of round 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFigures:
+    """The answers of one round, or those returned."""
+
+    name: str
+    """"round 0", "round 1", ... or "returned"."""
+    answers: int
+    """Where questions stop early, later rounds have fewer."""
+    right: float
+    """Share of right ones, 0 to 1."""
+    uncertainty: float
+    """Mean, 0 to 1."""
+    score: float
+    """Mean, 0 to 100."""
+    auroc: float | None
+    """Of the uncertainty for "wrong", 0 to 1; None where all are right, or all wrong."""
+    score_auroc: float | None
+    """Of the score; another than `auroc` only where answers of several rounds stand together, as
+    each round has its own scale, or where the scores are an oracle's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The questions whose answer went one way."""
+
+    before: bool
+    """Whether the earlier answer was right."""
+    after: bool
+    """Whether the answer of the round is."""
+    count: int
+    uncertainty: float | None
+    """Mean of the answers of the round, 0 to 1; None where there are none."""
+    score: float | None
+    """The same as a score, 0 to 100; what figure 4 draws."""
+
+    @property
+    def name(self) -> str:
+        """As the paper writes it."""
+        return f"{_RIGHT[self.before]} → {_RIGHT[self.after]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """How answers changed in one round (figure 4)."""
+
+    round: int
+    """From 1 on."""
+    since: Since
+    turns: tuple[Turn, Turn, Turn, Turn]
+    """Right to right, right to wrong, wrong to right, wrong to wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPath:
+    """One question on its way through the rounds (figure 5)."""
+
+    question: str
+    right: tuple[bool, ...]
+    scores: tuple[float, ...]
+    """0 to 100, one a round."""
+    returned: int
+    """The round whose answer was chosen."""
+
+
+def round_figures(run: Sequence[Judged]) -> tuple[AnswerFigures, ...]:
+    """Each round over the questions that got to it (A.5: of round 0 and 1).
+
+    Raises:
+        InvalidInput: there are no answers, or they are of several estimators.
+    """
+    rounds = max(len(one.right) for one in checked_run(run))
+    return tuple(
+        _figures(f"round {n}", [(one.answer.trace[n], one.right[n]) for one in _went(run, n)])
+        for n in range(rounds)
+    )
+
+
+def returned_figures(run: Sequence[Judged]) -> AnswerFigures:
+    """The answers that were chosen; raises as `round_figures`."""
+    return _figures("returned", [(one.returned, one.returned_right) for one in checked_run(run)])
+
+
+def turns(run: Sequence[Judged], since: Since = "before") -> tuple[Turns, ...]:
+    """Right and wrong answers, and what became of them, for each round after the first.
+
+    The paper says "how answers change in each calibration round": we read "before", from the
+    answer of round n - 1 to that of round n. "first" goes from round 0 to n.
+
+    Raises:
+        InvalidInput: there are no answers, or they are of several estimators; or no such `since`.
+    """
+    if since not in ("before", "first"):
+        raise InvalidInput(f"since must be 'before' or 'first', got {since!r}")
+    rounds = max(len(one.right) for one in checked_run(run))
+    return tuple(_turns(_went(run, n), n, since) for n in range(1, rounds))
+
+
+def paths(
+    run: Sequence[Judged], count: int | None = None, *, seed: int = 0
+) -> tuple[AnswerPath, ...]:
+    """The way of single questions, in their order.
+
+    Args:
+        count: that many, drawn at random (paper: 10); None, or more than there are: all.
+    """
+    drawn = range(len(run))
+    if count is not None and count < len(run):
+        drawn = sorted(Random(seed).sample(drawn, count))
+    return tuple(
+        AnswerPath(
+            run[i].question,
+            run[i].right,
+            tuple(one.score for one in run[i].answer.trace),
+            run[i].answer.round,
+        )
+        for i in drawn
+    )
+
+
+def auroc_or_none(scores: Sequence[float], wrong: Sequence[bool]) -> float | None:
+    """AUROC in [0, 1]; None where there are not both kinds."""
+    return auroc(scores, wrong) if len(set(wrong)) == 2 else None
+
+
+def mean_or_none(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return sum(values) / len(values) if values else None
+
+
+def _went(run: Sequence[Judged], number: int) -> list[Judged]:
+    """The questions that got to this round."""
+    return [one for one in run if number < len(one.right)]
+
+
+def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
+    wrong = [not right for _, right in answers]
+    uncertainties = [one.uncertainty for one, _ in answers]
+    scores = [one.score for one, _ in answers]
+    return AnswerFigures(
+        name,
+        len(answers),
+        1 - sum(wrong) / len(wrong),
+        sum(uncertainties) / len(wrong),
+        sum(scores) / len(wrong),
+        auroc_or_none(uncertainties, wrong),
+        auroc_or_none(scores, wrong),
+    )
+
+
+def _turns(run: Sequence[Judged], number: int, since: Since) -> Turns:
+    start = 0 if since == "first" else number - 1
+    ways = ((True, True), (True, False), (False, True), (False, False))
+    a, b, c, d = (_turn(run, start, number, before, after) for before, after in ways)
+    return Turns(number, since, (a, b, c, d))
+
+
+def _turn(run: Sequence[Judged], start: int, number: int, before: bool, after: bool) -> Turn:
+    found = [
+        one.answer.trace[number]
+        for one in run
+        if (one.right[start], one.right[number]) == (before, after)
+    ]
+    uncertainty = mean_or_none([one.uncertainty for one in found])
+    return Turn(before, after, len(found), uncertainty, mean_or_none([one.score for one in found]))
+
+
+_RIGHT = {True: "right", False: "wrong"}
+
+
+EARLY = 2
+"""Rounds within which the paper finds three in four of what is mended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """Counts of questions: `kept + spoiled + mended + failed` is all of them."""
+
+    questions: int
+    kept: int
+    """Right at first, and right in the end (the answer returned)."""
+    spoiled: int
+    """Right at first, wrong in the end. The paper does not count them."""
+    mended: int
+    """Wrong at first, right in the end."""
+    mended_early: int
+    """Of those, first right in round 1 or 2."""
+    failed: int
+    """Wrong at first and in the end; the three below add up to it."""
+    fell: int
+    """Failed, the last answer less uncertain than the first (paper: "declining uncertainty")."""
+    rose: int
+    """Failed, after all rounds, the last answer no less uncertain than the first (paper: "reached
+    the 5-round limit with rising uncertainty")."""
+    stopped: int
+    """Failed, no less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
+    missed: int
+    """Failed though some round had it right: another answer was chosen."""
+    mended_uncertainty: float | None
+    """Mean of the first answers that were mended, 0 to 1; None of nothing."""
+    failed_uncertainty: float | None
+    """Mean of the first answers that were not, 0 to 1; None of nothing."""
+
+    def share(self, count: int) -> float:
+        """Of all questions, 0 to 1."""
+        return count / self.questions
+
+
+def mending(run: Sequence[Judged]) -> Mending:
+    """Count them.
+
+    Raises:
+        InvalidInput: there are no answers, or they are of several estimators.
+    """
+    ways = {
+        (first, last): [
+            one for one in run if (one.first_right, one.returned_right) == (first, last)
+        ]
+        for first in (True, False)
+        for last in (True, False)
+    }
+    mended, failed = ways[False, True], ways[False, False]
+    fell = [one for one in failed if _change(one) < 0]
+    limit = [one for one in failed if _change(one) >= 0 and one.answer.stop == "rounds"]
+    return Mending(
+        questions=len(checked_run(run)),
+        kept=len(ways[True, True]),
+        spoiled=len(ways[True, False]),
+        mended=len(mended),
+        mended_early=sum(one.right.index(True) <= EARLY for one in mended),
+        failed=len(failed),
+        fell=len(fell),
+        rose=len(limit),
+        stopped=len(failed) - len(fell) - len(limit),
+        missed=sum(any(one.right) for one in failed),
+        mended_uncertainty=mean_or_none([one.first.uncertainty for one in mended]),
+        failed_uncertainty=mean_or_none([one.first.uncertainty for one in failed]),
+    )
+
+
+def _change(one: Judged) -> float:
+    """Of the uncertainty from the first round to the last."""
+    return one.answer.trace[-1].uncertainty - one.first.uncertainty
+
+
+def recall_at(values: Sequence[float], relevant: Sequence[bool], k: int) -> float:
+    r"""Share of the relevant documents among the k with the largest values, in [0, 1].
+
+    Of t documents that tie, with b above them, each is among the first k with the probability
+    :math:`\min(1, \max(0, (k - b) / t))`, so ties count as what a random order gives on average,
+    and not as the place in which a retriever happened to put them.
+
+    Args:
+        values: of each document; larger is ranked higher.
+        relevant: whether each helps; at least one does.
+
+    Raises:
+        InvalidInput: lengths differ, no document is relevant, a value is NaN, or k is below 1.
+    """
+    _check(values, relevant, k)
+    wanted = [value for value, helps in zip(values, relevant, strict=True) if helps]
+    shares = (
+        (k - sum(other > value for other in values)) / sum(other == value for other in values)
+        for value in wanted
+    )
+    return sum(min(1.0, max(0.0, share)) for share in shares) / len(wanted)
+
+
+def r_at_k(
+    values: Sequence[Sequence[float]],
+    relevant: Sequence[Sequence[bool]],
+    ks: Iterable[int] = (2, 5),
+) -> dict[int, float]:
+    """Mean `recall_at` over questions, for each k (table 10: attention, k = 2 and 5).
+
+    Args:
+        values: for each question one number a document, larger is ranked higher; of attention
+            `AttentionShares.documents`.
+        relevant: the same shape.
+
+    Raises:
+        InvalidInput: there are no questions, or more of one than of the other; see `recall_at`.
+    """
+    if not values or len(values) != len(relevant):
+        raise InvalidInput(
+            f"values of {len(values)} questions came with labels of {len(relevant)}; give one list "
+            "of each for a question, and at least one question"
+        )
+    pairs = list(zip(values, relevant, strict=True))
+    return {k: sum(recall_at(v, r, k) for v, r in pairs) / len(pairs) for k in ks}
+
+
+def document_recall(run: Sequence[Judged], ks: Iterable[int] = (1, 2)) -> Mapping[int, float]:
+    """R@k of the documents that help, the least uncertain document first.
+
+    Documents scored by other means rank by their score. Questions whose documents have neither,
+    or of which none is known to help, do not count; empty where no question counts.
+    """
+    values, relevant = [], []
+    for one in run:
+        found = _certainties(one)
+        if found and any(one.relevant):
+            values.append(found)
+            relevant.append(one.relevant)
+    return r_at_k(values, relevant, ks) if values else {}
+
+
+def _certainties(one: Judged) -> list[float]:
+    """Minus the uncertainty (or the score) of each document; nothing where one has none."""
+    documents = one.answer.documents
+    for found in ([d.uncertainty for d in documents], [d.score for d in documents]):
+        known = [value for value in found if value is not None]
+        if len(known) == len(documents):
+            return [-value for value in known]
+    return []
+
+
+def _check(values: Sequence[float], relevant: Sequence[bool], k: int) -> None:
+    if len(values) != len(relevant):
+        raise InvalidInput(
+            f"{len(values)} values came for {len(relevant)} labels; give one of each a document"
+        )
+    if not any(relevant):
+        raise InvalidInput("no document is relevant; leave such questions out of R@k")
+    if any(value != value for value in values):
+        raise InvalidInput("a value is NaN; leave that question out, or find its source")
+    if k < 1:
+        raise InvalidInput(f"k must be at least 1, got {k}")
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Numbers in [0, 1], counted in bins of equal width; the last holds 1 as well."""
+
+    counts: tuple[int, ...]
+    mean: float | None
+    """0 to 1; None of nothing."""
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The uncertainty of two kinds."""
+
+    good: Histogram
+    """Right answers, or documents that help."""
+    bad: Histogram
+    """Wrong answers, or documents that do not."""
+    auroc: float | None
+    """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Answers whose P(wrong) is alike."""
+
+    low: float
+    high: float
+    """The last bin holds its upper edge as well."""
+    count: int
+    said: float | None
+    """Mean P(wrong), 0 to 1; None where the bin is empty."""
+    wrong: float | None
+    """Share of wrong ones, 0 to 1; None where the bin is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Whether P(wrong) keeps what it promises."""
+
+    bins: tuple[Bin, ...]
+    ece: float
+    """Expected calibration error over these bins, 0 to 1; 0 is best."""
+    brier: float
+    """Mean squared distance from the outcome, 0 to 1; 0 is best."""
+    auroc: float | None
+    """Of P(wrong) for "wrong", 0 to 1; None where all are right, or all wrong."""
+
+
+def answer_spread(run: Sequence[Judged], *, returned: bool = False, bins: int = 10) -> Spread:
+    """Of the first answers (figure 1), or of those returned.
+
+    Raises:
+        InvalidInput: `bins` is below 1.
+    """
+    answers = [
+        (one.returned.uncertainty, one.returned_right)
+        if returned
+        else (one.first.uncertainty, one.first_right)
+        for one in run
+    ]
+    return _spread([u for u, _ in answers], [right for _, right in answers], bins)
+
+
+def document_spread(run: Sequence[Judged], *, bins: int = 10) -> Spread | None:
+    """Of all documents that were asked about alone and are known to help or not (figure 1).
+
+    None where there are none: documents were not scored, or by other means than uncertainty.
+
+    Raises:
+        InvalidInput: `bins` is below 1.
+    """
+    found = [
+        (document.uncertainty, helps)
+        for one in run
+        if one.relevant
+        for document, helps in zip(one.answer.documents, one.relevant, strict=True)
+        if document.uncertainty is not None
+    ]
+    return _spread([u for u, _ in found], [helps for _, helps in found], bins) if found else None
+
+
+def reliability(run: Sequence[Judged], *, bins: int = 10) -> Reliability | None:
+    """P(wrong) of the answers returned, beside how many were wrong; None where none has one.
+
+    Raises:
+        InvalidInput: `bins` is below 1.
+    """
+    found = [
+        (one.answer.p_wrong, not one.returned_right)
+        for one in run
+        if one.answer.p_wrong is not None
+    ]
+    if not found:
+        return None
+    said, wrong = [p for p, _ in found], [w for _, w in found]
+    places = _places(said, bins)
+    return Reliability(
+        tuple(_bin(said, wrong, places, i, bins) for i in range(bins)),
+        expected_calibration_error(said, wrong, bins),
+        brier(said, wrong),
+        auroc(said, wrong) if len(set(wrong)) == 2 else None,
+    )
+
+
+def _bin(
+    said: Sequence[float], wrong: Sequence[bool], places: Sequence[int], i: int, bins: int
+) -> Bin:
+    members = [j for j, place in enumerate(places) if place == i]
+    return Bin(
+        i / bins,
+        (i + 1) / bins,
+        len(members),
+        mean_or_none([said[j] for j in members]),
+        mean_or_none([wrong[j] for j in members]),
+    )
+
+
+def _spread(values: Sequence[float], good: Sequence[bool], bins: int) -> Spread:
+    kinds = [[v for v, g in zip(values, good, strict=True) if g is kind] for kind in (True, False)]
+    return Spread(
+        _histogram(kinds[0], bins),
+        _histogram(kinds[1], bins),
+        auroc_or_none(values, [not g for g in good]),
+    )
+
+
+def _histogram(values: Sequence[float], bins: int) -> Histogram:
+    counts = np.bincount(_places(values, bins), minlength=bins)
+    return Histogram(tuple(int(count) for count in counts), mean_or_none(values))
+
+
+def _places(values: Sequence[float], bins: int) -> list[int]:
+    if bins < 1:
+        raise InvalidInput(f"bins must be at least 1, got {bins}")
+    return [min(int(value * bins), bins - 1) for value in values]
+
+
+__all__ = ["Analysis", "Judged", "analyse", "judged"]
+
+ENOUGH = 30
+"""Right and wrong answers each, below which an AUROC is called a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """Figures of a run; `print` shows them as a table."""
+
+    estimator: str
+    rounds: tuple[AnswerFigures, ...]
+    """Round 0 first."""
+    returned: AnswerFigures
+    turns: tuple[Turns, ...]
+    """From the round before, from round 1 on (figure 4)."""
+    turns_from_first: tuple[Turns, ...]
+    """From round 0."""
+    first: Spread
+    """Of the first answers (figure 1)."""
+    chosen: Spread
+    """Of the answers returned."""
+    documents: Spread | None
+    """None where nobody knows which help, or none was asked about alone."""
+    recall: Mapping[int, float]
+    """R@k of the documents that help, least uncertain first, by k; empty as for `documents`."""
+    mending: Mending
+    reliability: Reliability | None
+    """Of P(wrong); None where the answers have none."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know before relying on it."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self) | {"recall": {f"R@{k}": value for k, value in self.recall.items()}}
+
+    def __str__(self) -> str:
+        rows = [_name(f"{self.mending.questions} questions, by {self.estimator}")[:_WIDE] + _HEAD]
+        rows += [_figures_analyse(row) for row in (*self.rounds, self.returned)]
+        rows += ["", _name("answers that turn, mean score") + "".join(_KINDS)]
+        rows += [_turns_analyse(f"round {t.round - 1} to {t.round}", t) for t in self.turns]
+        rows += [_turns_analyse(f"round 0 to {t.round}", t) for t in self.turns_from_first[1:]]
+        rows += ["", *_mending(self.mending), *self._documents(), *self._promise()]
+        return "\n".join(rows + [f"note: {note}" for note in self.notes])
+
+    def _documents(self) -> list[str]:
+        rows = []
+        if (found := self.documents) is not None:
+            helps, others = found.good, found.bad
+            rows = [
+                _name("documents that help") + _mean(helps.total, helps.mean),
+                _name("documents that do not") + _mean(others.total, others.mean),
+                _name("AUROC of documents") + _number(found.auroc),
+            ]
+        return rows + [_name(f"R@{k}") + f"{value:.3f}" for k, value in self.recall.items()]
+
+    def _promise(self) -> list[str]:
+        if (found := self.reliability) is None:
+            return []
+        return [
+            _name("P(wrong): AUROC, calibration error") + f"{_number(found.auroc)}, {found.ece:.3f}"
+        ]
+
+
+def analyse(run: Sequence[Judged], *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
+    """Everything that can be said of these answers.
+
+    Args:
+        run: from `judged`, or read with `read_run`.
+        bins: of the histograms over [0, 1], and of the reliability.
+        ks: of R@k.
+
+    Raises:
+        InvalidInput: there are no answers, or they are of several estimators; or fewer than 1 bin.
+    """
+    checked_run(run)
+    return Analysis(
+        estimator=run[0].answer.estimator,
+        rounds=round_figures(run),
+        returned=returned_figures(run),
+        turns=turns(run),
+        turns_from_first=turns(run, "first"),
+        first=answer_spread(run, bins=bins),
+        chosen=answer_spread(run, returned=True, bins=bins),
+        documents=document_spread(run, bins=bins),
+        recall=document_recall(run, ks),
+        mending=mending(run),
+        reliability=reliability(run, bins=bins),
+        notes=tuple(_notes(run)),
+    )
+
+
+def _notes(run: Sequence[Judged]) -> list[str]:
+    notes, right = [], sum(one.first_right for one in run)
+    rarer, kind = min((right, "right"), (len(run) - right, "wrong"))
+    if rarer < ENOUGH:
+        notes.append(f"only {rarer} first answers are {kind}: the AUROCs are guesses")
+    lengths = [len(one.right) for one in run]
+    if short := sum(length < max(lengths) for length in lengths):
+        notes.append(
+            f"{short} of {len(run)} questions stopped before the last round: the figures of later "
+            "rounds are of the others"
+        )
+    if unscored := sum(not _scored(one) for one in run if one.relevant):
+        notes.append(f"{unscored} of {len(run)} questions have documents without an uncertainty")
+    return notes
+
+
+def _scored(one: Judged) -> bool:
+    return all(document.uncertainty is not None for document in one.answer.documents)
+
+
+def _figures_analyse(row: AnswerFigures) -> str:
+    auroc = _number(row.auroc)
+    if row.score_auroc != row.auroc:
+        auroc += f" (of the score: {_number(row.score_auroc)})"
+    figures = f"{row.answers:9d}{row.right:8.3f}{row.uncertainty:13.3f}{row.score:8.1f}  {auroc}"
+    return _name(row.name) + figures
+
+
+def _turns_analyse(name: str, found: Turns) -> str:
+    return _name(name) + "".join(f"{_turn(turn):>{_CELL}}" for turn in found.turns)
+
+
+def _turn_analyse(turn: Turn) -> str:
+    return f"{turn.count}" if turn.score is None else f"{turn.count} ({turn.score:.1f})"
+
+
+def _mending(found: Mending) -> list[str]:
+    counts = {
+        "mended": (found.mended, f"{found.mended_early} of them within {EARLY} rounds"),
+        "failed": (
+            found.failed,
+            f"{found.fell} grew less uncertain, {found.rose} did not in all rounds, "
+            f"{found.stopped} stopped early; {found.missed} were right in some round",
+        ),
+        "spoiled": (found.spoiled, ""),
+        "kept": (found.kept, ""),
+    }
+    return [
+        (
+            _name(name)
+            + f"{count} ({found.share(count):.1%})"
+            + (f": {more}" if count and more else "")
+        )
+        for name, (count, more) in counts.items()
+    ]
+
+
+def _name(text: str) -> str:
+    return f"{text:<{_WIDE}}"
+
+
+def _mean(count: int, mean: float | None) -> str:
+    return f"{count}, uncertainty {_number(mean)}"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.3f}"
+
+
+_WIDE, _CELL = 36, 16
+_HEAD = f"{'answers':>9}{'right':>8}{'uncertainty':>13}{'score':>8}  AUROC for wrong"
+_KINDS = [
+    f"{name:>{_CELL}}"
+    for name in ("right → right", "right → wrong", "wrong → right", "wrong → wrong")
+]
