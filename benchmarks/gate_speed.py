@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ltrag_plugins.evaluate.naming import CellName, direct_of
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.report.reading import Run, read
 

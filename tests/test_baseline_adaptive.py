@@ -135,7 +135,7 @@ def test_what_was_learned_is_saved_as_plain_numbers(tmp_path):
 def test_answering_loads_no_scikit_learn():
     code = (
         "import sys, numpy as np\n"
-        "from ltrag_plugins.methods.table import METHODS\n"
+        "from ltrag_plugins.methods import METHODS\n"
         "from ltrag_plugins.methods.adaptive import Complexity\n"
         "Complexity(('one',), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))\n"
         "print('sklearn' in sys.modules, 'wordfreq' in sys.modules)"

@@ -8,9 +8,8 @@ import pytest
 from contracts.methods import PASSAGES, QUESTIONS, Letters, Scoring, plausible
 
 from ltrag_plugins.evaluate import Cell, Work, evaluate, in_process, summarize
-from ltrag_plugins.evaluate.costs import CostByFlow
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.tracing import Tracing
+from ltrag_plugins.evaluate.run import CostByFlow, Tracing
 from ltrag_plugins.flow import Ask, Step, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.store import decoded, encoded

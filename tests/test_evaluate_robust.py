@@ -17,7 +17,7 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
 from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
-from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
+from ltrag_plugins.evaluate.recorded import RECORDABLE as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World

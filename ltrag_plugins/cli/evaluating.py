@@ -25,20 +25,20 @@ from ltrag_plugins.evaluate import (
 )
 from ltrag_plugins.evaluate import evaluate as run_cells
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.metrics import chosen
-from ltrag_plugins.evaluate.recorded import METHODS as RECORDED
+from ltrag_plugins.evaluate.recorded import RECORDABLE as RECORDABLE
 from ltrag_plugins.evaluate.recorded import Recording
-from ltrag_plugins.evaluate.running import check_begun, check_distinct, check_questions
-from ltrag_plugins.evaluate.words import words_of
+from ltrag_plugins.evaluate.run import check_begun, check_distinct, check_questions
+from ltrag_plugins.evaluate.spec import metrics_named
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.methods import METHODS, method_named
 from ltrag_plugins.methods.dur import METHOD as DUR
 from ltrag_plugins.methods.method import Method
-from ltrag_plugins.methods.table import METHODS, method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
+from ltrag_plugins.settings import values_of
 from ltrag_plugins.types import Passage, Question
 
 ALL = "all"
@@ -77,10 +77,10 @@ class Parts:
         """
         if self.search == "encoder" and self.encoder == "none":
             raise InvalidInput("--search encoder needs an encoder: add --encoder embedded")
-        asking = sorted({row.name for row in rows} - RECORDED)
+        asking = sorted({row.name for row in rows} - RECORDABLE)
         if self.recorded and asking:
             raise InvalidInput(
-                f"recorded answers are enough for {', '.join(sorted(RECORDED))}; "
+                f"recorded answers are enough for {', '.join(sorted(RECORDABLE))}; "
                 f"{', '.join(asking)} would ask the model for more"
             )
 
@@ -157,7 +157,7 @@ def evaluate(
     """Run the methods; what cannot end well is refused before a model is loaded."""
     named = [cell_of(word) for word in methods if word != ALL]
     rows = [cell.method for cell in named]
-    chosen(metrics)
+    metrics_named(metrics)
     _check_head(head, parts.encoder)
     gating = Gating(gate, rate)
     gating.check()
@@ -211,7 +211,7 @@ def listed(name: str | None = None) -> list[dict[str, Any]]:
             "summary": row.summary,
             "source": row.source,
             "needs": ", ".join(sorted(row.needs)),
-            "settings": words_of(row.settings()),
+            "settings": values_of(row.settings()),
         }
         for row in rows
     ]

@@ -10,8 +10,8 @@ from typing import Any
 from ltrag_plugins.artifacts import DAMAGE, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.naming import RESERVED, is_gate
-from ltrag_plugins.evaluate.running import digest_of
+from ltrag_plugins.evaluate.run import digest_of
+from ltrag_plugins.evaluate.spec import RESERVED, is_gate
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO
 
 from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, InvalidInput, UnreadableArtifact
-from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import CellName
 
 try:
     import fcntl

@@ -28,7 +28,7 @@ FOUND = "[what was retrieved then]"
 """The text of the passage that every search finds."""
 FIELDS = ("direct", "retrieved")
 """Of a line of JSON beside its `question`: the answer without retrieval, and with it."""
-METHODS = frozenset({"direct", "single", "gate-frequency", "skr"})
+RECORDABLE = frozenset({"direct", "single", "gate-frequency", "skr"})
 """Those that ask for nothing but the two answers."""
 
 

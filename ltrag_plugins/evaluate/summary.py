@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
-from ltrag_plugins.evaluate.naming import CellName, direct_of
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName, direct_of
 from ltrag_plugins.metrics.calibration import Interval, mean_interval, paired_bootstrap
 
 COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}

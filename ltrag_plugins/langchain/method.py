@@ -14,8 +14,8 @@ from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.sgic_checks import answering
 from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method, Ready
-from ltrag_plugins.methods.table import method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 

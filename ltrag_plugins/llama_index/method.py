@@ -18,9 +18,9 @@ from ltrag_plugins.llama_index.nodes import node_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever
 from ltrag_plugins.llama_index.sgic_setup import model_of
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method, Ready
 from ltrag_plugins.methods.self_rag import SelfRAGAnswer
-from ltrag_plugins.methods.table import method_named
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 

@@ -4,16 +4,62 @@ A file holds its flow, its settings, its prompts (our wording) and a `METHOD`; `
 table of them. `prompts` has what several methods ask, and how their replies are read.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from ltrag_plugins.lazy import lazily
+from ltrag_plugins.errors import unknown_name
+from ltrag_plugins.methods.adaptive import METHOD as ADAPTIVE
+from ltrag_plugins.methods.bm25_shots import METHOD as BM25_SHOTS
+from ltrag_plugins.methods.direct import METHOD as DIRECT
+from ltrag_plugins.methods.dur import METHOD as DUR
+from ltrag_plugins.methods.filco import METHOD as FILCO
+from ltrag_plugins.methods.ircot import METHOD as IRCOT
+from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
+from ltrag_plugins.methods.k_samples import METHOD as K_SAMPLES
+from ltrag_plugins.methods.listwise import METHOD as LISTWISE
+from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.probability_gates import METHODS as GATES
+from ltrag_plugins.methods.random_shots import METHOD as RANDOM_SHOTS
+from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
+from ltrag_plugins.methods.sgic import METHOD as SGIC
+from ltrag_plugins.methods.single import METHOD as SINGLE
+from ltrag_plugins.methods.skr import METHOD as SKR
+from ltrag_plugins.methods.sure import METHOD as SURE
+from ltrag_plugins.methods.trained_shots import DUR_SHOTS, PROMPTPG
 
-if TYPE_CHECKING:
-    from ltrag_plugins.methods.method import Method as Method
-    from ltrag_plugins.methods.method import Ready as Ready
-    from ltrag_plugins.methods.table import METHODS as METHODS
-    from ltrag_plugins.methods.table import method_named as method_named
-
-_HOMES = {"METHODS": "table", "Method": "method", "Ready": "method", "method_named": "table"}
 __all__ = ["METHODS", "Method", "Ready", "method_named"]
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+
+METHODS: Mapping[str, Method] = {
+    method.name: method
+    for method in (
+        DIRECT,
+        SINGLE,
+        IRCOT,
+        ITER_RETGEN,
+        SELF_RAG,
+        SURE,
+        LISTWISE,
+        FILCO,
+        K_SAMPLES,
+        RANDOM_SHOTS,
+        BM25_SHOTS,
+        SKR,
+        ADAPTIVE,
+        *GATES,
+        PROMPTPG,
+        DUR,
+        DUR_SHOTS,
+        SGIC,
+    )
+}
+"""To add a method: one file, one row here, one worked example as a test, one row of the docs."""
+
+
+def method_named(name: str, methods: Mapping[str, Method] = METHODS) -> Method:
+    """The method of that name.
+
+    Raises:
+        InvalidInput: there is none; names the nearest.
+    """
+    if name in methods:
+        return methods[name]
+    raise unknown_name("method", name, methods)

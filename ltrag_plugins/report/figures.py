@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Row, Summary
 from ltrag_plugins.report import figures as drawing
 from ltrag_plugins.report.dur_figures import training_pictures

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import CalibrationError
-from ltrag_plugins.evaluate.naming import CellName, direct_of, is_gate
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import CellName, direct_of, is_gate
 from ltrag_plugins.metrics.calibration import (
     Interval,
     auroc,

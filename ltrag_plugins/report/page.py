@@ -15,7 +15,7 @@ from typing import Any
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.escaping import script_json, size_of, visible
 from ltrag_plugins.report.figures import pictures, save_all

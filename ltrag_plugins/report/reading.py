@@ -9,9 +9,8 @@ from typing import Any
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.metrics import LOWER_IS_BETTER
-from ltrag_plugins.evaluate.naming import CellName
 from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName
 from ltrag_plugins.sgic.judged import from_record
 
 

@@ -12,13 +12,252 @@ from platform import python_version
 from typing import Any
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
-from ltrag_plugins.evaluate.answering import Cell, Engine, Job, Work, in_process
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.metrics import DEFAULT, chosen
-from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.flow import Observer, World
-from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.types import Question
+from ltrag_plugins.evaluate.records import Outcome, Record, recorded
+from ltrag_plugins.evaluate.spec import DEFAULT_METRICS, LOWER_IS_BETTER, Cell, metrics_named
+from ltrag_plugins.flow import (
+    Ask,
+    Compute,
+    Embed,
+    Fetch,
+    Flow,
+    Observer,
+    Request,
+    Score,
+    Step,
+    World,
+    run,
+    run_many,
+)
+from ltrag_plugins.flow.requests import items
+from ltrag_plugins.gece.decision import decided
+from ltrag_plugins.llm.cached import CachedLLM, Remembering
+from ltrag_plugins.methods.method import picked
+from ltrag_plugins.methods.sgic import SGICAnswer
+from ltrag_plugins.metrics.cost import Cost, CostCounter
+from ltrag_plugins.prompts.question import render_question
+from ltrag_plugins.sgic.documents import Truth
+from ltrag_plugins.sgic.judged import as_record, judged
+from ltrag_plugins.types import Answer, Question
+
+
+class CostByFlow:
+    """An observer of `run_many`: calls, tokens and retrievals of each flow.
+
+    Seconds of a merged request are shared out by the number of items, so those of all flows add
+    up to the time that was waited.
+    """
+
+    def __init__(self) -> None:
+        self._counters: dict[int, CostCounter] = {}
+
+    def __call__(self, step: Step) -> None:
+        """Count one step."""
+        for flow, part in parts(step):
+            self._counters.setdefault(flow, CostCounter())(part)
+
+    def of(self, flow: int) -> Cost:
+        """What that flow cost so far."""
+        counter = self._counters.get(flow)
+        return Cost() if counter is None else counter.cost
+
+
+def parts(step: Step) -> Iterator[tuple[int, Step]]:
+    """The step as each of its flows would have seen it alone."""
+    whole = items(step.request)
+    shares = step.shares or (len(whole),)
+    start = 0
+    for flow, share in zip(step.flows, shares, strict=True):
+        end = start + share
+        reply = None if step.reply is None else step.reply[start:end]
+        request = _cut(step.request, start, end)
+        seconds = step.seconds * share / max(1, len(whole))
+        yield flow, Step(step.kind, request, reply, seconds)
+        start = end
+
+
+def _cut(request: Request, start: int, end: int) -> Request:
+    names = [n for n in ("prompts", "continuations", "queries", "texts") if hasattr(request, n)]
+    return replace(request, **{name: getattr(request, name)[start:end] for name in names})
+
+
+class Tracing:
+    """An observer of `run` and `run_many`.
+
+    Args:
+        on: False: it keeps nothing, and has None of every flow.
+    """
+
+    def __init__(self, on: bool = True) -> None:
+        self._on = on
+        self._steps: dict[int, list[Mapping[str, Any]]] = {}
+
+    def __call__(self, step: Step) -> None:
+        """Keep a reply with what it answers."""
+        if self._on and step.kind == "reply":
+            for flow, part in parts(step):
+                reply = () if part.reply is None else part.reply
+                told = _told(part.request, reply)
+                self._steps.setdefault(flow, []).append(told)
+
+    def of(self, flow: int) -> tuple[Mapping[str, Any], ...] | None:
+        """The steps of that flow, first to last."""
+        return tuple(self._steps.get(flow, ())) if self._on else None
+
+
+def _told(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
+    match request:
+        case Ask(prompts=prompts):
+            pairs = zip(prompts, reply, strict=True)
+            return {"asked": [{"prompt": prompt, "reply": said.text} for prompt, said in pairs]}
+        case Fetch(queries=queries):
+            return {
+                "fetched": [
+                    {
+                        "query": query,
+                        "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in found],
+                    }
+                    for query, found in zip(queries, reply, strict=True)
+                ]
+            }
+        case Score(prompts=prompts, continuations=texts):
+            return {
+                "scored": [
+                    {
+                        "prompt": prompt,
+                        "text": text,
+                        "logprob": sum(token.logprob for token in said.tokens or ()),
+                    }
+                    for prompt, text, said in zip(prompts, texts, reply, strict=True)
+                ]
+            }
+        case Embed(texts=texts):
+            return {"embedded": list(texts)}
+        case Compute():
+            return {"computed": getattr(request.function, "__qualname__", "something")}
+        case _:
+            return {"held against the data set's gradient": list(request.prompts)}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What turns questions into the records of a cell."""
+
+    cell: Cell
+    learned: Any
+    world: World
+    metrics: tuple[str, ...]
+    batch: int
+    """Questions that run side by side."""
+    trace: bool = False
+    observers: tuple[Observer, ...] = ()
+
+    def records(self, some: Sequence[Question]) -> list[Record]:
+        """A record of each question, in their order.
+
+        An error of the model or the retriever becomes a record; a mistake in a method is raised,
+        and so is `CacheUnreadable`: with a full disk, no answer could be kept.
+        """
+        costs, tracing = CostByFlow(), Tracing(self.trace)
+        found = run_many(
+            [self._flow(question) for question in some],
+            self.world,
+            observers=(costs, tracing, *self.observers),
+            return_exceptions=True,
+        )
+        return [
+            self._alone(question, outcome)
+            if isinstance(outcome, Exception)
+            else self._record(question, outcome, costs.of(i), tracing.of(i))
+            for i, (question, outcome) in enumerate(zip(some, found, strict=True))
+        ]
+
+    def start(self) -> None:
+        """Let the model forget the cells before: what it remembers would flatter this one's ms."""
+        if isinstance(self.world.llm, Remembering):
+            self.world.llm.forget()
+
+    def failed(
+        self,
+        question: Question,
+        error: LtragError,
+        cost: Cost | None = None,
+        trace: tuple[Mapping[str, Any], ...] | None = None,
+    ) -> Record:
+        """The record of a question that got no answer: the worst scores, and why."""
+        worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
+        return recorded(question, None, cost or Cost(), worst, error, trace)
+
+    def _flow(self, question: Question) -> Flow[Outcome]:
+        cell, settings = self.cell, self.cell.set
+        if cell.gate is None:
+            return (yield from _ungated(cell.method.flow(question, settings, self.learned)))
+        answer, decision = yield from decided(
+            render_question(question),
+            cell.gate,
+            lambda _: cell.method.flow(question, settings, self.learned),
+        )
+        drafted = not decision.retrieve  # by no method, so it was read by none
+        return Outcome(picked(answer, question.options) if drafted else answer, decision)
+
+    def _alone(self, question: Question, failed: Exception) -> Record:
+        """Ask again, by itself: what failed may have been another question of the batch."""
+        if not isinstance(failed, LtragError) or isinstance(failed, CacheUnreadable):
+            raise failed
+        cost, tracing = CostCounter(), Tracing(self.trace)
+        watching = (cost, tracing, *self.observers)
+        try:
+            outcome = run(self._flow(question), self.world, observers=watching)
+        except CacheUnreadable:
+            raise
+        except LtragError as error:
+            return self.failed(question, error, cost.cost, tracing.of(0))
+        return self._record(question, outcome, cost.cost, tracing.of(0))
+
+    def _record(
+        self,
+        question: Question,
+        outcome: Outcome,
+        cost: Cost,
+        trace: tuple[Mapping[str, Any], ...] | None,
+    ) -> Record:
+        text, metrics = outcome.answer.text, metrics_named(self.metrics)
+        scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
+        rounds = self._rounds(question, outcome.answer)
+        return recorded(question, outcome, cost, scores, trace=trace, rounds=rounds)
+
+    def _rounds(self, question: Question, answer: Answer) -> Mapping[str, Any] | None:
+        if not isinstance(answer, SGICAnswer) or answer.calibrated is None:
+            return None
+        [(name, measure)] = metrics_named(self.metrics[:1]).items()
+
+        def quality(text: str, answers: Sequence[str]) -> float:
+            score = float(measure(picked(Answer(text), question.options).text, answers))
+            return 1 - score if name in LOWER_IS_BETTER else score
+
+        truth = Truth((), question.answers)
+        [one] = judged([answer.calibrated], [truth], questions=[question.text], measure=quality)
+        return as_record(one)
+
+
+Job = tuple[Work, Sequence[Question]]
+"""What is to be done for one cell."""
+Engine = Callable[[Iterable[Job]], Iterable[tuple[str, list[Record]]]]
+"""Does the jobs, and hands back the cell's name with its records, some at a time and in the order
+of its questions."""
+
+
+def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
+    """The jobs here and now, one after another, `work.batch` questions at a time."""
+    for work, questions in jobs:
+        work.start()
+        for start in range(0, len(questions), work.batch):
+            yield work.cell.name, work.records(questions[start : start + work.batch])
+
+
+def _ungated(flow: Flow[Any]) -> Flow[Outcome]:
+    return Outcome((yield from flow))
+
 
 VERSIONED = (
     "ltrag-plugins", "numpy", "torch", "transformers", "sentence-transformers", "ray",
@@ -33,7 +272,7 @@ def evaluate(
     world: World,
     *,
     out: str | Path | RunFolder,
-    metrics: Iterable[str] = DEFAULT,
+    metrics: Iterable[str] = DEFAULT_METRICS,
     labelled: Sequence[Question] = (),
     batch: int = 16,
     trace: bool = False,
@@ -72,7 +311,7 @@ def evaluate(
         UnwritableArtifact: it cannot be written to; the records so far are kept.
         CacheUnreadable: its answers cannot be read or written, as on a full disk.
     """
-    cells, measures = list(cells), tuple(chosen(metrics))
+    cells, measures = list(cells), tuple(metrics_named(metrics))
     _check(questions, cells, world, labelled, batch)
     folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
     with folder.held():
@@ -100,7 +339,7 @@ def check_begun(
     cells: Sequence[Cell],
     world: World,
     *,
-    metrics: Iterable[str] = DEFAULT,
+    metrics: Iterable[str] = DEFAULT_METRICS,
     labelled: Sequence[Question] = (),
     trace: bool = False,
 ) -> None:
@@ -112,7 +351,7 @@ def check_begun(
         UnreadableArtifact: its run.json is damaged.
     """
     _check(questions, cells, world, labelled, batch=1)
-    identity = _identity(questions, cells, world, tuple(chosen(metrics)), labelled, trace)
+    identity = _identity(questions, cells, world, tuple(metrics_named(metrics)), labelled, trace)
     folder.check({name: value for name, value in identity.items() if name != "gates"})
 
 

@@ -1,0 +1,177 @@
+"""What a run is asked for: cells, how they are called, and the measures of answers by name.
+
+A cell is a method, its settings and a gate or none. Its name is ``method:label+gate@seed``; the
+label says what tells two cells of one method apart, such as ``single:k=1`` and ``single:k=5``.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+from ltrag_plugins.errors import InvalidInput, unknown_name
+from ltrag_plugins.gece.decision import Gate
+from ltrag_plugins.methods import METHODS, Method, method_named
+from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exact_match
+from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
+from ltrag_plugins.settings import split_assignments, with_values
+
+_LONGEST_LABEL = 60  # names become file names
+OWN_GATES = frozenset({"skr", "adaptive"})
+"""Methods that decide on retrieval before all else, as `gate-*` do."""
+_NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
+RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class CellName:
+    """The parts of a cell's name; "" for what it does not have.
+
+    Raises:
+        InvalidInput: a part holds a character that a name is put together with, or a space; the
+            method's is no name of a file.
+    """
+
+    method: str
+    label: str = ""
+    gate: str = ""
+    seed: str = ""
+
+    def __post_init__(self) -> None:
+        for part in ("method", "label", "gate", "seed"):
+            if RESERVED.search(text := getattr(self, part)):
+                raise InvalidInput(f"no space, slash, +, @ or ~ in the {part} of a cell: {text!r}")
+        if not self.method.strip("."):
+            raise InvalidInput(f"a cell is named after its method, got {self.method!r}")
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """The parts of a name that `str` made."""
+        found = _NAME.fullmatch(name)
+        return cls(**found.groupdict("")) if found else cls(name)
+
+    def __str__(self) -> str:
+        parts = ((":", self.label), ("+", self.gate), ("@", self.seed))
+        return self.method + "".join(f"{mark}{part}" for mark, part in parts if part)
+
+    @property
+    def alone(self) -> str:
+        """The same without its gate."""
+        return str(replace(self, gate=""))
+
+    @property
+    def file(self) -> str:
+        """The name as a file's, which on some systems may hold no colon."""
+        return str(self).replace(":", "~")
+
+
+def is_gate(method: str) -> bool:
+    """Whether the method of this name is a gate itself: it decides on retrieval first."""
+    return method in OWN_GATES or method.startswith("gate-")
+
+
+def direct_of(names: Iterable[str]) -> str | None:
+    """The first of these cells that answers without retrieval, whatever its settings are."""
+    for name in names:
+        cell = CellName.parse(name)
+        if cell.method == "direct" and not cell.gate:
+            return name
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to answer all questions: a method, its settings, a gate before it or none.
+
+    Raises:
+        InvalidInput: a label or a gate's name that no name can be put together with.
+    """
+
+    method: Method
+    settings: Any = None
+    """None: the method's defaults."""
+    gate: Gate | None = None
+    gate_name: str = ""
+    """What tells this gate from others; part of the cell's name."""
+    seed: int | None = None
+    """Put into the settings, where they have a seed."""
+    label: str = ""
+    """What tells these settings from others; part of the cell's name."""
+
+    def __post_init__(self) -> None:
+        _ = self.name  # cannot be made of every label
+
+    @property
+    def name(self) -> str:
+        """``method:label+gate@seed``, as far as the cell has them (`CellName`)."""
+        gate = "" if self.gate is None else self.gate_name or "gate"
+        seed = "" if self.seed is None else str(self.seed)
+        return str(CellName(self.method.name, self.label, gate, seed))
+
+    @property
+    def set(self) -> Any:
+        """The settings, with the seed in them."""
+        settings = self.method.settings() if self.settings is None else self.settings
+        seeded = self.seed is not None and "seed" in {f.name for f in fields(settings)}
+        return replace(settings, seed=self.seed) if seeded else settings
+
+
+def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
+    """The cell that a word asks for, which becomes its name.
+
+    ``METHOD:NAME=VALUE:...``, where a name leads into nested settings by dots, as in
+    ``sgic:k=8:loop.rounds=3``. Values are JSON, or text as it stands.
+
+    Raises:
+        InvalidInput: an unknown method or setting (names the nearest), a setting that no word can
+            give, or a value out of its range.
+    """
+    name, *given = word.split(":")
+    if "=" in name:
+        raise InvalidInput(
+            f"{name!r} is a setting, not a method; a method's settings are joined by colons, as in "
+            "single:k=5:max_tokens=8"
+        )
+    row = method_named(name, methods)
+    if not given:
+        return Cell(row)
+    try:
+        settings = with_values(row.settings(), split_assignments(given))
+    except InvalidInput as error:
+        raise InvalidInput(f"{word!r}: {error}") from error
+    return Cell(row, settings, label=RESERVED.sub("_", ":".join(given))[:_LONGEST_LABEL])
+
+
+Metric = Callable[[str, Sequence[str]], float]
+"""From a prediction and the accepted answers to a number, larger is better but for TER."""
+
+METRICS: Mapping[str, Metric] = {
+    "em": normalized_exact_match,
+    "f1": f1,
+    "contains": contains,
+    "accuracy": accuracy,
+    "rouge1": rouge_1,
+    "rougeL": rouge_l,
+    "bleu4": bleu,
+    "meteor": meteor,
+    "chrf": chrf,
+    "ter": ter,
+}
+LOWER_IS_BETTER = frozenset({"ter"})
+DEFAULT_METRICS = ("em", "f1", "rouge1", "bleu4")
+
+
+def metrics_named(names: Iterable[str]) -> dict[str, Metric]:
+    """The measures of these names.
+
+    Raises:
+        InvalidInput: there is none of a name (the nearest are named), or no name at all.
+    """
+    found = {}
+    for name in names:
+        if name not in METRICS:
+            raise unknown_name("metric", name, METRICS)
+        found[name] = METRICS[name]
+    if not found:
+        raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
+    return found
