@@ -122,8 +122,9 @@ class TestGates:
         rows = [record(i, not wrong[i], uncertainty=said[i]) for i in range(300)]
         [found] = reliabilities({"k-samples": rows}, "em")
         true, mean = calibration_curve(wrong, said, n_bins=10)
-        assert [one.wrong for one in found.bins] == pytest.approx(true)
-        assert [one.said for one in found.bins] == pytest.approx(mean)
+        bins = found.reliability.bins
+        assert [one.wrong for one in bins] == pytest.approx(true)
+        assert [one.said for one in bins] == pytest.approx(mean)
 
 
 class TestThePage:

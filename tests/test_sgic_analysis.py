@@ -37,10 +37,10 @@ from ltrag_plugins.sgic.figures import (
     mending,
     paths,
     recall_at,
-    reliability,
     returned_figures,
     round_figures,
     turns,
+    wrongness_reliability,
 )
 from ltrag_plugins.sgic.judged import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
@@ -199,7 +199,7 @@ def test_reliability_is_counted_bin_by_bin():
     answers = [
         one(r, [0.5], p_wrong=p) for r, p in [("1", 0.1), ("0", 0.3), ("0", 0.9), ("0", 1.0)]
     ]
-    found = reliability(answers, bins=2)
+    found = wrongness_reliability(answers, bins=2)
     assert found is not None
     low, high = found.bins
     assert (low.count, low.said, low.wrong) == (2, pytest.approx(0.2), 0.5)
@@ -207,7 +207,7 @@ def test_reliability_is_counted_bin_by_bin():
     assert found.ece == pytest.approx(0.5 * 0.3 + 0.5 * 0.05)
     assert found.brier == pytest.approx((0.01 + 0.49 + 0.01 + 0) / 4)
     assert found.auroc == 1
-    assert reliability([one("1", [0.5])]) is None
+    assert wrongness_reliability([one("1", [0.5])]) is None
 
 
 # --- R@k

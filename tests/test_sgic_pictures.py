@@ -8,10 +8,10 @@ import pytest
 from matplotlib.image import imread
 
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.report.plots import BLUE as GOOD
+from ltrag_plugins.report.plots import ORANGE as BAD
+from ltrag_plugins.report.plots import QUIET
 from ltrag_plugins.report.sgic_figures import (
-    BAD,
-    GOOD,
-    QUIET,
     analysis_pictures,
     attention_picture,
     paths_picture,

@@ -70,6 +70,62 @@ def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
     return float(np.mean((p - y) ** 2))
 
 
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Probabilities that are alike, and what came true; the last bin holds its upper edge too."""
+
+    low: float
+    high: float
+    count: int
+    said: float | None
+    """Mean probability, 0 to 1; None where the bin is empty."""
+    wrong: float | None
+    """Share of the outcomes that are 1, 0 to 1; None where the bin is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reliability:
+    """Whether probabilities of being wrong keep what they promise."""
+
+    bins: tuple[Bin, ...]
+    ece: float
+    """`expected_calibration_error` over these bins."""
+    brier: float
+    auroc: float | None
+    """None where all outcomes are alike."""
+
+    @property
+    def count(self) -> int:
+        """How many probabilities there are."""
+        return sum(one.count for one in self.bins)
+
+
+def reliability(probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> Reliability:
+    """The reliability diagram's figures, over the bins of `expected_calibration_error`.
+
+    Args:
+        probabilities: of being wrong, in [0, 1].
+        wrong: 0 or 1.
+    """
+    p, y = _probabilities(probabilities, wrong)
+    ece = expected_calibration_error(p, y, bins)
+    bin_of = np.minimum((p * bins).astype(int), bins - 1)
+    members = [bin_of == i for i in range(bins)]
+    return Reliability(
+        tuple(
+            Bin(i / bins, (i + 1) / bins, int(inside.sum()), _mean(p[inside]), _mean(y[inside]))
+            for i, inside in enumerate(members)
+        ),
+        ece,
+        brier(p, y),
+        auroc(p, y) if y.min() < y.max() else None,
+    )
+
+
+def _mean(values: Float[np.ndarray, " n"]) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
 def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
     """Share of the (positive, negative) pairs in which the positive has the larger score.
 

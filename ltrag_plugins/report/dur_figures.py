@@ -1,17 +1,12 @@
-"""Pictures of a training: shots against a fixed number of them, loss and reward, turns.
+"""Pictures of DUR's training: shots against a fixed number of them, loss and reward, turns.
 
 Each function takes the `history` of a `TrainingResult` and returns the path of the picture,
-whose suffix says the format (.png, .svg, .pdf).
+whose suffix says the format (.png, .svg, .pdf). A report draws them of `RUN/learned/CELL.json`,
+what a method kept of its training, and of `RUN/dur_history.json`, what `ltrag dur train --json`
+printed.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", figures 3, 8 and 9.
-
-Pictures of DUR's training: of methods that trained in the run, or of a file in its folder.
-
-::
-
-    RUN/learned/CELL.json   what a method kept of its training
-    RUN/dur_history.json    what `ltrag dur train --json` printed
 """
 
 import json
@@ -23,19 +18,28 @@ from ltrag_plugins.dur.batch import Batch, by_epoch
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact, missing_extra
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.report.escaping import slug, visible
-from ltrag_plugins.report.plots import Picture
+from ltrag_plugins.report.plots import (
+    INK,
+    ORANGE,
+    QUIET,
+    Picture,
+    as_percent,
+    canvas,
+    saved,
+    styled,
+)
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 except ImportError as error:
     raise missing_extra("matplotlib", "plots") from error
 
-INK, QUIET, LOUD = "#1f2933", "#9fb3c8", "#c2410c"
 _LABELLED = 12  # bars; more of them would have their figures overlap
 
 
+@styled()
 def shots_picture(history: Sequence[Batch], path: str | Path, *, shots: int) -> Path:
     """Shots in all prompts of each batch, and each epoch's share of PromptPG's (figure 8).
 
@@ -45,9 +49,9 @@ def shots_picture(history: Sequence[Batch], path: str | Path, *, shots: int) -> 
     Raises:
         InvalidInput: the history is empty.
     """
-    figure, [left, right] = _axes(history, 2, size=(9.0, 3.8))
+    figure, [left, right] = _canvas(history, 1, 2, size=(9.0, 3.8))
     numbers = range(1, len(history) + 1)
-    left.plot(numbers, [batch.shots for batch in history], color=LOUD, label="this training")
+    left.plot(numbers, [batch.shots for batch in history], color=ORANGE, label="this training")
     fixed = [shots * batch.questions for batch in history]
     left.plot(
         numbers, fixed, color=INK, linestyle="--", linewidth=1.2, label=f"PromptPG, K = {shots}"
@@ -56,22 +60,23 @@ def shots_picture(history: Sequence[Batch], path: str | Path, *, shots: int) -> 
     left.set_ylabel("shots in all prompts of a batch")
     left.set_ylim(0, 1.25 * max([*fixed, *(batch.shots for batch in history)]))
     left.set_title("Shots by batch", loc="left")
-    left.legend(frameon=False, loc="upper right")
+    left.legend(loc="upper right")
     shares = [epoch.share for epoch in by_epoch(history, shots=shots)]
-    bars = right.bar(range(1, len(shares) + 1), shares, color=LOUD)
+    bars = right.bar(range(1, len(shares) + 1), shares, color=ORANGE)
     if len(shares) <= _LABELLED:
         right.bar_label(
             bars, [f"{share:.0%}" for share in shares], color=INK, padding=2, fontsize=8
         )
     right.axhline(1, color=INK, linestyle="--", linewidth=1.2)
     _epoch_axis(right, len(shares))
-    right.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    as_percent(right.yaxis)
     right.set_ylim(0, 1.2 * max(1.0, *shares))
     right.set_ylabel("shots, PromptPG = 100 %")
     right.set_title("Shots by epoch", loc="left")
-    return _saved(figure, path)
+    return saved(figure, path)
 
 
+@styled()
 def loss_picture(history: Sequence[Batch], path: str | Path) -> Path:
     """The loss of each batch (figure 9), and below it the mean reward.
 
@@ -81,21 +86,22 @@ def loss_picture(history: Sequence[Batch], path: str | Path) -> Path:
     Raises:
         InvalidInput: the history is empty.
     """
-    figure, [above, below] = _axes(history, 2, size=(6.4, 5.2), stacked=True)
+    figure, [above, below] = _canvas(history, 2, 1, size=(6.4, 5.2))
     numbers = range(1, len(history) + 1)
     above.plot(numbers, [batch.loss for batch in history], color=INK)
     above.set_ylabel("loss")
     above.set_title("Loss and reward by batch", loc="left")
-    below.plot(numbers, [batch.reward for batch in history], color=LOUD)
+    below.plot(numbers, [batch.reward for batch in history], color=ORANGE)
     below.set_ylabel("mean reward, all shots shown")
     _batch_axis(above, history)
     _batch_axis(below, history)
     above.set_xlabel("")
     above.axhline(0, color=QUIET, linewidth=1)
     figure.align_ylabels()
-    return _saved(figure, path)
+    return saved(figure, path)
 
 
+@styled()
 def turns_picture(history: Sequence[Batch], path: str | Path) -> Path:
     """Share of questions whose answer turns as shots are added, by epoch (figure 3).
 
@@ -104,7 +110,7 @@ def turns_picture(history: Sequence[Batch], path: str | Path) -> Path:
     Raises:
         InvalidInput: the history is empty, or is of a training that asks with all shots only.
     """
-    figure, [axes] = _axes(history, 1, size=(6.4, 4.0))
+    figure, [axes] = _canvas(history, 1, 1, size=(6.4, 4.0))
     epochs = by_epoch(history, shots=1)
     parts = [(e.turned_hard, e.turned_easy, e.questions) for e in epochs]
     hard = [turned / asked for turned, _, asked in parts if turned is not None]
@@ -115,18 +121,18 @@ def turns_picture(history: Sequence[Batch], path: str | Path) -> Path:
             "(rungs='last')"
         )
     numbers = range(1, len(epochs) + 1)
-    axes.bar(numbers, hard, color=LOUD, label="hard: wrong without shots")
+    axes.bar(numbers, hard, color=ORANGE, label="hard: wrong without shots")
     top = axes.bar(numbers, easy, bottom=hard, color=QUIET, label="easy: right without shots")
     both = [a + b for a, b in zip(hard, easy, strict=True)]
     if len(both) <= _LABELLED:
         axes.bar_label(top, [f"{share:.0%}" for share in both], color=INK, padding=2)
     _epoch_axis(axes, len(epochs))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    as_percent(axes.yaxis)
     axes.set_ylim(0, max(0.1, 1.35 * max(both)))
     axes.set_ylabel("questions whose answer turns")
     axes.set_title("Answers that turn as shots are added", loc="left")
-    axes.legend(frameon=False, loc="upper right")
-    return _saved(figure, path)
+    axes.legend(loc="upper right")
+    return saved(figure, path)
 
 
 def dur_pictures(history: Sequence[Batch], folder: str | Path, *, shots: int) -> list[Path]:
@@ -146,18 +152,12 @@ def dur_pictures(history: Sequence[Batch], folder: str | Path, *, shots: int) ->
     return paths
 
 
-def _axes(
-    history: Sequence[Batch], count: int, *, size: tuple[float, float], stacked: bool = False
+def _canvas(
+    history: Sequence[Batch], rows: int, columns: int, *, size: tuple[float, float]
 ) -> tuple[Figure, list[Axes]]:
     if not history:
         raise InvalidInput("the history is empty: no batch was trained, so there is no picture")
-    # a figure of its own, not pyplot's: the caller's backend is the caller's
-    figure = Figure(figsize=size, layout="constrained")
-    rows, columns = (count, 1) if stacked else (1, count)
-    found = figure.subplots(rows, columns, sharex=stacked, squeeze=False).ravel().tolist()
-    for axes in found:
-        axes.spines[["top", "right"]].set_visible(False)
-    return figure, found
+    return canvas(rows, columns, size=size)
 
 
 def _batch_axis(axes: Axes, history: Sequence[Batch]) -> None:
@@ -179,13 +179,7 @@ def _epoch_axis(axes: Axes, epochs: int) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _saved(figure: Figure, path: str | Path) -> Path:
-    path = Path(path)
-    figure.savefig(path, dpi=150)
-    return path
-
-
-TRAINING_FILE = "dur_history.json"
+_FILE = "dur_history.json"
 
 
 def training_pictures(run: Path, cells: Iterable[str]) -> list[Picture]:
@@ -198,7 +192,7 @@ def training_pictures(run: Path, cells: Iterable[str]) -> list[Picture]:
     files = [(folder.learned(name), f"dur-{slug(name)}", visible(name)) for name in cells]
     return [
         picture
-        for path, name, title in [*files, (run / TRAINING_FILE, "dur", "DUR")]
+        for path, name, title in [*files, (run / _FILE, "dur", "DUR")]
         if path.exists()
         for picture in _of(path, name, title)
     ]

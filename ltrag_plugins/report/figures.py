@@ -1,27 +1,24 @@
-"""Which pictures a run has, by section of the page.
-
-Which ways to answer are worth their cost.
-
-The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
+"""The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
 
 References:
     Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Row, Summary
-from ltrag_plugins.report import figures as drawing
 from ltrag_plugins.report.dur_figures import training_pictures
 from ltrag_plugins.report.escaping import slug, visible
 from ltrag_plugins.report.gates import (
     GatedCell,
     GateScores,
-    Reliability,
+    Promise,
     gate_scores,
     gated_cells,
     reliabilities,
@@ -33,50 +30,43 @@ from ltrag_plugins.report.plots import (
     ORANGE,
     QUIET,
     Picture,
+    as_percent,
     canvas,
+    hatched,
     label_points,
+    reliability_figure,
+    saved,
+    whiskers,
 )
 from ltrag_plugins.report.reading import Run
 from ltrag_plugins.report.sgic_figures import round_pictures
 
-if TYPE_CHECKING:
+try:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
+except ImportError as error:
+    raise missing_extra("matplotlib", "plots") from error
 
-
-CROWD = 12
+_COSTS = {
+    "calls": ("model calls", "model calls a question"),
+    "retrievals": ("searches", "searches a question"),
+    "tokens": ("tokens", "tokens a question"),
+    "ms": ("time", "milliseconds a question"),
+}
+_CROWD = 12
 """So many ways find room for a name each in one picture."""
-
-
-def best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
-    """Rows better than all that cost as much or less (of equals the first), cheapest first."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    ranked = sorted(rows, key=lambda row: (_cost(row, cost), -sign * row.scores[metric].value))
-    found: list[Row] = []
-    for row in ranked:
-        if not found or sign * (row.scores[metric].value - found[-1].scores[metric].value) > 0:
-            found.append(row)
-    return found
-
-
-def told_rows(rows: Sequence[Row], metric: str, cost: str) -> Sequence[Row]:
-    """Those to name in a picture: all, or in a crowd the best for their cost."""
-    return rows if len(rows) <= CROWD else best_for_cost(rows, metric, cost)
-
-
-def _cost(row: Row, cost: str) -> float:
-    return float(row.costs[cost] or 0)
-
-
-COSTS = {"calls": "model calls", "retrievals": "searches", "tokens": "tokens", "ms": "time"}
+_LOG_FROM = 20
+"""Times the smallest cost; less fits a linear axis."""
 
 
 def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
     """All that can be drawn, by section: cost, gates, calibration, rounds, training."""
     records, metric = run.complete, run.metric
+    known = [name for name in _COSTS if all(row.costs[name] is not None for row in summary.rows)]
     gates = [_rate(cell, metric) for cell in gated_cells(records, metric)]
     gates += [_scores(found) for found in gate_scores(records, metric)]
     return {
-        "cost": [_cost_pictures(summary, metric, name) for name in COSTS if _known(summary, name)],
+        "cost": [_cost(summary, metric, name) for name in known],
         "gates": gates,
         "calibration": [_reliability(found) for found in reliabilities(records, metric)],
         "rounds": round_pictures(run.path, records),
@@ -84,28 +74,19 @@ def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
     }
 
 
-def save_all(found: Iterable[Picture], folder: Path) -> list[Path]:
-    """Each as PNG and SVG.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
-    return [path for picture in found for path in picture.save(folder)]
+def _drawn(figure: Callable[..., Figure], *parts: Any) -> Callable[[Path], Path]:
+    return lambda path: saved(figure(*parts), path)
 
 
-def _known(summary: Summary, cost: str) -> bool:
-    return all(row.costs[cost] is not None for row in summary.rows)
-
-
-def _cost_pictures(summary: Summary, metric: str, cost: str) -> Picture:
+def _cost(summary: Summary, metric: str, cost: str) -> Picture:
     up = "Down" if metric in LOWER_IS_BETTER else "Up"
-    named = " Named: what nothing cheaper matches." if len(summary.rows) > CROWD else ""
+    named = " Named: what nothing cheaper matches." if len(summary.rows) > _CROWD else ""
     return Picture(
         f"cost-{cost}",
-        f"Accuracy against {COSTS[cost]}",
+        f"Accuracy against {_COSTS[cost][0]}",
         f"{up} and to the left is better.{named} Whiskers: {summary.level:.0%} intervals of the"
         " mean.",
-        _drawn(drawing.cost_figure, summary.rows, metric, cost),
+        _drawn(cost_figure, summary.rows, metric, cost),
     )
 
 
@@ -117,7 +98,7 @@ def _rate(cell: GatedCell, metric: str) -> Picture:
         f"rate-{slug(cell.name)}",
         visible(cell.name),
         told,
-        _drawn(drawing.rate_figure, cell, metric),
+        _drawn(rate_figure, cell, metric),
     )
 
 
@@ -127,54 +108,31 @@ def _scores(found: GateScores) -> Picture:
         f"scores-{slug(found.gate or 'gate')}",
         f"Scores of the gate {visible(found.gate)}".rstrip(),
         f"Does a larger score find the questions that the model gets wrong alone?{area}",
-        _drawn(drawing.scores_figure, found),
+        _drawn(scores_figure, found),
     )
 
 
-def _reliability(found: Reliability) -> Picture:
+def _reliability(found: Promise) -> Picture:
+    figures = found.reliability
     return Picture(
         f"reliability-{slug(found.name)}",
         f"{visible(found.name)}: said, and true",
-        f"How often were answers wrong, by {found.what}? ECE {found.ece:.3f}, "
-        f"Brier {found.brier:.3f} (0 is best), {found.answers} answers.",
-        _drawn(drawing.reliability_figure, found),
+        f"How often were answers wrong, by {found.what}? ECE {figures.ece:.3f}, "
+        f"Brier {figures.brier:.3f} (0 is best), {figures.count} answers.",
+        _drawn(reliability_figure, figures, found.what),
     )
-
-
-def _drawn(figure: "Callable[..., Figure]", *parts: Any) -> Callable[[Path], Any]:
-    def draw(path: Path) -> None:
-        undated = {"Date": None} if path.suffix == ".svg" else None
-        figure(*parts).savefig(path, metadata=undated)
-
-    return draw
-
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
-except ImportError as error:
-    raise missing_extra("matplotlib", "report") from error
-
-UNITS = {
-    "calls": "model calls a question",
-    "retrievals": "searches a question",
-    "tokens": "tokens a question",
-    "ms": "milliseconds a question",
-}
-_LOG_FROM = 20  # times the smallest cost; less fits a linear axis
 
 
 def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
     """Mean of a measure against a mean cost, with name and interval of those that are told."""
     figure, [axes] = canvas(LARGE)
-    told = {row.name for row in told_rows(rows, metric, cost)}
+    told = {row.name for row in _named_rows(rows, metric, cost)}
     points = {}
     for row in rows:
         score, x = row.scores[metric], float(row.costs[cost] or 0)
         colour, mark = (ORANGE, "D") if "+" in row.name else (BLUE, "o")
         if row.name in told:
-            _whiskers(axes, x, score.value, score.low, score.high)
+            whiskers(axes, x, score.value, score.low, score.high)
         axes.plot(x, score.value, mark, color=colour, markeredgecolor="#ffffff", zorder=3)
         points[row.name] = (x, score.value)
     axes.plot([], [], "o", color=BLUE, label="without a gate")
@@ -188,7 +146,7 @@ def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
         axes.margins(x=0.15)
     else:
         axes.set_xlim(-0.06 * (max(costs) or 1), 1.15 * (max(costs) or 1))
-    axes.set_xlabel(UNITS[cost])
+    axes.set_xlabel(_COSTS[cost][1])
     axes.set_ylabel(f"{metric}, mean")
     axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
@@ -221,85 +179,55 @@ def rate_figure(cell: GatedCell, metric: str) -> Figure:
         points.append((rate, accuracy))
         names.append(visible(name))
     value = cell.accuracy
-    _whiskers(axes, cell.rate, value.value, value.low, value.high)
+    whiskers(axes, cell.rate, value.value, value.low, value.high)
     axes.plot(cell.rate, value.value, "D", color=ORANGE, markeredgecolor="#ffffff", zorder=4)
     axes.set_xlim(-0.04, 1.04)
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    as_percent(axes.xaxis)
     axes.set_xlabel("questions that retrieve")
     axes.set_ylabel(f"{metric}, mean")
     axes.margins(y=0.2)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside upper left", ncols=2)
-    label_points(axes, points, names, [*_thinned(cell), *_between(cell)])
+    # the names leave the curve and the line of chance uncovered
+    covered = list(cell.curve[:: 1 + len(cell.curve) // 100])
+    if cell.never is not None and cell.always is not None:
+        gain = cell.always - cell.never
+        covered += [(cell.always_rate * i / 50, cell.never + gain * i / 50) for i in range(51)]
+    label_points(axes, points, names, covered)
     return figure
-
-
-def _thinned(cell: GatedCell) -> Sequence[tuple[float, float]]:
-    return cell.curve[:: 1 + len(cell.curve) // 100]
-
-
-def _between(cell: GatedCell) -> list[tuple[float, float]]:
-    """Points on the line from never to always."""
-    if cell.never is None or cell.always is None:
-        return []
-    return [
-        (cell.always_rate * i / 50, cell.never + (cell.always - cell.never) * i / 50)
-        for i in range(51)
-    ]
 
 
 def scores_figure(found: GateScores) -> Figure:
     """Gate scores of questions that the direct answer got right, and wrong."""
     figure, [axes] = canvas()
-    values = [*found.right, *found.wrong]
-    low, high = min(values), max(values)
-    width = (high - low) / 20 or 1.0
-    edges = [low + width * i for i in range(21)]
-    kinds = (("right", found.right, BLUE, ""), ("wrong", found.wrong, ORANGE, "////"))
-    for name, scores, colour, hatch in kinds:
+    edges = np.histogram_bin_edges([*found.right, *found.wrong], bins=20)
+    for name, scores, bad in (("right", found.right, False), ("wrong", found.wrong, True)):
         if scores:
-            told = f"direct answer {name}: {len(scores)}"
-            shares = _shares(scores, low, width)
-            axes.stairs(shares, edges, fill=True, facecolor=(colour, 0.28))
-            # in SVG a fill that is half transparent would make its own hatching vanish
-            axes.stairs(
-                shares, edges, fill=True, facecolor="none", edgecolor=colour, hatch=hatch,
-                linewidth=1.6, label=told,
-            )  # fmt: skip
+            shares = np.histogram(scores, edges)[0] / len(scores)
+            label = f"direct answer {name}: {len(scores)}"
+            hatched(axes, shares.tolist(), edges.tolist(), bad=bad, label=label)
     if found.threshold is not None:
         axes.axvline(found.threshold, color=INK, linewidth=1.3, linestyle="--", label="threshold")
     axes.set_xlabel("gate score (larger: rather retrieve)")
     axes.set_ylabel("share of each kind")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    as_percent(axes.yaxis)
     figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
-def reliability_figure(found: Reliability) -> Figure:
-    """Said and true shares of wrong answers, and how many answers stand behind each."""
-    figure, [above, below] = canvas(heights=(2.4, 1))
-    above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
-    said, wrong = [one.said for one in found.bins], [one.wrong for one in found.bins]
-    above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
-    above.set(xlim=(0, 1), ylim=(-0.02, 1.04), ylabel="wrong answers")
-    above.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    below.bar(said, [one.count for one in found.bins], 0.05, color=BLUE)
-    below.set_ylabel("answers")
-    below.set_xlabel(found.what)
-    below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
-    figure.align_ylabels()
-    figure.legend(loc="outside upper left", ncols=2)
-    return figure
+def best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
+    """Rows better than all that cost as much or less (of equals the first), cheapest first."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    ranked = sorted(
+        rows, key=lambda row: (float(row.costs[cost] or 0), -sign * row.scores[metric].value)
+    )
+    found: list[Row] = []
+    for row in ranked:
+        if not found or sign * (row.scores[metric].value - found[-1].scores[metric].value) > 0:
+            found.append(row)
+    return found
 
 
-def _whiskers(axes: Axes, x: float, value: float, low: float, high: float) -> None:
-    spread = [[max(0.0, value - low)], [max(0.0, high - value)]]
-    axes.errorbar([x], [value], yerr=spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
-
-
-def _shares(scores: Sequence[float], low: float, width: float) -> list[float]:
-    counts = [0] * 20
-    for score in scores:
-        counts[min(19, int((score - low) / width))] += 1
-    return [count / len(scores) for count in counts]
+def _named_rows(rows: Sequence[Row], metric: str, cost: str) -> Sequence[Row]:
+    """Those to name in a picture: all, or in a crowd the best for their cost."""
+    return rows if len(rows) <= _CROWD else best_for_cost(rows, metric, cost)

@@ -18,7 +18,7 @@ from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.escaping import script_json, size_of, visible
-from ltrag_plugins.report.figures import pictures, save_all
+from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import Listing, listing
 from ltrag_plugins.report.plots import Picture
 from ltrag_plugins.report.reading import Run, read
@@ -82,7 +82,8 @@ def write_report(
     saved: list[Path] = []
     if pictures_to is not None:
         with writing(Path(pictures_to)):
-            saved = save_all((one for part in drawn.values() for one in part), Path(pictures_to))
+            every = [one for part in drawn.values() for one in part]
+            saved = [path for one in every for path in one.save(Path(pictures_to))]
     return Written(page, len(content), tuple(saved), found)
 
 

@@ -1,12 +1,8 @@
-"""One look for all pictures of a report, in files and in the page.
+"""The plotting kit: one look for all pictures, in files and in the page of a report.
 
 The palette is blue and orange, which eyes that see red and green alike tell apart; kinds differ in
 marks or hatching too. In the page each colour becomes a CSS variable, so that a picture follows
 the page into the dark.
-
-A picture of a report: in the page as SVG, and as files.
-
-Names beside points, placed so that they cover neither each other nor the points.
 """
 
 import re
@@ -19,14 +15,19 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.metrics.calibration import Reliability
 
 try:
     import matplotlib as mpl
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Annotation, Text
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.transforms import Bbox
 except ImportError as error:
-    raise missing_extra("matplotlib", "report") from error
+    raise missing_extra("matplotlib", "plots") from error
 
 INK, SOFT, QUIET, FAINT = "#1f2933", "#52606d", "#9fb3c8", "#e4e9ef"
 BLUE, ORANGE, PAPER = "#0b5c93", "#d55e00", "#ffffff"
@@ -37,8 +38,6 @@ _VARIABLES = {
     FAINT: "--faint",
     BLUE: "--blue",
     ORANGE: "--orange",
-    "#e07b1a": "--orange",  # of SGIC's pictures
-    "#c2410c": "--orange",  # of DUR's
     PAPER: "--paper",
     "#000000": "--ink",
 }
@@ -90,13 +89,74 @@ def styled(*, in_page: bool = False) -> Iterator[None]:
 
 
 def canvas(
-    size: tuple[float, float] = SMALL, heights: tuple[float, ...] = (1,)
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    size: tuple[float, float] = SMALL,
+    heights: Sequence[float] | None = None,
+    sharey: bool = False,
 ) -> tuple[Figure, list[Axes]]:
-    """A figure, and its axes from top to bottom, as many as there are heights."""
+    """A figure, and its axes row by row; rows share their x axis.
+
+    It is a figure of its own, not pyplot's: the caller's backend is the caller's.
+    """
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
+    grid = figure.subplots(
+        rows, columns, sharex="col" if rows > 1 else False, sharey=sharey, squeeze=False,
+        height_ratios=heights,
+    )  # fmt: skip
     return figure, grid.ravel().tolist()
+
+
+def saved(figure: Figure, path: str | Path) -> Path:
+    """Write the picture; the path's suffix says the format (.png, .svg, .pdf)."""
+    path = Path(path)
+    undated = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=undated)
+    return path
+
+
+def whiskers(axes: Axes, x: float, value: float, low: float, high: float) -> None:
+    """An interval around a point."""
+    spread = [[max(0.0, value - low)], [max(0.0, high - value)]]
+    axes.errorbar([x], [value], yerr=spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
+
+
+def hatched(
+    axes: Axes, shares: Sequence[float], edges: Sequence[float], *, bad: bool, label: str
+) -> None:
+    """A histogram of one of two kinds, which lie over each other."""
+    colour, hatch = (ORANGE, "////") if bad else (BLUE, "")
+    axes.stairs(shares, edges, fill=True, facecolor=(colour, 0.28))
+    # in SVG a fill that is half transparent would make its own hatching vanish
+    axes.stairs(
+        shares, edges, fill=True, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=1.6,
+        label=label,
+    )  # fmt: skip
+
+
+def as_percent(axis: Axis) -> None:
+    """Shares in percent, without decimals."""
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+
+
+def reliability_figure(found: Reliability, what: str) -> Figure:
+    """Said and true shares of wrong answers, and how many answers stand behind each."""
+    figure, [above, below] = canvas(2, heights=(2.4, 1))
+    known = [one for one in found.bins if one.count]
+    above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
+    said, wrong = [one.said for one in known], [one.wrong for one in known]
+    above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
+    above.set(xlim=(0, 1), ylim=(-0.02, 1.04), ylabel="wrong answers")
+    below.bar(said, [one.count for one in known], 0.05, color=BLUE)
+    below.set(ylabel="answers", xlabel=what)
+    below.yaxis.set_major_locator(MaxNLocator(nbins=3, integer=True))
+    for axis in (above.yaxis, below.xaxis):
+        as_percent(axis)
+    figure.align_ylabels()
+    figure.legend(loc="outside upper left", ncols=2)
+    return figure
 
 
 def themed(svg: bytes, name: str, told: str) -> str:
@@ -168,14 +228,6 @@ class Picture:
                 self.draw(path)
         return paths
 
-
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.text import Annotation, Text
-    from matplotlib.transforms import Bbox
-except ImportError as error:
-    raise missing_extra("matplotlib", "report") from error
 
 _SIDES = (
     (1, 0, "left", "center"),

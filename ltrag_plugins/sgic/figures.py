@@ -32,7 +32,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.metrics.calibration import auroc, brier, expected_calibration_error
+from ltrag_plugins.metrics.calibration import Reliability, auroc, reliability
 from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.sgic.judged import Judged, checked_run, judged
 
@@ -395,33 +395,6 @@ class Spread:
     """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bin:
-    """Answers whose P(wrong) is alike."""
-
-    low: float
-    high: float
-    """The last bin holds its upper edge as well."""
-    count: int
-    said: float | None
-    """Mean P(wrong), 0 to 1; None where the bin is empty."""
-    wrong: float | None
-    """Share of wrong ones, 0 to 1; None where the bin is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reliability:
-    """Whether P(wrong) keeps what it promises."""
-
-    bins: tuple[Bin, ...]
-    ece: float
-    """Expected calibration error over these bins, 0 to 1; 0 is best."""
-    brier: float
-    """Mean squared distance from the outcome, 0 to 1; 0 is best."""
-    auroc: float | None
-    """Of P(wrong) for "wrong", 0 to 1; None where all are right, or all wrong."""
-
-
 def answer_spread(run: Sequence[Judged], *, returned: bool = False, bins: int = 10) -> Spread:
     """Of the first answers (figure 1), or of those returned.
 
@@ -455,12 +428,8 @@ def document_spread(run: Sequence[Judged], *, bins: int = 10) -> Spread | None:
     return _spread([u for u, _ in found], [helps for _, helps in found], bins) if found else None
 
 
-def reliability(run: Sequence[Judged], *, bins: int = 10) -> Reliability | None:
-    """P(wrong) of the answers returned, beside how many were wrong; None where none has one.
-
-    Raises:
-        InvalidInput: `bins` is below 1.
-    """
+def wrongness_reliability(run: Sequence[Judged], *, bins: int = 10) -> Reliability | None:
+    """P(wrong) of the answers returned, beside how many were wrong; None where none has one."""
     found = [
         (one.answer.p_wrong, not one.returned_right)
         for one in run
@@ -468,27 +437,7 @@ def reliability(run: Sequence[Judged], *, bins: int = 10) -> Reliability | None:
     ]
     if not found:
         return None
-    said, wrong = [p for p, _ in found], [w for _, w in found]
-    places = _places(said, bins)
-    return Reliability(
-        tuple(_bin(said, wrong, places, i, bins) for i in range(bins)),
-        expected_calibration_error(said, wrong, bins),
-        brier(said, wrong),
-        auroc(said, wrong) if len(set(wrong)) == 2 else None,
-    )
-
-
-def _bin(
-    said: Sequence[float], wrong: Sequence[bool], places: Sequence[int], i: int, bins: int
-) -> Bin:
-    members = [j for j, place in enumerate(places) if place == i]
-    return Bin(
-        i / bins,
-        (i + 1) / bins,
-        len(members),
-        mean_or_none([said[j] for j in members]),
-        mean_or_none([wrong[j] for j in members]),
-    )
+    return reliability([p for p, _ in found], [wrong for _, wrong in found], bins)
 
 
 def _spread(values: Sequence[float], good: Sequence[bool], bins: int) -> Spread:
@@ -598,7 +547,7 @@ def analyse(run: Sequence[Judged], *, bins: int = 10, ks: Iterable[int] = (1, 2)
         documents=document_spread(run, bins=bins),
         recall=document_recall(run, ks),
         mending=mending(run),
-        reliability=reliability(run, bins=bins),
+        reliability=wrongness_reliability(run, bins=bins),
         notes=tuple(_notes(run)),
     )
 
