@@ -41,10 +41,10 @@ from ltrag_plugins.sgic import (
     Truth,
     calibrate,
     fit,
-    judged,
     sampled,
     write_run,
 )
+from ltrag_plugins.sgic import records as judged
 from ltrag_plugins.sgic.fitting.costs import Spent, metered
 from ltrag_plugins.sgic.fitting.recording import Source, record
 from ltrag_plugins.sgic.fitting.variants import Variant as Way

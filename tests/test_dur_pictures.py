@@ -149,7 +149,7 @@ def coloured(path, colour: str) -> np.ndarray:
 def test_bars_are_as_high_as_their_shares(tmp_path):
     # 8 of 20 questions turn: 6 hard ones and 2 easy ones
     path = turns_picture([batch(0, 0)], tmp_path / "turns.png")
-    hard, easy = (coloured(path, colour).sum(axis=0) for colour in ("#c2410c", "#9fb3c8"))
+    hard, easy = (coloured(path, colour).sum(axis=0) for colour in ("#d55e00", "#9fb3c8"))
     column = int(np.argmax(hard > 100)) + 10  # left in the bar, away from the legend
     assert hard[column] / easy[column] == pytest.approx(3, rel=0.05)
 
@@ -157,7 +157,7 @@ def test_bars_are_as_high_as_their_shares(tmp_path):
 def test_fewer_shots_make_a_lower_bar(tmp_path):
     history = [batch(0, 0, shots=100), batch(1, 0, shots=50)]
     path = shots_picture(history, tmp_path / "shots.png", shots=5)
-    orange = coloured(path, "#c2410c")
+    orange = coloured(path, "#d55e00")
     heights = orange[:, orange.shape[1] // 2 :].sum(axis=0)
     whole = heights.max()
     half = [h for h in heights if 0.4 * whole < h < 0.6 * whole]

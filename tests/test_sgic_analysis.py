@@ -18,14 +18,14 @@ from ltrag_plugins.flow import World, run
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.sgic import (
     CalibratedAnswer,
-    Judged,
+    LabelledAnswer,
     Round,
     ScoredDocument,
     SGICSettings,
     Truth,
     analyse,
     calibrate,
-    judged,
+    labelled,
     r_at_k,
     read_run,
     write_run,
@@ -42,7 +42,7 @@ from ltrag_plugins.sgic.figures import (
     turns,
     wrongness_reliability,
 )
-from ltrag_plugins.sgic.judged import as_record, from_record
+from ltrag_plugins.sgic.records import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import QUESTION, THREE, model, said
 
@@ -63,10 +63,12 @@ def one(right: str, uncertainties, *, chosen: int | None = None, documents=(), r
         documents=scored, trace=trace,
     )  # fmt: skip
     labels = tuple(letter == "1" for letter in right)
-    return Judged(replace(answer, **more), labels, tuple(letter == "1" for letter in relevant), "q")
+    return LabelledAnswer(
+        replace(answer, **more), labels, tuple(letter == "1" for letter in relevant), "q"
+    )
 
 
-def drawn(count: int = 60, rounds: int = 4) -> list[Judged]:
+def drawn(count: int = 60, rounds: int = 4) -> list[LabelledAnswer]:
     """Random answers, some of which stop early; ties among their uncertainties."""
     dice = Random(0)
     found = []
@@ -309,8 +311,8 @@ def test_an_answer_is_right_as_the_measure_says():
     llm = model([said("it is in Fife", 0.3), said("East Lothian", 0.8)])
     answer = run(calibrate(QUESTION, THREE, settings), World(llm=llm))
     truth = Truth((True, False, False), ("Fife",))
-    assert judged([answer], [truth])[0].right == (False, False)
-    [loose] = judged([answer], [truth], measure=contains, questions=[QUESTION])
+    assert labelled([answer], [truth])[0].right == (False, False)
+    [loose] = labelled([answer], [truth], measure=contains, questions=[QUESTION])
     assert loose.right == (True, False)
     assert (loose.first_right, loose.returned_right) == (True, False)
     assert (loose.question, loose.relevant) == (QUESTION, (True, False, False))
@@ -358,15 +360,15 @@ def test_runs_that_cannot_be_read_together_are_refused(figures):
 def test_labels_that_do_not_fit_are_refused():
     answer = one("10", [0.5, 0.4], documents=[0.1, 0.2]).answer
     with pytest.raises(InvalidInput, match="1 labels came for 2 rounds"):
-        Judged(answer, (True,))
+        LabelledAnswer(answer, (True,))
     with pytest.raises(InvalidInput, match="3 labels came for 2 documents"):
-        Judged(answer, (True, False), (True, False, True))
+        LabelledAnswer(answer, (True, False), (True, False, True))
     with pytest.raises(InvalidInput, match="its trace has 0"):
-        Judged(replace(answer, trace=()), ())
+        LabelledAnswer(replace(answer, trace=()), ())
     with pytest.raises(InvalidInput, match="1 answers came with 0 truths"):
-        judged([answer], [])
+        labelled([answer], [])
     with pytest.raises(MissingReferences):
-        judged([answer], [Truth((), ())])
+        labelled([answer], [Truth((), ())])
     with pytest.raises(InvalidInput, match="bins must be at least 1"):
         answer_spread([one("1", [0.2])], bins=0)
     with pytest.raises(InvalidInput, match="since must be"):
@@ -387,7 +389,7 @@ def test_a_run_read_again_has_the_same_figures(tmp_path):
 def test_records_are_without_tokens(tmp_path):
     settings = replace(SGICSettings.paper(), rounds=1, keep_prompts=True)
     answer = run(calibrate(QUESTION, THREE, settings), World(llm=model([said("Fife", 0.3)])))
-    [whole] = judged([answer], [Truth((True, False, False), ("Fife",))])
+    [whole] = labelled([answer], [Truth((True, False, False), ("Fife",))])
     record = as_record(whole)
     assert "logprob" not in json.dumps(record)
     found = from_record(json.loads(json.dumps(record)))

@@ -14,8 +14,8 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Refusal
 from ltrag_plugins.sgic.documents import Truth
-from ltrag_plugins.sgic.judged import judged, write_run
 from ltrag_plugins.sgic.loop import calibrate, checked_question
+from ltrag_plugins.sgic.records import write_run
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 
@@ -71,7 +71,7 @@ def answers(
             yield Answered(question, one, refusal.said(one), refusal.refuses(one))
     if records is not None:
         truths = [Truth((), question.answers) for question in questions]
-        write_run(judged(made, truths, questions=[q.text for q in questions]), records)
+        write_run(labelled(made, truths, questions=[q.text for q in questions]), records)
 
 
 def _one(asked: str, file: Path | None) -> list[Question]:

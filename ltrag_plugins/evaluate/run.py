@@ -37,7 +37,7 @@ from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.sgic.documents import Truth
-from ltrag_plugins.sgic.judged import as_record, judged
+from ltrag_plugins.sgic.records import as_record, labelled
 from ltrag_plugins.types import Answer, Question
 
 
@@ -236,7 +236,7 @@ class Work:
             return 1 - score if name in LOWER_IS_BETTER else score
 
         truth = Truth((), question.answers)
-        [one] = judged([answer.calibrated], [truth], questions=[question.text], measure=quality)
+        [one] = labelled([answer.calibrated], [truth], questions=[question.text], measure=quality)
         return as_record(one)
 
 

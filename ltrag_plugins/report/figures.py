@@ -125,7 +125,7 @@ def _reliability(found: Promise) -> Picture:
 
 def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
     """Mean of a measure against a mean cost, with name and interval of those that are told."""
-    figure, [axes] = canvas(LARGE)
+    figure, [axes] = canvas(size=LARGE)
     told = {row.name for row in _named_rows(rows, metric, cost)}
     points = {}
     for row in rows:

@@ -11,7 +11,7 @@ from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName
-from ltrag_plugins.sgic.judged import from_record
+from ltrag_plugins.sgic.records import from_record
 
 
 @dataclass(frozen=True, slots=True)

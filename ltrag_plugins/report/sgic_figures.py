@@ -39,7 +39,7 @@ from ltrag_plugins.sgic.figures import (
     turns,
     wrongness_reliability,
 )
-from ltrag_plugins.sgic.judged import Judged, from_record, read_run
+from ltrag_plugins.sgic.records import LabelledAnswer, from_record, read_run
 
 try:
     from matplotlib.axes import Axes
@@ -63,7 +63,7 @@ _BESIDE = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
 
 
 @styled()
-def spread_picture(run: Sequence[Judged], path: str | Path, *, bins: int = 10) -> Path:
+def spread_picture(run: Sequence[LabelledAnswer], path: str | Path, *, bins: int = 10) -> Path:
     """Uncertainty of right and wrong first answers, and of documents (figure 1).
 
     Raises:
@@ -101,7 +101,9 @@ def _draw_spread(axes: Axes, spread: Spread, title: str, names: tuple[str, str])
 
 
 @styled()
-def turns_picture(run: Sequence[Judged], path: str | Path, *, since: Since = "before") -> Path:
+def turns_picture(
+    run: Sequence[LabelledAnswer], path: str | Path, *, since: Since = "before"
+) -> Path:
     """Mean score of the answers that stay or turn in each round, and how many (figure 4).
 
     Raises:
@@ -134,7 +136,7 @@ def turns_picture(run: Sequence[Judged], path: str | Path, *, since: Since = "be
 
 @styled()
 def paths_picture(
-    run: Sequence[Judged], path: str | Path, *, count: int = 10, seed: int = 0
+    run: Sequence[LabelledAnswer], path: str | Path, *, count: int = 10, seed: int = 0
 ) -> Path:
     """Right or wrong, and the score, of single questions in each round (figure 5).
 
@@ -180,7 +182,7 @@ def paths_picture(
 
 
 @styled()
-def reliability_picture(run: Sequence[Judged], path: str | Path, *, bins: int = 10) -> Path:
+def reliability_picture(run: Sequence[LabelledAnswer], path: str | Path, *, bins: int = 10) -> Path:
     """Said and true shares of wrong answers, and how many answers stand behind each.
 
     Raises:
@@ -229,7 +231,7 @@ def attention_picture(
     return saved(figure, path)
 
 
-def analysis_pictures(run: Sequence[Judged], folder: str | Path) -> list[Path]:
+def analysis_pictures(run: Sequence[LabelledAnswer], folder: str | Path) -> list[Path]:
     """All that can be drawn of these answers, as PNG files; the folder is made.
 
     Raises:
@@ -266,7 +268,7 @@ def round_pictures(run: Path, records: Mapping[str, Sequence[Record]]) -> list[P
 
 
 def _pictures(
-    run: Sequence[Judged], prefix: str, title: str, *, paths_of_one: bool = False
+    run: Sequence[LabelledAnswer], prefix: str, title: str, *, paths_of_one: bool = False
 ) -> list[Picture]:
     again = any(len(one.right) > 1 for one in run)
     promised = any(one.answer.p_wrong is not None for one in run)
@@ -290,6 +292,6 @@ def _round_axis(axes: Axes, first: int, last: int) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def _check(run: Sequence[Judged]) -> None:
+def _check(run: Sequence[LabelledAnswer]) -> None:
     if not run:
         raise InvalidInput("there are no answers to draw; run `calibrate` on some questions")

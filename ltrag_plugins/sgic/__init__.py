@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.fitting.fit import fit as fit
     from ltrag_plugins.sgic.fitting.report import FitReport as FitReport
     from ltrag_plugins.sgic.fitting.report import VariantFigures as VariantFigures
-    from ltrag_plugins.sgic.judged import Judged as Judged
-    from ltrag_plugins.sgic.judged import judged as judged
-    from ltrag_plugins.sgic.judged import read_run as read_run
-    from ltrag_plugins.sgic.judged import write_run as write_run
     from ltrag_plugins.sgic.loop import calibrate as calibrate
     from ltrag_plugins.sgic.loop import sampled as sampled
     from ltrag_plugins.sgic.prompts import STEPS as STEPS
     from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
+    from ltrag_plugins.sgic.records import LabelledAnswer as LabelledAnswer
+    from ltrag_plugins.sgic.records import labelled as labelled
+    from ltrag_plugins.sgic.records import read_run as read_run
+    from ltrag_plugins.sgic.records import write_run as write_run
     from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
     from ltrag_plugins.sgic.scale import WrongnessCalibration as WrongnessCalibration
     from ltrag_plugins.sgic.scale import document_scores as document_scores
@@ -40,7 +40,7 @@ _HOMES = {
     "CalibratedAnswer": "answer",
     "Calibration": "calibrator",
     "FitReport": "fitting.report",
-    "Judged": "judged",
+    "LabelledAnswer": "records",
     "PromptTemplates": "prompts",
     "Round": "answer",
     "SGICSettings": "settings",
@@ -53,12 +53,12 @@ _HOMES = {
     "calibrate": "loop",
     "document_scores": "scale",
     "fit": "fitting.fit",
-    "judged": "judged",
+    "labelled": "records",
     "r_at_k": "figures",
-    "read_run": "judged",
+    "read_run": "records",
     "sampled": "loop",
     "steps_of": "documents",
-    "write_run": "judged",
+    "write_run": "records",
 }
 
 __all__ = [
@@ -67,7 +67,7 @@ __all__ = [
     "CalibratedAnswer",
     "Calibration",
     "FitReport",
-    "Judged",
+    "LabelledAnswer",
     "PromptTemplates",
     "Round",
     "SGICSettings",
@@ -80,7 +80,7 @@ __all__ = [
     "calibrate",
     "document_scores",
     "fit",
-    "judged",
+    "labelled",
     "r_at_k",
     "read_run",
     "sampled",

@@ -34,7 +34,7 @@ import numpy as np
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.calibration import Reliability, auroc, reliability
 from ltrag_plugins.sgic.answer import Round
-from ltrag_plugins.sgic.judged import Judged, checked_run, judged
+from ltrag_plugins.sgic.records import LabelledAnswer, checked_run
 
 Since = Literal["before", "first"]
 """Which answer a turn starts from: that of the round before, or that of round 0."""
@@ -104,7 +104,7 @@ class AnswerPath:
     """The round whose answer was chosen."""
 
 
-def round_figures(run: Sequence[Judged]) -> tuple[AnswerFigures, ...]:
+def round_figures(run: Sequence[LabelledAnswer]) -> tuple[AnswerFigures, ...]:
     """Each round over the questions that got to it (A.5: of round 0 and 1).
 
     Raises:
@@ -117,12 +117,12 @@ def round_figures(run: Sequence[Judged]) -> tuple[AnswerFigures, ...]:
     )
 
 
-def returned_figures(run: Sequence[Judged]) -> AnswerFigures:
+def returned_figures(run: Sequence[LabelledAnswer]) -> AnswerFigures:
     """The answers that were chosen; raises as `round_figures`."""
     return _figures("returned", [(one.returned, one.returned_right) for one in checked_run(run)])
 
 
-def turns(run: Sequence[Judged], since: Since = "before") -> tuple[Turns, ...]:
+def turns(run: Sequence[LabelledAnswer], since: Since = "before") -> tuple[Turns, ...]:
     """Right and wrong answers, and what became of them, for each round after the first.
 
     The paper says "how answers change in each calibration round": we read "before", from the
@@ -138,7 +138,7 @@ def turns(run: Sequence[Judged], since: Since = "before") -> tuple[Turns, ...]:
 
 
 def paths(
-    run: Sequence[Judged], count: int | None = None, *, seed: int = 0
+    run: Sequence[LabelledAnswer], count: int | None = None, *, seed: int = 0
 ) -> tuple[AnswerPath, ...]:
     """The way of single questions, in their order.
 
@@ -169,7 +169,7 @@ def mean_or_none(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _went(run: Sequence[Judged], number: int) -> list[Judged]:
+def _went(run: Sequence[LabelledAnswer], number: int) -> list[LabelledAnswer]:
     """The questions that got to this round."""
     return [one for one in run if number < len(one.right)]
 
@@ -189,14 +189,16 @@ def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
     )
 
 
-def _turns(run: Sequence[Judged], number: int, since: Since) -> Turns:
+def _turns(run: Sequence[LabelledAnswer], number: int, since: Since) -> Turns:
     start = 0 if since == "first" else number - 1
     ways = ((True, True), (True, False), (False, True), (False, False))
     a, b, c, d = (_turn(run, start, number, before, after) for before, after in ways)
     return Turns(number, since, (a, b, c, d))
 
 
-def _turn(run: Sequence[Judged], start: int, number: int, before: bool, after: bool) -> Turn:
+def _turn(
+    run: Sequence[LabelledAnswer], start: int, number: int, before: bool, after: bool
+) -> Turn:
     found = [
         one.answer.trace[number]
         for one in run
@@ -247,7 +249,7 @@ class Mending:
         return count / self.questions
 
 
-def mending(run: Sequence[Judged]) -> Mending:
+def mending(run: Sequence[LabelledAnswer]) -> Mending:
     """Count them.
 
     Raises:
@@ -279,7 +281,7 @@ def mending(run: Sequence[Judged]) -> Mending:
     )
 
 
-def _change(one: Judged) -> float:
+def _change(one: LabelledAnswer) -> float:
     """Of the uncertainty from the first round to the last."""
     return one.answer.trace[-1].uncertainty - one.first.uncertainty
 
@@ -331,7 +333,9 @@ def r_at_k(
     return {k: sum(recall_at(v, r, k) for v, r in pairs) / len(pairs) for k in ks}
 
 
-def document_recall(run: Sequence[Judged], ks: Iterable[int] = (1, 2)) -> Mapping[int, float]:
+def document_recall(
+    run: Sequence[LabelledAnswer], ks: Iterable[int] = (1, 2)
+) -> Mapping[int, float]:
     """R@k of the documents that help, the least uncertain document first.
 
     Documents scored by other means rank by their score. Questions whose documents have neither,
@@ -346,7 +350,7 @@ def document_recall(run: Sequence[Judged], ks: Iterable[int] = (1, 2)) -> Mappin
     return r_at_k(values, relevant, ks) if values else {}
 
 
-def _certainties(one: Judged) -> list[float]:
+def _certainties(one: LabelledAnswer) -> list[float]:
     """Minus the uncertainty (or the score) of each document; nothing where one has none."""
     documents = one.answer.documents
     for found in ([d.uncertainty for d in documents], [d.score for d in documents]):
@@ -395,7 +399,9 @@ class Spread:
     """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
 
 
-def answer_spread(run: Sequence[Judged], *, returned: bool = False, bins: int = 10) -> Spread:
+def answer_spread(
+    run: Sequence[LabelledAnswer], *, returned: bool = False, bins: int = 10
+) -> Spread:
     """Of the first answers (figure 1), or of those returned.
 
     Raises:
@@ -410,7 +416,7 @@ def answer_spread(run: Sequence[Judged], *, returned: bool = False, bins: int = 
     return _spread([u for u, _ in answers], [right for _, right in answers], bins)
 
 
-def document_spread(run: Sequence[Judged], *, bins: int = 10) -> Spread | None:
+def document_spread(run: Sequence[LabelledAnswer], *, bins: int = 10) -> Spread | None:
     """Of all documents that were asked about alone and are known to help or not (figure 1).
 
     None where there are none: documents were not scored, or by other means than uncertainty.
@@ -428,7 +434,7 @@ def document_spread(run: Sequence[Judged], *, bins: int = 10) -> Spread | None:
     return _spread([u for u, _ in found], [helps for _, helps in found], bins) if found else None
 
 
-def wrongness_reliability(run: Sequence[Judged], *, bins: int = 10) -> Reliability | None:
+def wrongness_reliability(run: Sequence[LabelledAnswer], *, bins: int = 10) -> Reliability | None:
     """P(wrong) of the answers returned, beside how many were wrong; None where none has one."""
     found = [
         (one.answer.p_wrong, not one.returned_right)
@@ -459,8 +465,6 @@ def _places(values: Sequence[float], bins: int) -> list[int]:
         raise InvalidInput(f"bins must be at least 1, got {bins}")
     return [min(int(value * bins), bins - 1) for value in values]
 
-
-__all__ = ["Analysis", "Judged", "analyse", "judged"]
 
 ENOUGH = 30
 """Right and wrong answers each, below which an AUROC is called a guess."""
@@ -524,11 +528,13 @@ class Analysis:
         ]
 
 
-def analyse(run: Sequence[Judged], *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
+def analyse(
+    run: Sequence[LabelledAnswer], *, bins: int = 10, ks: Iterable[int] = (1, 2)
+) -> Analysis:
     """Everything that can be said of these answers.
 
     Args:
-        run: from `judged`, or read with `read_run`.
+        run: from `labelled`, or read with `read_run`.
         bins: of the histograms over [0, 1], and of the reliability.
         ks: of R@k.
 
@@ -552,7 +558,7 @@ def analyse(run: Sequence[Judged], *, bins: int = 10, ks: Iterable[int] = (1, 2)
     )
 
 
-def _notes(run: Sequence[Judged]) -> list[str]:
+def _notes(run: Sequence[LabelledAnswer]) -> list[str]:
     notes, right = [], sum(one.first_right for one in run)
     rarer, kind = min((right, "right"), (len(run) - right, "wrong"))
     if rarer < ENOUGH:
@@ -568,7 +574,7 @@ def _notes(run: Sequence[Judged]) -> list[str]:
     return notes
 
 
-def _scored(one: Judged) -> bool:
+def _scored(one: LabelledAnswer) -> bool:
     return all(document.uncertainty is not None for document in one.answer.documents)
 
 
@@ -581,7 +587,7 @@ def _figures_analyse(row: AnswerFigures) -> str:
 
 
 def _turns_analyse(name: str, found: Turns) -> str:
-    return _name(name) + "".join(f"{_turn(turn):>{_CELL}}" for turn in found.turns)
+    return _name(name) + "".join(f"{_turn_analyse(turn):>{_CELL}}" for turn in found.turns)
 
 
 def _turn_analyse(turn: Turn) -> str:

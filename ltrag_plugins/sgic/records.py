@@ -27,7 +27,7 @@ Measure = Callable[[str, Sequence[str]], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LabelledAnswer:
     """An answer, and what is true of it.
 
     Raises:
@@ -79,13 +79,13 @@ class Judged:
         return self.right[self.answer.round]
 
 
-def judged(
+def labelled(
     answers: Sequence[CalibratedAnswer],
     truths: Sequence[Truth],
     *,
     questions: Sequence[str] = (),
     measure: Measure = normalized_exact_match,
-) -> tuple[Judged, ...]:
+) -> tuple[LabelledAnswer, ...]:
     """Hold each answer, and each of its rounds, against the truth.
 
     Args:
@@ -95,7 +95,7 @@ def judged(
         measure: an answer is right where it gives 0.5 or more; the default is SQuAD's EM.
 
     Raises:
-        InvalidInput: there are more answers than truths, or fewer; see `Judged`.
+        InvalidInput: there are more answers than truths, or fewer; see `LabelledAnswer`.
         MissingReferences: a question has no accepted answers.
     """
     texts = questions or ("",) * len(answers)
@@ -105,7 +105,7 @@ def judged(
             "questions; give one truth for each answer, and one question each or none"
         )
     return tuple(
-        Judged(
+        LabelledAnswer(
             answer,
             tuple(measure(one.text, truth.answers) >= 0.5 for one in answer.trace),
             truth.relevant,
@@ -115,7 +115,7 @@ def judged(
     )
 
 
-def checked_run(run: Sequence[Judged]) -> Sequence[Judged]:
+def checked_run(run: Sequence[LabelledAnswer]) -> Sequence[LabelledAnswer]:
     """The run, if there is something in it that can be held side by side.
 
     Raises:
@@ -135,7 +135,7 @@ _UNSAID = ("generation", "samples")
 """Of a round: tokens and their probabilities, many times the rest."""
 
 
-def write_run(run: Iterable[Judged], path: str | PathLike[str]) -> Path:
+def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
     """Write a line for each; a file that is there is replaced once the new one is whole.
 
     Of a passage its text, id, title and score are kept, not its metadata.
@@ -156,7 +156,7 @@ def write_run(run: Iterable[Judged], path: str | PathLike[str]) -> Path:
     return path
 
 
-def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
+def read_run(path: str | PathLike[str]) -> tuple[LabelledAnswer, ...]:
     """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did.
 
     A round's `generation` has its text alone. Records of questions that SGIC did not answer,
@@ -170,7 +170,7 @@ def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
         lines = Path(path).read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
-    found: dict[str | int, Judged | None] = {}
+    found: dict[str | int, LabelledAnswer | None] = {}
     for n, line in enumerate(lines, 1):
         if line.strip():
             question, one = _read(line, f"{path}, line {n}")
@@ -178,7 +178,7 @@ def read_run(path: str | PathLike[str]) -> tuple[Judged, ...]:
     return tuple(one for one in found.values() if one is not None)
 
 
-def as_record(one: Judged) -> dict[str, Any]:
+def as_record(one: LabelledAnswer) -> dict[str, Any]:
     """Plain values for JSON."""
     answer = _plain(one.answer)
     answer["documents"] = [
@@ -194,7 +194,7 @@ def as_record(one: Judged) -> dict[str, Any]:
     }
 
 
-def from_record(record: Mapping[str, Any]) -> Judged:
+def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
     """The judged answer of a record; fields that it does not know are left alone.
 
     Raises:
@@ -211,7 +211,7 @@ def from_record(record: Mapping[str, Any]) -> Judged:
         )
         _check_number(said, "p_wrong", 1)
         right, relevant = _labels(record, "right"), _labels(record, "relevant")
-        return Judged(answer, right, relevant, record.get("question", ""))
+        return LabelledAnswer(answer, right, relevant, record.get("question", ""))
     except KeyError as error:
         raise BadRecord(f"the field {error} is missing; write runs with write_run") from error
     except BadRecord:
@@ -220,7 +220,7 @@ def from_record(record: Mapping[str, Any]) -> Judged:
         raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
 
 
-def _read(line: str, where: str) -> tuple[str | None, Judged | None]:
+def _read(line: str, where: str) -> tuple[str | None, LabelledAnswer | None]:
     """The question's id, which records of an evaluation alone have, and what SGIC answered."""
     try:
         record = json.loads(line)
