@@ -158,7 +158,15 @@ def declarations(kind: type) -> tuple[Declaration, ...]:
 
 @lru_cache
 def help_of(kind: type) -> Mapping[str, str]:
-    """The docstring below each field, as one line."""
+    """The docstring below each field, as one line; a class's own before those of its bases."""
+    found: dict[str, str] = {}
+    for one in reversed(kind.__mro__):
+        if is_dataclass(one):
+            found |= _own_help(one)
+    return found
+
+
+def _own_help(kind: type) -> Mapping[str, str]:
     try:
         [tree] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except OSError:  # no source at hand, as in an interactive session

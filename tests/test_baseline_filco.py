@@ -1,6 +1,5 @@
 import pytest
 
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.filco import (
@@ -103,14 +102,3 @@ def test_a_passage_that_speaks_of_placeholders_changes_nothing_but_itself():
     prompt = filter_prompt("Is {passage} a word?", Passage("Write {question}."))
     assert prompt.startswith("Write {question}.\n")
     assert "Question: Is {passage} a word?\n" in prompt
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"k": 0}, {"filter_tokens": 0}, {"max_tokens": True}, {"filter_template": "{question}"},
-     {"template": "{passages}"}],
-    ids=str,
-)  # fmt: skip
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=r"template|" + next(iter(wrong))):
-        FILCOSettings(**wrong)

@@ -12,14 +12,15 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.filco import filter_prompt, kept_sentences
-from ltrag_plugins.methods.filco_measures import (
+from ltrag_plugins.methods.filco import (
+    FilterDataSettings,
+    best_sentences,
     cross_mutual_information,
-    lexical_overlap,
+    filter_examples,
+    filter_prompt,
+    kept_sentences,
     sentences,
-    string_inclusion,
 )
-from ltrag_plugins.methods.filco_training import FilterDataSettings, best_sentences, filter_examples
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.training.examples import load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
@@ -52,15 +53,22 @@ def test_no_word_is_lost_in_the_splitting(text):
 
 
 def test_string_inclusion_is_of_whole_normalized_words():
-    assert string_inclusion("It is by JANE Austen!", ["Eliot", "Jane Austen"]) == 1
-    assert string_inclusion("It is by Jane Austenova.", ["Jane Austen"]) == 0
+    text = "It is by Jane Austenova. It is by JANE Austen!"
+    asked = Question("Who?", ("Eliot", "Jane Austen"), passages=(Passage(text),))
+    [example] = run(filter_examples([asked]), World())
+    assert example.reply == "It is by JANE Austen!"
 
 
-def test_lexical_overlap_by_hand():
+@pytest.mark.parametrize(
+    ("threshold", "reply"), [(0.57, "The novel by Jane Austen"), (0.58, "none")]
+)
+def test_lexical_overlap_by_hand(threshold, reply):
     # 2 shared words; 4 said, 3 wanted after articles go: 2 * 2 / (4 + 3)
-    assert lexical_overlap("The novel by Jane Austen", ["Jane Austen herself"]) == pytest.approx(
-        4 / 7
-    )
+    settings = FilterDataSettings(measure="overlap", threshold=threshold)
+    passage = Passage("The novel by Jane Austen")
+    asked = Question("Who?", ("Jane Austen herself",), passages=(passage,))
+    [example] = run(filter_examples([asked], settings), World())
+    assert example.reply == reply
 
 
 class Likely:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.errors import InvalidLogProbability
 from ltrag_plugins.flow import World, run, run_many
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.k_samples import KSamplesSettings, k_samples, surest
@@ -117,14 +117,3 @@ def test_blank_answers_are_the_least_certain():
 def test_a_log_probability_above_zero_is_named():
     with pytest.raises(InvalidLogProbability, match="at most 0"):
         surest([Generation("x", (Token("x", 0.5),))])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"samples": 0}, {"temperature": 0}, {"temperature": math.nan}, {"k": 0}, {"seed": -1},
-     {"template": "{question}"}],
-    ids=str,
-)  # fmt: skip
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        KSamplesSettings(**wrong)

@@ -7,17 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_parts import Library, says, world
 
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.listwise import (
-    RANKING,
     ListwiseSettings,
     listwise,
     listwise_rerank,
     places,
-    ranking_prompt,
     windows,
 )
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
@@ -101,7 +98,7 @@ def test_what_is_best_wanders_from_the_end_to_the_front():
     values = list(range(50))
     random.Random(0).shuffle(values)
     passages = [Passage(f"value {value}") for value in values]
-    flow = listwise_rerank(QUESTION, passages, window=8, step=4)
+    flow = listwise_rerank(QUESTION, passages, ListwiseSettings(window=8, step=4))
     ranked = run(flow, World(llm=ScriptedLLM(by_number)))
     # a window of 8 that moves by 4 carries the best 4 to the front
     assert [passage.text for passage in ranked[:4]] == [f"value {n}" for n in (49, 48, 47, 46)]
@@ -190,8 +187,10 @@ def test_an_order_is_a_permutation_whatever_was_written(reply, count):
 
 def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cut():
     cited = Passage("A fact [2] is a fact [12] and more words.")
-    assert ranking_prompt("Who?", [cited], max_words=7).startswith(
-        "[1] A fact (2) is a fact (12)\n\n"
+    llm = says(("", "[1]"))
+    run(listwise_rerank("Who?", [cited, BREAD], ListwiseSettings(max_words=7)), World(llm=llm))
+    assert llm.prompts[0].startswith(
+        "[1] A fact (2) is a fact (12)\n[2] Bread: Bread is baked.\n\n"
     )
 
 
@@ -211,26 +210,3 @@ def test_a_retriever_that_hands_back_too_much_costs_no_call_more():
     llm = says(("Order:", "[1]"), ("", "Jane Austen"))
     run(listwise(QUESTION, settings), world(llm, Generous()))
     assert len(llm.prompts) == METHODS["listwise"].most_calls(settings) == 6
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"k": 0},
-        {"candidates": 2},
-        {"window": 1, "step": 1},
-        {"step": 20},
-        {"step": 0},
-        {"max_words": 0},
-        {"template": "{passages}"},
-        {"ranking_template": RANKING.replace("{question}", "")},
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong)).removeprefix("ranking_")):
-        ListwiseSettings(**wrong)
-
-
-def test_a_step_that_would_lose_the_best_is_refused():
-    with pytest.raises(InvalidInput, match="below the window"):
-        run(listwise_rerank(QUESTION, [EMMA, BATH], window=5, step=5), World(llm=says()))

@@ -3,17 +3,17 @@ import math
 import pytest
 from method_parts import Library, says, spelled, world
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.errors import InvalidLogProbability
 from ltrag_plugins.flow import run
-from ltrag_plugins.methods.reflection import (
+from ltrag_plugins.methods.self_rag import (
     RELEVANT,
     RETRIEVE,
-    SUPPORTED,
+    SUPPORT,
     USEFUL,
-    answer_text,
-    value,
+    SelfRAGSettings,
+    reflection_value,
+    self_rag,
 )
-from ltrag_plugins.methods.self_rag import SelfRAGSettings, self_rag
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
 from ltrag_plugins.uncertainty import yes_probability
@@ -231,16 +231,16 @@ def test_a_token_the_text_leaves_out_is_read_from_the_likeliest_alternative():
         "Jane Austen",
         ("", {"[Fully supported]": 0.5, "[Partially supported]": 0.5}),
     )
-    assert value(hidden, RELEVANT) == pytest.approx(0.75)
-    assert value(hidden, SUPPORTED) == pytest.approx(0.75)
-    assert value(hidden, USEFUL) is None
+    assert reflection_value(hidden, RELEVANT) == pytest.approx(0.75)
+    assert reflection_value(hidden, SUPPORT) == pytest.approx(0.75)
+    assert reflection_value(hidden, USEFUL) is None
 
 
 def test_at_the_start_a_token_need_not_be_the_one_that_was_written():
     drafted = spelled(("Jane", {"Jane": 0.5, "[Retrieval]": 0.1, "[No Retrieval]": 0.3}))
-    assert value(drafted, RETRIEVE) == pytest.approx(0.25)
+    assert reflection_value(drafted, RETRIEVE) == pytest.approx(0.25)
     later = spelled("The", ("Jane", {"Jane": 0.5, "[Retrieval]": 0.1}))
-    assert value(later, RETRIEVE) is None
+    assert reflection_value(later, RETRIEVE) is None
 
 
 def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer():
@@ -252,33 +252,44 @@ def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer
         ("[Fully supported]", {"[Fully supported]": 0.98, "[Partially supported]": 0.02}),
         ("[Utility:5]", {"[Utility:5]": 0.9, "[Utility:4]": 0.1}),
     )
-    assert value(reply, RELEVANT) == pytest.approx(0.9 / 0.99)
-    assert value(reply, SUPPORTED) == pytest.approx(0.98 + 0.5 * 0.02)
-    assert value(reply, USEFUL) == pytest.approx(0.9 + 0.5 * 0.1)
+    assert reflection_value(reply, RELEVANT) == pytest.approx(0.9 / 0.99)
+    assert reflection_value(reply, SUPPORT) == pytest.approx(0.98 + 0.5 * 0.02)
+    assert reflection_value(reply, USEFUL) == pytest.approx(0.9 + 0.5 * 0.1)
     unjudged = spelled(("[Relevant]", start | contradictory), "Jane Austen")
-    assert (value(unjudged, SUPPORTED), value(unjudged, USEFUL)) == (None, None)
+    assert (reflection_value(unjudged, SUPPORT), reflection_value(unjudged, USEFUL)) == (None, None)
 
 
 @pytest.mark.parametrize("group", [RETRIEVE, RELEVANT])
 def test_a_token_that_was_written_counts_before_alternatives_at_the_start(group):
     yes, no = group
     begun = ("\n", {"\n": 0.9, no: 1e-4})
-    assert value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(0.75)
-    assert value(spelled(begun, "Jane"), group) == 0.0
+    assert reflection_value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(
+        0.75
+    )
+    assert reflection_value(spelled(begun, "Jane"), group) == 0.0
 
 
 def test_without_probabilities_the_token_named_first_counts():
     reply = Generation("[Irrelevant]x[Partially supported]y[Fully supported][Utility:4]")
-    assert value(reply, RELEVANT) == 0.0
-    assert value(reply, SUPPORTED) == 0.5
-    assert value(reply, USEFUL) == 0.5
-    assert value(reply, RETRIEVE) is None
+    assert reflection_value(reply, RELEVANT) == 0.0
+    assert reflection_value(reply, SUPPORT) == 0.5
+    assert reflection_value(reply, USEFUL) == 0.5
+    assert reflection_value(reply, RETRIEVE) is None
 
 
-def test_no_answer_holds_reflection_tokens_or_passages():
-    said = "[Retrieval]<paragraph>Emma\nA novel.</paragraph>[Relevant]Jane  Austen[Utility:5]"
-    assert answer_text(Generation(said)) == "Jane Austen"
-    assert answer_text(Generation("Bath [1][Retrieval]<paragraph>cut off")) == "Bath [1]"
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (
+            "[Retrieval]<paragraph>Emma\nA novel.</paragraph>[Relevant]Jane  Austen[Utility:5]",
+            "Jane Austen",
+        ),
+        ("Bath [1][Retrieval]<paragraph>cut off", "Bath [1]"),
+    ],
+)
+def test_no_answer_holds_reflection_tokens_or_passages(said, answer):
+    llm = says(("[No Retrieval]", said), ("Response:", "[No Retrieval]"))
+    assert run(self_rag(QUESTION, REFLECTING), world(llm, Library({}))).text == answer
 
 
 @pytest.mark.parametrize(
@@ -303,21 +314,3 @@ def test_how_far_a_reply_says_yes(reply, probability):
 def test_a_log_probability_above_zero_is_refused():
     with pytest.raises(InvalidLogProbability, match="at most 0"):
         yes_probability(Generation("Yes", (Token("Yes", 0.5),)))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"reflection_tokens": "yes"},
-        {"threshold": 1.5},
-        {"threshold": math.nan},
-        {"w_support": -1},
-        {"w_relevance": math.inf},
-        {"k": 0},
-        {"max_tokens": 0},
-        {"template": "{question}"},
-    ],
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        SelfRAGSettings(**wrong)

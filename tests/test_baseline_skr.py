@@ -146,11 +146,3 @@ def test_questions_that_teach_nothing_are_named():
 def test_an_encoder_of_another_size_is_refused():
     with pytest.raises(InvalidInput, match="embeddings of 2 numbers and got 3"):
         SelfKnowledge(np.eye(2), np.ones(2, dtype=bool)).knows(np.ones(3), 1, 1.0)
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"neighbours": 0}, {"ratio": -1}, {"correct": "maybe"}, {"k": 0}], ids=str
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        SKRSettings(**wrong)

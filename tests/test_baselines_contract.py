@@ -1,5 +1,6 @@
 """The contract, held by every row; one line a method."""
 
+import math
 import re
 from pathlib import Path
 
@@ -151,6 +152,40 @@ def test_every_method_has_a_row_among_those_of_the_papers():
         line.split("|")[1] for line in page.partition("## Methods")[2].splitlines() if "|" in line
     ]
     assert {name for row in rows for name in re.findall("`([a-z0-9-]+)`", row)} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("direct", {"template": "Answer:", "max_tokens": 0}),
+        ("single", {"k": 0, "template": "{question}", "max_tokens": True}),
+        ("ircot", {"steps": 0, "k": 1.5, "most_passages": True, "template": "{question}"}),
+        ("ircot", {"thought_template": "{passages}{question}", "thought_tokens": 0}),
+        ("iter-retgen", {"iterations": 0, "k": 0, "template": "{question}"}),
+        ("self-rag", {"reflection_tokens": "yes", "threshold": 1.5, "w_support": -1}),
+        ("self-rag", {"threshold": math.nan, "w_relevance": math.inf, "k": 0, "max_tokens": 0}),
+        ("self-rag", {"template": "{question}", "w_likelihood": 1001, "w_usefulness": "much"}),
+        ("sure", {"candidates": 1, "k": 0, "summary_tokens": "9"}),
+        ("listwise", {"k": 0, "candidates": 2, "window": 1, "step": 20, "max_words": 0}),
+        ("listwise", {"step": 0, "template": "{passages}", "ranking_template": "{passages}"}),
+        ("filco", {"k": 0, "filter_tokens": 0, "max_tokens": True, "template": "{passages}"}),
+        ("filco", {"filter_template": "{question}"}),
+        (
+            "k-samples",
+            {"samples": 0, "temperature": 0, "k": 0, "seed": -1, "template": "{question}"},
+        ),
+        ("k-samples", {"temperature": math.nan}),
+        ("skr", {"neighbours": 0, "ratio": -1, "correct": "maybe", "k": 0, "direct_template": "x"}),
+        ("adaptive", {"iterations": 1, "unsolved": "some", "inverse_strength": 0, "correct": "x"}),
+        ("adaptive", {"k": 0, "direct_template": "x"}),
+        ("dur", {"found": 0, "k": 0, "template": "{question}", "ranker": "head/"}),
+        ("sgic", {"k": 0}),
+    ],
+)
+def test_a_setting_out_of_its_range_is_refused_by_name(name, wrong):
+    for setting, value in wrong.items():
+        with pytest.raises(InvalidInput, match=rf"\b{setting}\b"):
+            METHODS[name].settings(**{setting: value})
 
 
 def test_an_unknown_method_is_refused_with_the_nearest_names():

@@ -13,25 +13,20 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
-from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
-from ltrag_plugins.methods.labelled import check_correct, labelled, number
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
-from ltrag_plugins.prompts.templates import (
-    DIRECT_PROMPT,
-    READING_PROMPT,
-    direct_prompt,
-    reading_prompt,
-)
+from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
+from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Question
 
 Route = Literal["none", "one", "many"]
@@ -42,41 +37,30 @@ ROUTES: tuple[Route, ...] = get_args(Route)
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveSettings:
-    """How questions are labelled, learned from and answered.
+class AdaptiveSettings(RoutingSettings):
+    """How questions are labelled, learned from and answered."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    iterations: int = 2
-    """Most searches of the route "many", at least 2."""
+    k: Count = 3
+    """Passages of each search."""
+    template: ReadingTemplate = READING_PROMPT
+    """`{passages}` and `{question}` are replaced; the route "many" has its own."""
+    max_tokens: Count = 24
+    """Longest answer of the routes "none" and "one", in tokens."""
+    iterations: Annotated[int, Range(2)] = 2
+    """Most searches of the route "many"."""
     unsolved: Route = "many"
     """The label of a question that no route answers right: what its data set is like (paper: "one"
     for single-hop data, "many" for multi-hop)."""
-    inverse_strength: float = 1.0
-    """C of the regression, 1e-6 to 1e6: larger fits the labels closer."""
+    inverse_strength: Annotated[float, Range(1e-6, 1e6)] = 1.0
+    """C of the regression: larger fits the labels closer."""
     correct: Correct = "contains"
     """When an answer to a labelled question is right."""
-    k: int = 3
-    """Passages of each search, at least 1."""
-    direct_template: str = DIRECT_PROMPT
-    """`{question}` is replaced."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced; the route "many" has its own."""
-    max_tokens: int = 24
-    """Longest answer of the routes "none" and "one", in tokens, at least 1."""
 
-    def __post_init__(self) -> None:
-        if self.unsolved not in ROUTES:
-            raise InvalidInput(f"unsolved must be none, one or many; got {self.unsolved!r}")
-        whole("iterations", self.iterations, least=2)
-        number("inverse_strength", self.inverse_strength, 1e-6, 1e6)
-        check_correct(self.correct)
-        direct_prompt("", self.direct_template)
-        reading_prompt("", (), self.template)
-        whole("k", self.k)
-        whole("max_tokens", self.max_tokens)
+    def taking(self, route: Route, question: str) -> Flow[Answer]:
+        """Answer by that route."""
+        if route == "many":
+            return iter_retgen(question, IterRetGenSettings(iterations=self.iterations, k=self.k))
+        return self.directly(question) if route == "none" else self.reading(question)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +119,7 @@ def learn_complexity(
     """
     settings = settings or AdaptiveSettings()
     questions = labelled(questions, "adaptive")
-    tried = [_taking(route, q.text, settings) for q in questions for route in ROUTES]
+    tried = [settings.taking(route, q.text) for q in questions for route in ROUTES]
     answers = iter((yield from together(tried)))
     said = [[next(answers).text for _ in ROUTES] for _ in questions]
     labels: list[Route] = [
@@ -167,17 +151,7 @@ def adaptive(
     """
     settings = settings or AdaptiveSettings()
     [vector] = yield from embed(question)
-    return (yield from _taking(complexity.route(vector), question, settings))
-
-
-def _taking(route: Route, question: str, settings: AdaptiveSettings) -> Flow[Answer]:
-    if route == "none":
-        return direct(question, template=settings.direct_template, max_tokens=settings.max_tokens)
-    if route == "one":
-        return single_retrieval(
-            question, k=settings.k, template=settings.template, max_tokens=settings.max_tokens
-        )
-    return iter_retgen(question, IterRetGenSettings(iterations=settings.iterations, k=settings.k))
+    return (yield from settings.taking(complexity.route(vector), question))
 
 
 METHOD = Method(

@@ -12,36 +12,25 @@ import numpy as np
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, ask, embed, fetch
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.prompts.templates import READING_PROMPT, reading_prompt
+from ltrag_plugins.flow import Flow, embed, fetch
+from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.prompts.templates import answer_from
+from ltrag_plugins.settings import Count
 from ltrag_plugins.types import Answer, Passage
 
 
 @dataclass(frozen=True, slots=True)
-class DURMethodSettings:
-    """How passages are reranked and read.
+class DURMethodSettings(ReadingSettings):
+    """How passages are reranked and read."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
+    k: Count = 3
+    """Of the passages found, those to read."""
     ranker: DURRanker | None = None
     """A trained head; None: the encoder's own similarity."""
-    found: int = 20
-    """Passages to rerank, at least 1."""
-    k: int = 3
-    """Of them, those to read, at least 1."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
+    found: Count = 20
+    """Passages to rerank."""
 
-    def __post_init__(self) -> None:
-        for name in ("found", "k", "max_tokens"):
-            whole(name, getattr(self, name))
-        reading_prompt("", (), self.template)
+    def _check_together(self) -> None:
         if not isinstance(self.ranker, DURRanker | None):
             raise InvalidInput(f"ranker must be a DURRanker or None, got {self.ranker!r:.60}")
         if self.ranker is not None:  # vectors come from the run's encoder; settings travel
@@ -52,12 +41,14 @@ def reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
     """One search, one encoding, one answer from the passages ranked first."""
     [found] = yield from fetch(question, k=settings.found)
     if not found:
-        return (yield from direct(question, max_tokens=settings.max_tokens))
+        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
     vectors = yield from embed(question, *map(text_of, found))
     best = _ranked(np.asarray(vectors, float), found, settings)
-    prompt = reading_prompt(question, best, settings.template)
-    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), passages=tuple(best), trace=(reply,))
+    return (
+        yield from answer_from(
+            question, best, template=settings.template, max_tokens=settings.max_tokens
+        )
+    )
 
 
 def _ranked(

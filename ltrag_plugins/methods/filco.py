@@ -1,57 +1,121 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
 The filter is a prompt to the model that then reads: one model does both. `filter_examples` makes
-data to train it to filter, whose targets are the sentences that an oracle measure
-(`filco_measures`) finds useful. Each example's `chat` is a line of chat JSON, as `ltrag sgic
-finetune` and other trainers take them; the weights or the adapter that come of it also read.
+data to train it to filter: a prompt about a passage, and the sentences that a measure finds useful.
+Each example's `chat` is a line of chat JSON, as `ltrag sgic finetune` and other trainers take them;
+the weights or the adapter that come of it also read.
 
 References:
-    Wang et al., 2023, "Learning to Filter Context for Retrieval-Augmented Generation",
+    Wang et al., 2023, "Learning to Filter Context for Retrieval-Augmented Generation", section 2,
     https://arxiv.org/abs/2311.08377. There filter and reader are two models, both trained; our
     wording.
 """
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.filco_measures import sentences
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, ask, fetch, score, together
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts.templates import (
     MOST_WORDS,
-    READING_PROMPT,
+    answer_from,
     beginning,
+    direct_prompt,
     filled,
     passages_block,
     reading_prompt,
 )
+from ltrag_plugins.settings import Count, Holds, Settings
 from ltrag_plugins.tokenize import words
-from ltrag_plugins.types import Answer, Passage
+from ltrag_plugins.types import Answer, Generation, Passage, Question
+from ltrag_plugins.uncertainty import checked_tokens
 
 FILTER_PROMPT = (
     "{passage}\n\nCopy, word for word, only those sentences of the text above that help to answer "
     "the question. If no sentence helps, write: none\nQuestion: {question}\nSentences:"
 )
-"""`{passage}` and `{question}` are replaced; other braces are left alone."""
-
-NONE = "none"
-"""What the filter writes where no sentence helps."""
-
+_FilterTemplate = Annotated[str, Holds("passage", "question")]
+_NONE = "none"  # what the filter writes where no sentence helps
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
+
+_END = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|[。！？]+[」』”）]*|\n")
+_UNFINISHED = re.compile(
+    r"(?:[^\W\d_]\.)*[^\W\d_]"  # an initial: J, U.S, e.g
+    r"|mr|mrs|ms|dr|prof|st|jr|sr|gen|col|lt|capt|rev|hon|no|vol|fig|vs|etc|inc|ltd|co|corp"
+    r"|jan|feb|mar|apr|jun|jul|aug|sept?|oct|nov|dec|ca|approx|dept|est|cf",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FILCOSettings(ReadingSettings):
+    """How much is fetched, how it is filtered, and how it is read."""
+
+    k: Count = 3
+    """Passages to filter; each costs a call."""
+    filter_template: _FilterTemplate = FILTER_PROMPT
+    """Asks for the sentences to keep; `{passage}` and `{question}` are replaced."""
+    filter_tokens: Count = 128
+    """Longest reply of the filter to one passage, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterDataSettings(Settings):
+    """Which sentences a filter is taught to keep."""
+
+    measure: Literal["inclusion", "overlap", "cxmi"] = "inclusion"
+    """"inclusion" of an accepted answer, lexical "overlap" with one, or "cxmi" (which needs a
+    model that tells how likely a text is). The paper finds the first best for short answers, the
+    second for dialogue, the third for questions of several steps."""
+    threshold: float = 0.0
+    """A sentence is kept only above it; 0 keeps what helps at all. In [0, 1] for "inclusion" and
+    "overlap", in nats for "cxmi"."""
+    most: Count = 1
+    """Sentences to keep of a passage, the best first (authors' code: 1)."""
+    k: Count = 3
+    """Passages to fetch for a question that has none of its own."""
+    template: _FilterTemplate = FILTER_PROMPT
+    """The filter's prompt; `{passage}` and `{question}` are replaced."""
+
+
+def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
+    """One search, one request with a prompt for each passage, one answer from what was kept.
+
+    Where nothing is found, the question is asked as in `direct`.
+    """
+    settings = settings or FILCOSettings()
+    [found] = yield from fetch(question, k=settings.k)
+    if not found:
+        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
+    replies = yield from ask(
+        *(filter_prompt(question, passage, settings.filter_template) for passage in found),
+        max_tokens=settings.filter_tokens,
+        stop=("\n\n",),
+    )
+    shown = filtered(found, [reply.text for reply in replies])
+    return (
+        yield from answer_from(
+            question,
+            shown,
+            template=settings.template,
+            max_tokens=settings.max_tokens,
+            trace=replies,
+        )
+    )
 
 
 def filter_prompt(question: str, passage: Passage, template: str = FILTER_PROMPT) -> str:
-    """What the filter is asked about one passage, of which it sees the first 200 words.
-
-    Raises:
-        InvalidInput: the template has no place for passage or question.
-    """
-    return filled(template, passage=passages_block([as_shown(passage)]), question=question)
+    """What the filter is asked about one passage, of which it sees the first 200 words."""
+    return filled(template, passage=passages_block([_as_shown(passage)]), question=question)
 
 
-def as_shown(passage: Passage) -> Passage:
-    """The passage with no more of its text than the filter sees: its first 200 words."""
+def _as_shown(passage: Passage) -> Passage:
     if len(passage.text.split()) <= MOST_WORDS:
         return passage
     return replace(passage, text=beginning(passage.text))
@@ -73,7 +137,7 @@ def kept_sentences(reply: str, text: str) -> tuple[str, ...] | None:
         for own in [_padded(sentence)]
         if own.strip() and (own in said or any(piece in own for piece in pieces))
     )
-    if kept or words(reply)[:1] == [NONE]:
+    if kept or words(reply)[:1] == [_NONE]:
         return kept
     return None
 
@@ -86,7 +150,7 @@ def filtered(passages: Sequence[Passage], replies: Sequence[str]) -> list[Passag
     """
     left = []
     for passage, reply in zip(passages, replies, strict=True):
-        kept = kept_sentences(reply, as_shown(passage).text)
+        kept = kept_sentences(reply, _as_shown(passage).text)
         if kept is None:
             left.append(passage)
         elif kept:
@@ -94,54 +158,133 @@ def filtered(passages: Sequence[Passage], replies: Sequence[str]) -> list[Passag
     return left or list(passages)
 
 
-@dataclass(frozen=True, slots=True)
-class FILCOSettings:
-    """How much is fetched, how it is filtered, and how it is read.
+def sentences(text: str) -> list[str]:
+    """The sentences of a text, in order, without the white space around them.
 
-    Raises:
-        InvalidInput: a value is out of its range.
+    One ends at a line's end, and at ".", "!", "?" and their like, but not after an initial ("J.",
+    "U.S.") or a common abbreviation, nor before a small letter.
     """
-
-    k: int = 3
-    """Passages to filter, at least 1; each costs a call."""
-    filter_template: str = FILTER_PROMPT
-    """`{passage}` and `{question}` are replaced."""
-    filter_tokens: int = 128
-    """Longest reply of the filter to one passage, in tokens, at least 1."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        filled(self.filter_template, passage="", question="")
-        reading_prompt("", (), self.template)
-        for name in ("k", "filter_tokens", "max_tokens"):
-            whole(name, getattr(self, name))
+    found, start = [], 0
+    for end in _END.finditer(text):
+        if end[0].startswith(".") and _goes_on(text, start, end):
+            continue
+        found.append(text[start : end.end()].strip())
+        start = end.end()
+    return [sentence for sentence in [*found, text[start:].strip()] if sentence]
 
 
-def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
-    """One search, one request with a prompt for each passage, one answer from what was kept.
-
-    Where nothing is found, the question is asked as in `direct`.
-    """
-    settings = settings or FILCOSettings()
-    [found] = yield from fetch(question, k=settings.k)
-    if not found:
-        return (yield from direct(question, max_tokens=settings.max_tokens))
-    replies = yield from ask(
-        *(filter_prompt(question, passage, settings.filter_template) for passage in found),
-        max_tokens=settings.filter_tokens,
-        stop=("\n\n",),
-    )
-    shown = filtered(found, [reply.text for reply in replies])
-    prompt = reading_prompt(question, shown, settings.template)
-    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), passages=tuple(shown), trace=(*replies, reply))
+def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
+    """Whether the sentence goes on behind this full stop."""
+    before = text[start : end.start()].split()
+    last = before[-1].lstrip("(\"'“‘[") if before else ""
+    after = text[end.end() :].lstrip()[:1]
+    return after.islower() or (end[0] == "." and bool(_UNFINISHED.fullmatch(last)))
 
 
 def _padded(text: str) -> str:
     return f" {' '.join(words(text))} "
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExample:
+    """What the filter is asked, and what it should write."""
+
+    prompt: str
+    reply: str
+
+    @property
+    def chat(self) -> dict[str, list[dict[str, str]]]:
+        """As one line of chat JSON: a user's message, then an assistant's."""
+        said = {"user": self.prompt, "assistant": self.reply}
+        return {"messages": [{"role": role, "content": text} for role, text in said.items()]}
+
+
+def filter_examples(
+    questions: Sequence[Question], settings: FilterDataSettings | None = None
+) -> Flow[list[FilterExample]]:
+    """An example for each question and passage; at most one search and one request for all.
+
+    Only sentences that the prompt shows are taught, so of a longer passage those of its first 200
+    words. A passage with none above the threshold teaches the filter to say "none".
+
+    Raises:
+        CalibrationError: there are no questions.
+        MissingReferences: a question has no accepted answer.
+        NoTokenProbabilities: "cxmi", and the model cannot tell how likely a given text is.
+    """
+    settings = settings or FilterDataSettings()
+    questions = labelled(questions, "filco")
+    passages = yield from together([_passages(question, settings.k) for question in questions])
+    made = yield from together(
+        [_examples(q, found, settings) for q, found in zip(questions, passages, strict=True)]
+    )
+    return [example for examples in made for example in examples]
+
+
+def best_sentences(
+    candidates: Sequence[str], values: Sequence[float], *, threshold: float, most: int
+) -> list[str]:
+    """At most `most` sentences with the largest values above `threshold`, in the text's order."""
+    above = [i for i, value in enumerate(values) if value > threshold]
+    chosen = sorted(above, key=lambda i: -values[i])[:most]
+    return [candidates[i] for i in sorted(chosen)]
+
+
+def _passages(question: Question, k: int) -> Flow[list[Passage]]:
+    if question.passages:
+        return list(question.passages)
+    [found] = yield from fetch(question.text, k=k)
+    return found
+
+
+def _examples(
+    question: Question, passages: Sequence[Passage], settings: FilterDataSettings
+) -> Flow[list[FilterExample]]:
+    # a prompt has single spaces, and the filter is to copy it
+    split = [[" ".join(s.split()) for s in sentences(_as_shown(p).text)] for p in passages]
+    values = yield from _values(question, [s for found in split for s in found], settings.measure)
+    rest, examples = iter(values), []
+    for passage, found in zip(passages, split, strict=True):
+        own = [next(rest) for _ in found]
+        kept = best_sentences(found, own, threshold=settings.threshold, most=settings.most)
+        prompt = filter_prompt(question.text, passage, settings.template)
+        examples.append(FilterExample(prompt, " ".join(kept) or _NONE))
+    return examples
+
+
+def _values(question: Question, found: Sequence[str], measure: str) -> Flow[list[float]]:
+    """How useful each sentence is: it contains an answer, its token F1 with one, or CXMI."""
+    if measure == "cxmi":
+        if not found:
+            return []
+        return (yield from cross_mutual_information(question.text, question.answers[0], found))
+    value = contains if measure == "inclusion" else f1
+    return [value(sentence, question.answers) for sentence in found]
+
+
+def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -> Flow[list[float]]:
+    r"""How much likelier each sentence makes the answer, in nats; one request for all.
+
+    .. math:: \log p(a \mid s, q) - \log p(a \mid q)
+
+    Above 0 the sentence helps. The authors' code squeezes the difference through a logistic
+    function, which changes no order.
+
+    Raises:
+        InvalidInput: the answer is blank.
+        NoTokenProbabilities: the model cannot tell how likely a given text is.
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    if not answer.strip():
+        raise InvalidInput("a blank answer has no probability to compare; give its text")
+    prompts = [direct_prompt(question), *(reading_prompt(question, [Passage(s)]) for s in found)]
+    scored = yield from score(prompts, [f" {answer.strip()}"] * len(prompts))
+    without, *with_it = map(_logprob, scored)
+    return [one - without for one in with_it]
+
+
+def _logprob(generation: Generation) -> float:
+    return math.fsum(token.logprob for token in checked_tokens(generation))
 
 
 METHOD = Method(

@@ -10,74 +10,40 @@ References:
     wording, without demonstrations (put yours into `thought_template`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts.replies import MARKER, concludes, first_sentence
-from ltrag_plugins.prompts.templates import (
-    READING_PROMPT,
-    direct_prompt,
-    filled,
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.prompts.templates import answer_from, filled, passages_block
+from ltrag_plugins.settings import Count, Holds
 from ltrag_plugins.types import Answer, Generation, Passage
 
-THOUGHT = (
+THOUGHT_PROMPT = (
     "{passages}\n\nQuestion: {question}\n"
     "Reason towards the answer step by step. Write only the next step: one short sentence with one "
     f'fact from the text above. If the steps so far give the answer, write "{MARKER}" and the '
     "answer.\n"
     "Steps so far: {thoughts}\nNext step:"
 )
-"""`{passages}`, `{question}` and `{thoughts}` are replaced; other braces are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class IRCoTSettings:
-    """How long the reasoning may be, and how much it may collect.
+class IRCoTSettings(ReadingSettings):
+    """How long the reasoning may be, and how much it may collect."""
 
-    Raises:
-        InvalidInput: a value is out of its range, or a template lacks a place.
-    """
-
-    steps: int = 5
-    """Most sentences of reasoning, at least 1 (paper: 8)."""
-    k: int = 3
-    """Passages to fetch for the question and for each sentence, at least 1 (paper: 2 to 8)."""
-    most_passages: int = 15
-    """Most passages to collect, at least 1 (paper: 15); the first found stay."""
-    thought_template: str = THOUGHT
-    """`{passages}`, `{question}` and `{thoughts}` are replaced."""
-    template: str = READING_PROMPT
-    """The reader's: `{passages}` and `{question}` are replaced."""
-    thought_tokens: int = 64
-    """Longest sentence, in tokens, at least 1."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        thought_prompt("", (), (), self.thought_template)
-        reading_prompt("", (), self.template)
-        for name in ("steps", "k", "most_passages", "thought_tokens", "max_tokens"):
-            whole(name, getattr(self, name))
-
-
-def thought_prompt(
-    question: str,
-    passages: Sequence[Passage],
-    thoughts: Sequence[str],
-    template: str = THOUGHT,
-) -> str:
-    """What asks for the next sentence.
-
-    Raises:
-        InvalidInput: the template lacks a place.
-    """
-    so_far = " ".join(thoughts) or "(none)"
-    return filled(template, passages=passages_block(passages), question=question, thoughts=so_far)
+    k: Count = 3
+    """Passages to fetch for the question and for each sentence (paper: 2 to 8)."""
+    steps: Count = 5
+    """Most sentences of reasoning (paper: 8)."""
+    most_passages: Count = 15
+    """Most passages to collect (paper: 15); the first found stay."""
+    thought_template: Annotated[str, Holds("passages", "question", "thoughts")] = THOUGHT_PROMPT
+    """Asks for the next sentence; `{passages}`, `{question}` and `{thoughts}` are replaced."""
+    thought_tokens: Count = 64
+    """Longest sentence, in tokens."""
 
 
 def ircot(question: str, settings: IRCoTSettings | None = None) -> Flow[Answer]:
@@ -93,7 +59,12 @@ def ircot(question: str, settings: IRCoTSettings | None = None) -> Flow[Answer]:
     thoughts: list[str] = []
     trace: list[Generation] = []
     while collected and len(thoughts) < settings.steps and len(collected) < settings.most_passages:
-        prompt = thought_prompt(question, collected, thoughts, settings.thought_template)
+        prompt = filled(
+            settings.thought_template,
+            passages=passages_block(collected),
+            question=question,
+            thoughts=" ".join(thoughts) or "(none)",
+        )
         [reply] = yield from ask(prompt, max_tokens=settings.thought_tokens, stop=("\n",))
         trace.append(reply)
         thought = first_sentence(reply.text)
@@ -102,10 +73,15 @@ def ircot(question: str, settings: IRCoTSettings | None = None) -> Flow[Answer]:
         thoughts.append(thought)
         [found] = yield from fetch(thought, k=settings.k)
         collected = _joined(collected, found, settings.most_passages)
-    read = reading_prompt(question, collected, settings.template)
-    prompt = read if collected else direct_prompt(question)
-    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), passages=collected, trace=(*trace, reply))
+    return (
+        yield from answer_from(
+            question,
+            collected,
+            template=settings.template,
+            max_tokens=settings.max_tokens,
+            trace=trace,
+        )
+    )
 
 
 def _joined(

@@ -9,44 +9,36 @@ References:
     wording, without demonstrations (put yours into `template`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts.replies import MARKER, concluded
-from ltrag_plugins.prompts.templates import reading_prompt
+from ltrag_plugins.prompts.templates import ReadingTemplate, reading_prompt
+from ltrag_plugins.settings import Count
 from ltrag_plugins.types import Answer, Generation, Passage
 
-PROMPT = (
+THINKING_PROMPT = (
     "{passages}\n\nThink about the question in one to three short sentences, with the help of the "
     f'text above. Then end with "{MARKER}" and the answer in a few words.\n'
     "Question: {question}\nThoughts:"
 )
-"""`{passages}` and `{question}` are replaced; other braces are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class IterRetGenSettings:
-    """How often, and with how much to read.
+class IterRetGenSettings(ReadingSettings):
+    """How often, and with how much to read."""
 
-    Raises:
-        InvalidInput: a value is out of its range, or the template lacks a place.
-    """
-
-    iterations: int = 2
-    """Most rounds of search and writing, at least 1 (paper: up to 7, little gained after 2)."""
-    k: int = 3
-    """Passages to read in each, at least 1 (paper: 5)."""
-    template: str = PROMPT
+    k: Count = 3
+    """Passages to read in each round (paper: 5)."""
+    template: ReadingTemplate = THINKING_PROMPT
     """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 96
-    """Longest chain of thought with its answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        reading_prompt("", (), self.template)
-        for name in ("iterations", "k", "max_tokens"):
-            whole(name, getattr(self, name))
+    max_tokens: Count = 96
+    """Longest chain of thought with its answer, in tokens."""
+    iterations: Count = 2
+    """Most rounds of search and writing (paper: up to 7, little gained after 2)."""
 
 
 def iter_retgen(question: str, settings: IterRetGenSettings | None = None) -> Flow[Answer]:
@@ -73,7 +65,7 @@ def iter_retgen(question: str, settings: IterRetGenSettings | None = None) -> Fl
     return Answer(concluded(trace[-1].text), passages=tuple(read), trace=tuple(trace))
 
 
-def _texts(passages: list[Passage]) -> list[tuple[str, str]]:
+def _texts(passages: Iterable[Passage]) -> list[tuple[str, str]]:
     # the same passage comes back with another score, which the prompt does not show
     return [(passage.title, passage.text) for passage in passages]
 

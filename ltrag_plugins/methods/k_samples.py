@@ -11,46 +11,29 @@ References:
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods.labelled import number
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.metrics.answer import normalized
-from ltrag_plugins.prompts.templates import READING_PROMPT, direct_prompt, reading_prompt
+from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
+from ltrag_plugins.settings import Count, Range, Whole
 from ltrag_plugins.types import Answer, Generation, Passage
 from ltrag_plugins.uncertainty import estimate
 
 
 @dataclass(frozen=True, slots=True)
-class KSamplesSettings:
-    """How many answers, how they are sampled, and over what.
+class KSamplesSettings(ReadingSettings):
+    """How many answers, how they are sampled, and over what."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    samples: int = 5
-    """K, at least 1 (paper: 1 to 5)."""
-    temperature: float = 0.7
-    """Of the sampling, above 0, at most 10 (paper: 0.7)."""
-    seed: int = 0
-    """Of the first sample, at least 0; the others count on from it."""
-    k: int = 3
-    """Passages to fetch for a question that has none of its own, at least 1."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        reading_prompt("", (), self.template)
-        for name in ("samples", "k", "max_tokens"):
-            whole(name, getattr(self, name))
-        whole("seed", self.seed, least=0)
-        number("temperature", self.temperature, 0, 10)
-        if self.temperature == 0:
-            raise InvalidInput("temperature must be above 0, or every sample is the same; got 0")
+    k: Count = 3
+    """Passages to fetch for a question that has none of its own."""
+    samples: Count = 5
+    """K (paper: 1 to 5)."""
+    temperature: Annotated[float, Range(above=0, most=10)] = 0.7
+    """Of the sampling (paper: 0.7); at 0 every sample would be the same."""
+    seed: Whole = 0
+    """Of the first sample; the others count on from it."""
 
 
 def k_samples(

@@ -11,25 +11,20 @@ References:
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.prompts.templates import (
-    READING_PROMPT,
-    direct_prompt,
-    filled,
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.prompts.templates import ReadingTemplate, answer_from, filled, passages_block
+from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Generation, Passage
 
-RANKING = (
+RANKING_PROMPT = (
     "{passages}\n\nPut the numbered passages in order: first the one that helps most to answer the "
     "question, last the one that helps least. Write nothing but their numbers, each once, in this "
     "form: [2] > [3] > [1]\nQuestion: {question}\nOrder:"
 )
-"""`{passages}` and `{question}` are replaced; other braces are left alone."""
 
 _NUMBER = r"[0-9]{1,6}"
 _LABEL = r"\b(?:passage|document|doc|text)"
@@ -47,52 +42,34 @@ _LATER_ITEM = re.compile(rf"[ \t](?={_NUMBER}[.):][ \t]+{_LABEL}\b)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class ListwiseSettings:
-    """How much is fetched, how it is put in order, how much of it is read.
+class ListwiseSettings(ReadingSettings):
+    """How much is fetched, how it is put in order, how much of it is read."""
 
-    Raises:
-        InvalidInput: a value is out of its range, or a template lacks a place.
-    """
-
-    candidates: int = 20
+    k: Count = 3
+    """The best passages, which are read."""
+    candidates: Count = 20
     """Passages to fetch and put in order, at least `k` (paper: 100)."""
-    k: int = 3
-    """The best of them are read, at least 1."""
-    window: int = 20
-    """Passages in one prompt, at least 2 (paper: 20)."""
-    step: int = 10
-    """How far the window moves, at least 1 and less than `window` (paper: 10)."""
-    max_words: int = 100
-    """A passage is cut to this in the ranking prompt, at least 1 (authors' code: 300)."""
-    ranking_template: str = RANKING
-    """`{passages}` and `{question}` are replaced."""
-    template: str = READING_PROMPT
-    """The reader's: `{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
+    window: Annotated[int, Range(2)] = 20
+    """Passages in one prompt (paper: 20)."""
+    step: Count = 10
+    """How far the window moves, less than `window` (paper: 10)."""
+    max_words: Count = 100
+    """A passage is cut to this in the ranking prompt (authors' code: 300)."""
+    ranking_template: ReadingTemplate = RANKING_PROMPT
+    """Asks for the order; `{passages}` and `{question}` are replaced."""
 
-    def __post_init__(self) -> None:
-        for name in ("k", "max_words", "max_tokens"):
-            whole(name, getattr(self, name))
-        whole("candidates", self.candidates, self.k)
-        windows(self.candidates, self.window, self.step)
-        filled(self.ranking_template, passages="", question="")
-        reading_prompt("", (), self.template)
+    def _check_together(self) -> None:
+        if self.candidates < self.k:
+            raise InvalidInput(f"candidates must be at least k, {self.k}, got {self.candidates}")
+        if self.step >= self.window:  # what is best could not be carried on to the next window
+            raise InvalidInput(f"step must be below the window, {self.window}, got {self.step}")
 
 
 def windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int]]:
     """(start, end) of each window over `count` passages, from the back to the front.
 
     None where there are fewer than two passages, which are in order as they are.
-
-    Raises:
-        InvalidInput: a window under 2, or a step that is not from 1 to below the window: what is
-            best could not be carried on to the next.
     """
-    whole("window", window, 2)
-    whole("step", step)
-    if step >= window:
-        raise InvalidInput(f"step must be below the window, {window}, got {step}")
     if count < 2:
         return []
     starts = [*range(count - window, 0, -step), 0]
@@ -125,58 +102,34 @@ def _indices(numbers: Sequence[str], count: int) -> list[int]:
     return [int(number) - 1 for number in numbers if 1 <= int(number) <= count]
 
 
-def ranking_prompt(
-    question: str, passages: Sequence[Passage], template: str = RANKING, *, max_words: int = 100
-) -> str:
-    """What asks for the order of one window.
-
-    Raises:
-        InvalidInput: the template lacks a place.
-    """
-    shown = [
-        # a reference such as "[2]" in a passage must not pass for a passage's number
-        f"[{i}] " + re.sub(r"\[(\d+)\]", r"(\1)", passages_block([passage], max_words=max_words))
-        for i, passage in enumerate(passages, 1)
-    ]
-    return filled(template, passages="\n".join(shown), question=question)
+def _ranking_prompt(question: str, passages: Sequence[Passage], settings: ListwiseSettings) -> str:
+    shown = [passages_block([passage], max_words=settings.max_words) for passage in passages]
+    # a reference such as "[2]" in a passage must not pass for a passage's number
+    numbered = [f"[{i}] " + re.sub(r"\[(\d+)\]", r"(\1)", text) for i, text in enumerate(shown, 1)]
+    return filled(settings.ranking_template, passages="\n".join(numbered), question=question)
 
 
 def listwise_rerank(
-    question: str,
-    passages: Sequence[Passage],
-    *,
-    window: int = 20,
-    step: int = 10,
-    max_words: int = 100,
-    template: str = RANKING,
+    question: str, passages: Sequence[Passage], settings: ListwiseSettings | None = None
 ) -> Flow[list[Passage]]:
     """The passages, best first, each exactly once; `len(windows(...))` model calls.
 
     They are new passages: their score is one over their place, 1 for the best. Fewer than two are
     handed back without a call.
-
-    Raises:
-        InvalidInput: as `windows`, or the template lacks a place.
     """
-    ranked, _ = yield from _ranked(question, passages, window, step, max_words, template)
-    return ranked
+    return (yield from _ranked(question, passages, settings or ListwiseSettings()))[0]
 
 
 def _ranked(
-    question: str,
-    passages: Sequence[Passage],
-    window: int,
-    step: int,
-    max_words: int,
-    template: str,
+    question: str, passages: Sequence[Passage], settings: ListwiseSettings
 ) -> Flow[tuple[list[Passage], list[Generation]]]:
     order, trace = list(passages), []
-    for start, end in windows(len(order), window, step):
+    for start, end in windows(len(order), settings.window, settings.step):
         part = order[start:end]
-        prompt = ranking_prompt(question, part, template, max_words=max_words)
         # "[12] > " is five tokens or fewer; the rest is for a few words before it. The same for all
         # windows, so that they merge across questions
-        [reply] = yield from ask(prompt, max_tokens=6 * window + 16)
+        prompt = _ranking_prompt(question, part, settings)
+        [reply] = yield from ask(prompt, max_tokens=6 * settings.window + 16)
         order[start:end] = [part[i] for i in places(reply.text, len(part))]
         trace.append(reply)
     return [replace(passage, score=1 / i) for i, passage in enumerate(order, 1)], trace
@@ -189,19 +142,16 @@ def listwise(question: str, settings: ListwiseSettings | None = None) -> Flow[An
     """
     settings = settings or ListwiseSettings()
     [found] = yield from fetch(question, k=settings.candidates)
-    ranked, trace = yield from _ranked(
-        question,
-        found,
-        settings.window,
-        settings.step,
-        settings.max_words,
-        settings.ranking_template,
+    ranked, trace = yield from _ranked(question, found, settings)
+    return (
+        yield from answer_from(
+            question,
+            ranked[: settings.k],
+            template=settings.template,
+            max_tokens=settings.max_tokens,
+            trace=trace,
+        )
     )
-    best = tuple(ranked[: settings.k])
-    read = reading_prompt(question, best, settings.template)
-    prompt = read if best else direct_prompt(question)
-    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), passages=best, trace=(*trace, reply))
 
 
 METHOD = Method(

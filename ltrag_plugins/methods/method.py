@@ -9,12 +9,26 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.prompts.question import searching_for, spelled_out
 from ltrag_plugins.prompts.replies import read_reply
+from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
+from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Answer, Question
 
-A = TypeVar("A", bound=Answer)
 Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
 """What a method cannot do without, beside a model that writes: a search; vectors of texts; token
 probabilities of what was written; questions with accepted answers to learn from."""
+_A = TypeVar("_A", bound=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSettings(Settings):
+    """What all methods that read passages can be set to."""
+
+    k: Count = 3
+    """Passages to read."""
+    template: ReadingTemplate = READING_PROMPT
+    """Asks for the answer; `{passages}` and `{question}` are replaced."""
+    max_tokens: Count = 24
+    """Longest answer, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +53,11 @@ class Method:
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
     """In the place of `learn`, for a training that makes its own calls to the world's model."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
-    """From what was learned to plain values that tell how; None: there is nothing to tell."""
+    """From what was learned to plain values for a report; None: there is nothing to report."""
     spells_out: bool = False
-    """It shows a question's options and context by itself, and reads its replies as options. To
-    others they are part of the text, but for searches, which are by the question alone; their
-    answers are read by `picked`."""
+    """It shows a question's options and context itself, and reads its replies as options. For
+    other methods they are part of the text, but for searches, which are by the question alone;
+    their answers are read by `picked`."""
 
     @property
     def learns(self) -> bool:
@@ -89,7 +103,7 @@ class Method:
         return _picking(question, searching_for([question], flow))
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
-        """Whether all is there that the method needs.
+        """Refuse a world that lacks what the method needs.
 
         Token probabilities are seen in a model's replies only: without them a method that needs
         them fails on each question, and says so.
@@ -97,22 +111,17 @@ class Method:
         Raises:
             InvalidInput: something is missing; it is named.
         """
-        if world.llm is None:
-            raise InvalidInput(f"the method {self.name} needs a model, and there is none")
-        missing = {
-            "retriever": world.retriever is None,
-            "encoder": world.encoder is None,
-            "labelled questions": not labelled,
-        }
-        for need in sorted(self.needs):
-            if missing.get(need):
-                what = (
-                    need if need.endswith("s") else f"{'an' if need[0] in 'aeiou' else 'a'} {need}"
-                )
+        for need, what, part in (
+            ("model", "a model", world.llm),
+            ("retriever", "a retriever", world.retriever),
+            ("encoder", "an encoder", world.encoder),
+            ("labelled questions", "labelled questions", labelled or None),
+        ):
+            if part is None and need in {"model", *self.needs}:
                 raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
 
 
-def picked(answer: A, options: Sequence[str]) -> A:
+def picked(answer: _A, options: Sequence[str]) -> _A:
     """The answer as the option that it names, by its words or its letter; without options, itself.
 
     The replies of all methods are read alike (`prompts.replies.read_reply`).

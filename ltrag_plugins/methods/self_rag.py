@@ -7,78 +7,116 @@ r"""Self-RAG: search on demand, answer from each passage, keep the answer that c
 .. math:: f = w_p \bar p + w_{rel} s_{rel} + w_{sup} s_{sup} + w_{use} s_{use}
 
 with p the geometric mean of the answer's token probabilities (0 without) and the critiques s: in a
-model that was trained to write reflection tokens, from these (`reflection`); in any other from its
-replies to yes-or-no questions, s the probability of yes, for usefulness 2 p - 1 in [-1, 1].
+model that was trained to write reflection tokens, from these; in any other from its replies to
+yes-or-no questions, s the probability of yes, for usefulness 2 p - 1 in [-1, 1]. The tokens and the
+form of their prompt are those that such models were trained on.
 
 References:
     Asai et al., ICLR 2024, "Self-RAG: Learning to Retrieve, Generate, and Critique through
-    Self-Reflection", https://arxiv.org/abs/2310.11511, section 3.3, eq. 3-4 (one segment, as their
-    short-form tasks); the yes-or-no questions are ours.
+    Self-Reflection", https://arxiv.org/abs/2310.11511, table 1; section 3.3, eq. 3-4 (one segment,
+    as their short-form tasks); the yes-or-no questions are ours.
 """
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Real
-from typing import Literal
+from typing import Annotated, Literal
 
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods import reflection
-from ltrag_plugins.methods.critique import Critique, judged, judging_prompts, reflected
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.prompts.templates import READING_PROMPT, filled, reading_prompt
-from ltrag_plugins.types import Answer, Generation, Passage
-from ltrag_plugins.uncertainty import YES_NO_TOKENS, yes_probability
+from ltrag_plugins.llm.base import checked_token
+from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.prompts.templates import (
+    READING_PROMPT,
+    ReadingTemplate,
+    answer_from,
+    beginning,
+    filled,
+    passages_block,
+    reading_prompt,
+)
+from ltrag_plugins.settings import Count, Range, Share
+from ltrag_plugins.types import Answer, Generation, Passage, Token
+from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
-SEARCH = (
+RETRIEVE = {"[Retrieval]": 1.0, "[No Retrieval]": 0.0}
+RELEVANT = {"[Relevant]": 1.0, "[Irrelevant]": 0.0}
+SUPPORT = {
+    "[Fully supported]": 1.0,
+    "[Partially supported]": 0.5,
+    "[No support / Contradictory]": 0.0,
+}
+USEFUL = {f"[Utility:{i}]": (i - 3) / 2 for i in range(1, 6)}
+"""Each group's reflection tokens and their values; usefulness runs from -1 to 1."""
+
+_TOKENS = [*RETRIEVE, *RELEVANT, *SUPPORT, *USEFUL, "[Continue to Use Evidence]"]
+_NOT_ANSWER = re.compile(
+    "|".join([r"<paragraph>.*?(?:</paragraph>|\Z)", *map(re.escape, _TOKENS)]), re.S
+)
+_DECISION_TOKENS = 8  # the reflection token, also where it is spelled in several
+
+_SEARCH_PROMPT = (
     "Question: {question}\nWould you have to look something up to be sure of the answer? "
     "Reply yes or no.\nReply:"
 )
-"""`{question}` is replaced."""
+_RELEVANT_PROMPT = (
+    "{passage}\n\nQuestion: {question}\n"
+    "Does the text above help to answer the question? Reply yes or no.\nReply:"
+)
+_SUPPORT_PROMPT = (
+    "{passage}\n\nQuestion: {question}\nAnswer: {answer}\n"
+    "Does the text above say that this answer is right? Reply yes or no.\nReply:"
+)
+_USEFUL_PROMPT = (
+    "Question: {question}\nAnswer: {answer}\n"
+    "Is this a useful answer to the question? Reply yes or no.\nReply:"
+)
 
 Mode = Literal["reflection tokens", "yes-no probabilities", "yes-no texts"]
 """What the critiques were read from."""
+_Weight = Annotated[float, Range(0, 1000)]
 
 
 @dataclass(frozen=True, slots=True)
-class SelfRAGSettings:
-    """When to search, how much to read, and what counts.
+class SelfRAGSettings(ReadingSettings):
+    """When to search, how much to read, and what counts."""
 
-    Raises:
-        InvalidInput: a value is out of its range, or the template lacks a place.
-    """
-
+    k: Count = 3
+    """Passages to answer from (paper: up to 10)."""
+    template: ReadingTemplate = READING_PROMPT
+    """Reads one passage, without reflection tokens: `{passages}` and `{question}` are replaced."""
+    max_tokens: Count = 24
+    """Longest answer, in tokens; reflection tokens count (authors' code: 100)."""
     reflection_tokens: bool = False
     """True for a model that was trained to write them (selfrag_llama2_7b); where it then writes
     none, it is judged by yes and no as any other."""
-    threshold: float = 0.2
-    """Search where the probability that it is needed is above this, 0-1 (paper: 0.2); 1: never."""
-    k: int = 3
-    """Passages to answer from, at least 1 (paper: up to 10)."""
-    w_likelihood: float = 1.0
-    """Weight of the answer's likelihood, 0-1000; all four as in the paper."""
-    w_relevance: float = 1.0
+    threshold: Share = 0.2
+    """Search where the probability that it is needed is above this (paper: 0.2); 1: never."""
+    w_likelihood: _Weight = 1.0
+    """Weight of the answer's likelihood; all four as in the paper."""
+    w_relevance: _Weight = 1.0
     """Weight of the passage's relevance."""
-    w_support: float = 1.0
+    w_support: _Weight = 1.0
     """Weight of the passage's support for the answer."""
-    w_usefulness: float = 0.5
+    w_usefulness: _Weight = 0.5
     """Weight of the answer's usefulness."""
-    template: str = READING_PROMPT
-    """Reads one passage, without reflection tokens: `{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1; reflection tokens count (authors' code: 100)."""
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.reflection_tokens, bool):
-            raise InvalidInput(f"reflection_tokens is True or False, got {self.reflection_tokens}")
-        _number("threshold", self.threshold, 1.0)
-        for name in ("w_likelihood", "w_relevance", "w_support", "w_usefulness"):
-            _number(name, getattr(self, name), 1000.0)
-        whole("k", self.k)
-        whole("max_tokens", self.max_tokens)
-        reading_prompt("", (), self.template)
+
+@dataclass(frozen=True, slots=True)
+class Critique:
+    """One passage, what the model answered from it, and what it thinks of both."""
+
+    passage: Passage
+    text: str
+    """The answer, without reflection tokens."""
+    likelihood: float
+    """Geometric mean of the answer's token probabilities, in [0, 1]; 0 without."""
+    relevance: float
+    """In [0, 1]; larger is better, as in all of them."""
+    support: float
+    """In [0, 1]."""
+    usefulness: float
+    """In [-1, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,51 +137,70 @@ def self_rag(question: str, settings: SelfRAGSettings | None = None) -> Flow[Sel
     settings = settings or SelfRAGSettings()
     if not settings.reflection_tokens:
         return (yield from _judging(question, settings, ()))
-    prompt = reflection.trained_prompt(question)
+    prompt = f"### Instruction:\n{question}\n\n### Response:\n"
     [first] = yield from ask(prompt, max_tokens=_DECISION_TOKENS)
-    need = reflection.value(first, reflection.RETRIEVE)
+    need = reflection_value(first, RETRIEVE)
     if need is None:
         return (yield from _judging(question, settings, (first,)))
     found = (yield from _search(question, settings)) if need > settings.threshold else []
-    without = [f"{prompt}[No Retrieval]"]
-    prompts = [reflection.with_passage(prompt, passage) for passage in found] or without
+    prompts = [
+        f"{prompt}[Retrieval]<paragraph>{passage.title}\n{beginning(passage.text)}</paragraph>"
+        for passage in found
+    ] or [f"{prompt}[No Retrieval]"]
     replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
     if not found:
-        text = reflection.answer_text(replies[0])
-        return SelfRAGAnswer(text, trace=(first, *replies), mode="reflection tokens")
-    critiques = [reflected(*pair) for pair in zip(found, replies, strict=True)]
+        return SelfRAGAnswer(_text(replies[0]), trace=(first, *replies), mode="reflection tokens")
+    critiques = [_reflected(*pair) for pair in zip(found, replies, strict=True)]
     return _best(critiques, settings, "reflection tokens", (first, *replies))
 
 
 def _judging(
     question: str, settings: SelfRAGSettings, trace: tuple[Generation, ...]
 ) -> Flow[SelfRAGAnswer]:
-    [need] = yield from ask(filled(SEARCH, question=question), max_tokens=YES_NO_TOKENS)
+    [need] = yield from ask(filled(_SEARCH_PROMPT, question=question), max_tokens=YES_NO_TOKENS)
     trace = (*trace, need)
     wanted = yes_probability(need) > settings.threshold
     found = (yield from _search(question, settings)) if wanted else []
     if not found:
-        known = yield from direct(question, max_tokens=settings.max_tokens)
-        return SelfRAGAnswer(known.text, trace=(*trace, *known.trace), mode=_mode([need]))
+        known = yield from answer_from(question, (), max_tokens=settings.max_tokens, trace=trace)
+        return SelfRAGAnswer(known.text, trace=known.trace, mode=_mode([need]))
     prompts = [reading_prompt(question, [passage], settings.template) for passage in found]
     drafts = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=("\n",))
-    questions = [
-        prompt
-        for passage, draft in zip(found, drafts, strict=True)
-        for prompt in judging_prompts(question, passage, draft.text.strip())
-    ]
+    pairs = [*zip(found, drafts, strict=True)]
+    questions = [prompt for pair in pairs for prompt in _judging_prompts(question, *pair)]
     replies = yield from ask(*questions, max_tokens=YES_NO_TOKENS)
-    critiques = [
-        judged(passage, draft, replies[3 * i : 3 * i + 3])
-        for i, (passage, draft) in enumerate(zip(found, drafts, strict=True))
-    ]
-    mode = _mode([need, *replies])
-    return _best(critiques, settings, mode, (*trace, *drafts, *replies))
+    critiques = [_judged(*pair, replies[3 * i : 3 * i + 3]) for i, pair in enumerate(pairs)]
+    return _best(critiques, settings, _mode([need, *replies]), (*trace, *drafts, *replies))
 
 
 def _search(question: str, settings: SelfRAGSettings) -> Flow[list[Passage]]:
     [found] = yield from fetch(question, k=settings.k)
     return found
+
+
+def _judging_prompts(question: str, passage: Passage, draft: Generation) -> list[str]:
+    shown, answer = passages_block([passage]), draft.text.strip()
+    return [
+        filled(_RELEVANT_PROMPT, passage=shown, question=question),
+        filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=answer),
+        filled(_USEFUL_PROMPT, question=question, answer=answer),
+    ]
+
+
+def _judged(passage: Passage, draft: Generation, replies: Sequence[Generation]) -> Critique:
+    relevant, supported, useful = map(yes_probability, replies)
+    text = draft.text.strip()
+    return Critique(passage, text, _likelihood(draft), relevant, supported, 2 * useful - 1)
+
+
+def _reflected(passage: Passage, reply: Generation) -> Critique:
+    """A reflection token that the model did not write counts as 0 (authors' code)."""
+    values = [reflection_value(reply, group) or 0.0 for group in (RELEVANT, SUPPORT, USEFUL)]
+    return Critique(passage, _text(reply), _likelihood(reply), *values)
+
+
+def _likelihood(reply: Generation) -> float:
+    return math.exp(mean_logprob(reply)) if reply.tokens else 0.0
 
 
 def _score(critique: Critique, settings: SelfRAGSettings) -> float:
@@ -174,13 +231,43 @@ def _mode(replies: Sequence[Generation]) -> Mode:
     return "yes-no probabilities" if known else "yes-no texts"
 
 
-def _number(name: str, value: object, most: float) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= float(value) <= most:
-        raise InvalidInput(f"{name} must be a number in [0, {most:g}], got {value!r}")
+def reflection_value(reply: Generation, group: Mapping[str, float]) -> float | None:
+    r"""The expected value of a group's tokens, in the range of their values.
+
+    .. math:: \sum_{t \in G} v_t p_t / \sum_{t \in G} p_t
+
+    with the probabilities where the reply first has a token of the group; where it has none, of
+    RETRIEVE and RELEVANT, which open a reply, with those at its start. Without token probabilities
+    the value of the token that the text names first. None where there is none.
+
+    Raises:
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
+    # a special token can be left out of the text; it is then the likeliest alternative
+    places = [options for text, options in spelled if (text or next(iter(options))) in group]
+    if group in (RETRIEVE, RELEVANT):
+        places += [options for _, options in spelled[:1]]
+    for options in places:
+        shares = {name: p for name, p in options.items() if name in group}
+        if sum(shares.values()) > 0:
+            return sum(group[name] * p for name, p in shares.items()) / sum(shares.values())
+    named = {reply.text.find(name): v for name, v in group.items() if name in reply.text}
+    return named[min(named)] if named else None
 
 
-_DECISION_TOKENS = 8
-"""The reflection token, also where it is spelled in several."""
+def _text(reply: Generation) -> str:
+    """The reply without reflection tokens and passages."""
+    return " ".join(_NOT_ANSWER.sub(" ", reply.text).split())
+
+
+def _options(token: Token) -> dict[str, float]:
+    shares: dict[str, float] = {}
+    for text, logprob in token.alternatives or ((token.text, token.logprob),):
+        checked_token(Token(text, logprob), "the model")
+        shares[text.strip()] = shares.get(text.strip(), 0.0) + math.exp(min(0.0, logprob))
+    return shares
+
 
 METHOD = Method(
     name="self-rag",

@@ -7,7 +7,8 @@ References:
 from dataclasses import dataclass, field
 
 from ltrag_plugins.flow import Flow, fetch
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
@@ -16,24 +17,17 @@ from ltrag_plugins.types import Answer
 
 
 @dataclass(frozen=True, slots=True)
-class SGICMethodSettings:
-    """What is fetched, and how the answer is calibrated.
+class SGICMethodSettings(Settings):
+    """What is fetched, and how the answer is calibrated."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    k: int = 3
-    """Passages to answer from, at least 1."""
+    k: Count = 3
+    """Passages to answer from."""
     loop: SGICSettings = field(
         default_factory=lambda: SGICSettings(document_words=200, answer_tokens=24)
     )
     """The rounds; by default they read and write as much as other methods do."""
     scale: ScoreScale | None = None
     """Of a fit; None: the default."""
-
-    def __post_init__(self) -> None:
-        whole("k", self.k)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,38 @@ References:
 from dataclasses import dataclass
 
 from ltrag_plugins.flow import Flow, fetch
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.prompts.templates import READING_PROMPT, answer_from, reading_prompt
+from ltrag_plugins.methods.direct import direct
+from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.prompts.templates import (
+    DIRECT_PROMPT,
+    READING_PROMPT,
+    DirectTemplate,
+    answer_from,
+)
 from ltrag_plugins.types import Answer
+
+
+@dataclass(frozen=True, slots=True)
+class SingleSettings(ReadingSettings):
+    """How much is fetched, and how it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSettings(ReadingSettings):
+    """For methods that answer one question directly and read for another."""
+
+    direct_template: DirectTemplate = DIRECT_PROMPT
+    """Asks for the answer without passages; `{question}` is replaced."""
+
+    def directly(self, question: str) -> Flow[Answer]:
+        """As `direct` answers."""
+        return direct(question, template=self.direct_template, max_tokens=self.max_tokens)
+
+    def reading(self, question: str) -> Flow[Answer]:
+        """As `single_retrieval` answers."""
+        return single_retrieval(
+            question, k=self.k, template=self.template, max_tokens=self.max_tokens
+        )
 
 
 def single_retrieval(
@@ -18,27 +47,6 @@ def single_retrieval(
     """One search, one model call; where nothing is found, the question is asked as in `direct`."""
     [found] = yield from fetch(question, k=k)
     return (yield from answer_from(question, found, template=template, max_tokens=max_tokens))
-
-
-@dataclass(frozen=True, slots=True)
-class SingleSettings:
-    """How much is fetched, and how it is read.
-
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    k: int = 3
-    """Passages to read, at least 1."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        reading_prompt("", (), self.template)
-        whole("k", self.k)
-        whole("max_tokens", self.max_tokens)
 
 
 METHOD = Method(

@@ -21,57 +21,32 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.labelled import check_correct, labelled, number
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
-from ltrag_plugins.prompts.templates import (
-    DIRECT_PROMPT,
-    READING_PROMPT,
-    direct_prompt,
-    reading_prompt,
-)
+from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
-class SKRSettings:
-    """How neighbours decide, and how the two ways of answering ask.
+class SKRSettings(RoutingSettings):
+    """How neighbours decide, and how the two ways of answering ask."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    neighbours: int = 5
-    """k, the labelled questions that are looked at, at least 1 (paper: 3 to 10). Where there are no
-    more than these, every question has the same neighbours, and the same route."""
-    ratio: float = 1.0
-    """Lambda, 0 to 1000: larger retrieves more."""
+    neighbours: Count = 5
+    """k, the labelled questions that are looked at (paper: 3 to 10). Where there are no more than
+    these, every question has the same neighbours, and the same route."""
+    ratio: Annotated[float, Range(0, 1000)] = 1.0
+    """Lambda: larger retrieves more."""
     correct: Correct = "contains"
     """When an answer to a labelled question is right."""
-    k: int = 3
-    """Passages to read, at least 1."""
-    direct_template: str = DIRECT_PROMPT
-    """`{question}` is replaced."""
-    template: str = READING_PROMPT
-    """`{passages}` and `{question}` are replaced."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        direct_prompt("", self.direct_template)
-        reading_prompt("", (), self.template)
-        for name in ("neighbours", "k", "max_tokens"):
-            whole(name, getattr(self, name))
-        number("ratio", self.ratio, 0, 1000)
-        check_correct(self.correct)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,8 +93,8 @@ def collect_self_knowledge(
     """
     settings = settings or SKRSettings()
     questions = labelled(questions, "skr")
-    plain = [_direct(question.text, settings) for question in questions]
-    reading = [_single(question.text, settings) for question in questions]
+    plain = [settings.directly(question.text) for question in questions]
+    reading = [settings.reading(question.text) for question in questions]
     answers = yield from together([*plain, *reading])
     judged = [
         is_right(answer.text, question.answers, settings.correct)
@@ -143,19 +118,8 @@ def skr(
     """One embedding, then `direct` or `single_retrieval`: one model call either way."""
     settings = settings or SKRSettings()
     [vector] = yield from embed(question)
-    if knowledge.knows(vector, settings.neighbours, settings.ratio):
-        return (yield from _direct(question, settings))
-    return (yield from _single(question, settings))
-
-
-def _direct(question: str, settings: SKRSettings) -> Flow[Answer]:
-    return direct(question, template=settings.direct_template, max_tokens=settings.max_tokens)
-
-
-def _single(question: str, settings: SKRSettings) -> Flow[Answer]:
-    return single_retrieval(
-        question, k=settings.k, template=settings.template, max_tokens=settings.max_tokens
-    )
+    known = knowledge.knows(vector, settings.neighbours, settings.ratio)
+    return (yield from settings.directly(question) if known else settings.reading(question))
 
 
 def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:

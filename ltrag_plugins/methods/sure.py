@@ -15,29 +15,30 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.method import Method, whole
-from ltrag_plugins.prompts.templates import filled, passages_block, reading_prompt
+from ltrag_plugins.methods.method import Method
+from ltrag_plugins.prompts.templates import answer_from, filled, passages_block
+from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Generation
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, yes_probability
 
-CANDIDATES = (
+_CANDIDATES_PROMPT = (
     "{passages}\n\nWrite the {count} most plausible answers to the question from the text above, "
     "the best first: one on each line, a few words each, nothing else.\n"
     "Question: {question}\nAnswers:\n"
 )
-SUMMARY = (
+_SUMMARY_PROMPT = (
     "{passages}\n\nQuestion: {question}\nSuppose the answer is: {candidate}\n"
     "In two or three sentences, sum up what the text above says in support of this answer.\n"
     "Summary:"
 )
-VALID = (
+_VALID_PROMPT = (
     "Summary: {summary}\n\nQuestion: {question}\nAnswer: {candidate}\n"
     "Does the summary bear out that this answer is right? Reply yes or no.\nReply:"
 )
-BETTER = (
+_BETTER_PROMPT = (
     "Summary 1: {first}\n\nSummary 2: {second}\n\nQuestion: {question}\n"
     "Which summary tells more that helps to answer the question? Reply 1 or 2.\nReply:"
 )
@@ -49,26 +50,17 @@ _NUMBERED = re.compile(r"\s*(\d{1,2})([.):])\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class SuReSettings:
-    """How many candidates, and from how much.
+class SuReSettings(Settings):
+    """How many candidates, and from how much."""
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-
-    candidates: int = 2
-    """Most candidate answers, at least 2 (paper: 2)."""
-    k: int = 3
-    """Passages to read, at least 1 (paper: 10)."""
-    summary_tokens: int = 96
-    """Longest summary, in tokens, at least 1."""
-    max_tokens: int = 24
-    """Longest candidate, in tokens, at least 1."""
-
-    def __post_init__(self) -> None:
-        whole("candidates", self.candidates, 2)
-        for name in ("k", "summary_tokens", "max_tokens"):
-            whole(name, getattr(self, name))
+    candidates: Annotated[int, Range(2)] = 2
+    """Most candidate answers (paper: 2)."""
+    k: Count = 3
+    """Passages to read (paper: 10)."""
+    summary_tokens: Count = 96
+    """Longest summary, in tokens."""
+    max_tokens: Count = 24
+    """Longest candidate, in tokens."""
 
 
 def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
@@ -81,24 +73,27 @@ def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
     n = settings.candidates
     [found] = yield from fetch(question, k=settings.k)
     if not found:
-        return (yield from direct(question, max_tokens=settings.max_tokens))
+        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
     passages = passages_block(found)
-    prompt = filled(CANDIDATES, passages=passages, question=question, count=str(n))
+    prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=question, count=str(n))
     [listed] = yield from ask(prompt, max_tokens=n * settings.max_tokens)
     candidates = listed_candidates(listed.text, n)
     if not candidates:
-        prompt = reading_prompt(question, found)
-        [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-        return Answer(reply.text.strip(), passages=tuple(found), trace=(listed, reply))
+        return (
+            yield from answer_from(question, found, max_tokens=settings.max_tokens, trace=[listed])
+        )
     if len(candidates) == 1:
         return Answer(candidates[0], passages=tuple(found), trace=(listed,))
     summaries = yield from ask(
-        *(filled(SUMMARY, passages=passages, question=question, candidate=c) for c in candidates),
+        *(
+            filled(_SUMMARY_PROMPT, passages=passages, question=question, candidate=c)
+            for c in candidates
+        ),
         max_tokens=settings.summary_tokens,
         stop=("\n\n",),
     )
     judged = yield from ask(
-        *judging_prompts(question, candidates, [summary.text.strip() for summary in summaries]),
+        *_judging_prompts(question, candidates, [summary.text.strip() for summary in summaries]),
         max_tokens=YES_NO_TOKENS,
     )
     scores = plausibilities(judged, len(candidates))
@@ -135,23 +130,23 @@ def _numbered(line: str, begun: Collection[int]) -> list[str]:
     return [line[: found.start()], *_numbered(line[found.end() :], begun)]
 
 
-def judging_prompts(
+def _judging_prompts(
     question: str, candidates: Sequence[str], summaries: Sequence[str]
 ) -> list[str]:
     """Of each summary whether it is valid, then of each ordered pair which one tells more."""
     valid = [
-        filled(VALID, summary=summary, question=question, candidate=candidate)
+        filled(_VALID_PROMPT, summary=summary, question=question, candidate=candidate)
         for candidate, summary in zip(candidates, summaries, strict=True)
     ]
     better = [
-        filled(BETTER, first=first, second=second, question=question)
+        filled(_BETTER_PROMPT, first=first, second=second, question=question)
         for first, second in permutations(summaries, 2)
     ]
     return [*valid, *better]
 
 
 def plausibilities(judged: Sequence[Generation], count: int) -> list[float]:
-    """v + sum r of each candidate, in [0, `count`]; the replies in `judging_prompts`' order."""
+    """v + sum r of each candidate, in [0, `count`]; the replies in the prompts' order."""
     scores = [float(yes_probability(reply) > 0.5) for reply in judged[:count]]
     for (first, second), reply in zip(permutations(range(count), 2), judged[count:], strict=True):
         share = _first_is_better(reply.text)

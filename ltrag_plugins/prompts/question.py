@@ -8,7 +8,7 @@ from typing import TypeVar
 from ltrag_plugins.flow import Embed, Fetch, Flow, Request, changing
 from ltrag_plugins.types import Question
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def render_question(question: Question, *, context_words: int = 200) -> str:
@@ -30,7 +30,7 @@ def spelled_out(question: Question) -> Question:
     return replace(question, text=render_question(question), options=(), context="")
 
 
-def searching_for(questions: Iterable[Question], flow: Flow[T]) -> Flow[T]:
+def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
     """Let a flow over questions that are spelled out search and encode by their texts alone."""
     texts = {whole: q.text for q in questions if (whole := render_question(q)) != q.text}
     if not texts:

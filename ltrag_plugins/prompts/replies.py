@@ -1,8 +1,7 @@
 """What a reply answers: without the words around it, and as an option where some are offered.
 
-All methods read their replies to questions with options so.
-
-What a chain of thought is cut into: sentences, and the answer behind the marker.
+Every method reads its replies to questions with options in this way. A chain of thought is cut into
+sentences, and its answer stands behind the marker.
 """
 
 import re

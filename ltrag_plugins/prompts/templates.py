@@ -6,21 +6,23 @@ References:
 
 import re
 from collections.abc import Sequence
+from typing import Annotated
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask
-from ltrag_plugins.types import Answer, Passage
+from ltrag_plugins.settings import Holds
+from ltrag_plugins.types import Answer, Generation, Passage
 
 DIRECT_PROMPT = (
     "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
 )
-"""`{question}` is replaced; other braces stay."""
+DirectTemplate = Annotated[str, Holds("question")]
 
 READING_PROMPT = (
     "{passages}\n\nAnswer the question in a few words from the text above, without explanation.\n"
     "Question: {question}\nAnswer:"
 )
-"""`{passages}` and `{question}` are replaced; other braces stay."""
+ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
 MOST_WORDS = 200
 """As much of a passage as a prompt shows."""
@@ -71,8 +73,13 @@ def answer_from(
     *,
     template: str = READING_PROMPT,
     max_tokens: int = 24,
+    trace: Sequence[Generation] = (),
 ) -> Flow[Answer]:
-    """One model call that reads the passages; without any, the question is asked directly."""
+    """One model call that reads the passages; without any, the question is asked directly.
+
+    Args:
+        trace: what the model wrote before, to stand in the answer's trace.
+    """
     prompt = reading_prompt(question, passages, template) if passages else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
-    return Answer(reply.text.strip(), passages=tuple(passages), trace=(reply,))
+    return Answer(reply.text.strip(), passages=tuple(passages), trace=(*trace, reply))
