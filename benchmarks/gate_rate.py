@@ -14,7 +14,8 @@ import numpy as np
 from recorded_outcomes import outcomes, records
 
 from ltrag_plugins.gece import GECESettings, Outcome, WordFrequencies
-from ltrag_plugins.gece.fit import cross_validated, labels_of, rate_threshold
+from ltrag_plugins.gece.fit import cross_validated, labels_of
+from ltrag_plugins.gece.models import rate_threshold
 from ltrag_plugins.gece.signals import available_signals, features
 from ltrag_plugins.gece.train import fit_failure, fit_gain
 from ltrag_plugins.llm.embedded import embedded_encoder
@@ -50,10 +51,10 @@ def main() -> None:
             failure, gain = fit_failure(part, known.fails, 0), fit_gain(part, known.gain, 0)
             folds = cross_validated(part, known, names, settings)
             assert folds[1] is not None
-            asked = (failure.model(new), gain.model(new))
+            asked = (failure[0](new), gain[0](new))
             for way, kept, scores in zip(
                 WAYS,
-                (failure.unseen, folds[0], gain.unseen, folds[1]),
+                (failure[1], folds[0], gain[1], folds[1]),
                 (asked[0], asked[0], asked[1], asked[1]),
                 strict=True,
             ):

@@ -17,7 +17,6 @@ import numpy as np
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
 from ltrag_plugins.gece.fit import labels_of
-from ltrag_plugins.gece.report import gated_accuracy
 from ltrag_plugins.gece.signals import features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
@@ -118,7 +117,7 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
     signals = features([o.evidence for o in train], names, fitted.frequencies).signals
     known = labels_of(train)
     for name, values in zip(names, signals.T, strict=True):
-        found = " ".join(f"{gated_accuracy(values, known, r):.4f}" for r in RATES)
+        found = " ".join(f"{known.gated_accuracy(values, r):.4f}" for r in RATES)
         print(f"{name + ' *':<24}{found}")
     chosen = np.array([d.retrieve for d in decisions])
     gate_right = np.where(chosen, mended, right)

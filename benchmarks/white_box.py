@@ -41,7 +41,7 @@ from ltrag_plugins.gece import (
     fit_outcomes,
     gece_score,
 )
-from ltrag_plugins.gece.draft import drafting, holding
+from ltrag_plugins.gece.draft import drafting, with_gradient_term
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
@@ -197,14 +197,16 @@ def with_gradients(
     reference = kept(
         folder / "reference.json",
         lambda: llm.gradient_agreement(
-            test.prompts, test.references, along=means().overall, cosine=True
+            test.prompts, test.references, along=means()[0], cosine=True
         ),
     )
     asking = replace(settings, agreement="cosine")
 
     def agreements(part: Part, along: Sequence[Direction]) -> list[GradientAgreement]:
-        holdings = [holding(e, asking, a) for e, a in zip(part.evidence, along, strict=True)]
-        found = [e.agreement for e in run_many(holdings, World(llm=llm))]
+        terms = [
+            with_gradient_term(e, asking, a) for e, a in zip(part.evidence, along, strict=True)
+        ]
+        found = [e.agreement for e in run_many(terms, World(llm=llm))]
         return [agreement for agreement in found if agreement is not None]
 
     held = []
@@ -212,7 +214,7 @@ def with_gradients(
         found = kept(
             folder / f"{name}.json",
             lambda part=part: agreements(
-                part, means().without if part is train else [means().overall] * len(part.rows)
+                part, means()[1] if part is train else [means()[0]] * len(part.rows)
             ),
         )
         held.append([replace(e, agreement=a) for e, a in zip(part.evidence, found, strict=True)])

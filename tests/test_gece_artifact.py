@@ -2,14 +2,13 @@ import json
 import pickle
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.gece import GECEGate, GECESettings, WordFrequencies
-from ltrag_plugins.gece.artifact import load, save
 from tests.gece_parts import Houses, Letters, honest_llm, questions
 
 NEW = [f"What is the colour of house {i}?" for i in range(100, 140)]
@@ -67,12 +66,12 @@ def test_a_mean_gradient_is_kept(gate, tmp_path):
         generate = score = mean_gradient = gradient_agreement = lambda *_, **__: []
 
     along = {"layers.3.down.weight": np.arange(6, dtype=np.float32).reshape(2, 3).T}
-    save(tmp_path, gate.fitted, gate.report, along, gate.world)
-    _, _, again = load(tmp_path, llm=Local(), encoder=Letters())
+    replace(gate, along=along).save(tmp_path)
+    again = GECEGate.load(tmp_path, llm=Local(), encoder=Letters()).along
     assert list(again) == list(along)
     assert np.array_equal(again["layers.3.down.weight"], along["layers.3.down.weight"])
     with pytest.raises(ArtifactMismatch, match="gradients"):
-        load(tmp_path, llm=honest_llm(), encoder=Letters())
+        GECEGate.load(tmp_path, llm=honest_llm(), encoder=Letters())
 
 
 def test_the_folder_holds_strict_json_and_no_pickle(folder):

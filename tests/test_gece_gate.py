@@ -197,6 +197,15 @@ def test_the_reason_tells_a_score_from_a_threshold_it_nearly_meets(gate):
     assert shown[-2] < shown[-1]
 
 
+def test_a_score_that_equals_the_threshold_retrieves(gate):
+    score = gate.decide(KNOWN).score
+    tied = replace(gate, fitted=replace(gate.fitted, threshold=score)).decide(KNOWN)
+    assert tied.retrieve
+    assert "at or above" in tied.reason
+    above = replace(gate.fitted, threshold=math.nextafter(score, math.inf))
+    assert not replace(gate, fitted=above).decide(KNOWN).retrieve
+
+
 @pytest.mark.parametrize(("rate", "habit"), [(0.0, "never"), (1.0, "always")])
 def test_a_gate_for_none_or_all_says_so(rate, habit):
     gate = GECEGate.fit(questions(), llm=honest_llm(), target_rate=rate, settings=PRODUCT)

@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.isotonic import IsotonicRegression
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
@@ -9,17 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.models import FailureModel, GainModel, members
+from ltrag_plugins.gece.models import FailureModel, GainModel
 from ltrag_plugins.gece.signals import Features
-from ltrag_plugins.gece.train import (
-    Fit,
-    boosted_trees,
-    boosting,
-    fit_failure,
-    fit_gain,
-    logistic,
-    stacked,
-)
+from ltrag_plugins.gece.train import fit_failure, fit_gain, stacked
 
 
 def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -53,65 +46,81 @@ def asked(rng: np.random.Generator, rows: int) -> tuple[Features, np.ndarray]:
     return some, 0.3 * some.signals[:, 0] + rng.normal(size=rows)
 
 
-def failure_of_few(rng: np.random.Generator) -> Fit[FailureModel]:
+def failure_of_few(rng: np.random.Generator) -> tuple[FailureModel, np.ndarray]:
     """Learned from 60 answers, of which 24 are right."""
     some, certain = asked(rng, 60)
     return fit_failure(some, (certain > np.quantile(certain, 0.4)).astype(int), seed=0)
 
 
-def gain_of_few(rng: np.random.Generator) -> Fit[GainModel]:
+def gain_of_few(rng: np.random.Generator) -> tuple[GainModel, np.ndarray]:
     """Learned from 60 questions, of which retrieval mends 6."""
     some, mends = asked(rng, 60)
     return fit_gain(some, (mends > np.quantile(mends, 0.9)).astype(float), seed=0)
 
 
+def boosting(questions: int, seed: int) -> GradientBoostingClassifier:
+    """As the gate's trees are grown."""
+    leaf = max(2, min(20, questions // 20))
+    return GradientBoostingClassifier(
+        n_estimators=150, learning_rate=0.05, max_depth=3, subsample=0.7, max_features="sqrt",
+        min_samples_leaf=leaf, random_state=seed,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("rows", [24, 150])
 def test_trees_in_numpy_give_scikit_learns_log_odds(rows):
-    x, new = table(rows, 4), table(300, 4, seed=5)
-    y = labels(x)
-    model = boosting(rows, seed=3).fit(x, y)
-    trees = boosted_trees(x, y, seed=3)
-    assert trees(new) == pytest.approx(model.decision_function(new), abs=1e-9)
-    assert trees(x) == pytest.approx(model.decision_function(x), abs=1e-9)
+    some, new = columns(rows, dims=0), columns(300, dims=0, seed=5)
+    y = labels(some.signals)
+    model = boosting(rows, seed=3).fit(some.scalars, y)
+    trees = fit_failure(some, y, 3)[0].trees
+    for x in (new.scalars, some.scalars):
+        assert trees(x) == pytest.approx(model.decision_function(x), abs=1e-9)
 
 
 def test_trees_split_where_scikit_learn_does_down_to_the_last_bit():
-    x = np.repeat(np.linspace(0, 1, 40)[:, None], 2, axis=1)
-    y = (x[:, 0] > 0.5).astype(int)
-    model = boosting(len(y), seed=0).fit(x, y)
+    steps, none = np.linspace(0, 1, 40)[:, None], np.zeros((40, 0))
+    y = (steps[:, 0] > 0.5).astype(int)
+    some = Features(steps, steps, none, np.array([False]))
+    model = boosting(len(y), seed=0).fit(some.scalars, y)
     edges = np.unique([t.tree_.threshold[0] for t in model.estimators_[:, 0]])
     near = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)])
     near = np.column_stack([near, near])
-    assert boosted_trees(x, y, seed=0)(near) == pytest.approx(model.decision_function(near))
+    trees = fit_failure(some, y, 0)[0].trees
+    assert trees(near) == pytest.approx(model.decision_function(near))
 
 
-def test_a_linear_member_is_scikit_learns_pipeline():
-    x, new = table(60, 3), table(20, 3, seed=9)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.5, max_iter=2000)).fit(
-        x, labels(x)
-    )
-    found = logistic(x, labels(x), c=0.5, unit=False)
-    assert found(new) == pytest.approx(model.decision_function(new), abs=1e-6)
+def test_linear_members_are_scikit_learns_pipelines():
+    some, new = columns(60), columns(20, seed=9)
+    y = labels(some.signals)
+    model = fit_failure(some, y, 0)[0]
+    for member, c, x, other in (
+        (model.signals, 1.0, some.signals, new.signals),
+        (model.scalars, 0.1, some.scalars, new.scalars),
+    ):
+        pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000)).fit(x, y)
+        assert member(other) == pytest.approx(pipeline.decision_function(other), abs=1e-6)
 
 
 def test_embeddings_are_centred_and_keep_their_lengths():
-    x = table(60, 3) / 100
-    found = logistic(x, labels(x), c=1.0, unit=True)
-    model = LogisticRegression(max_iter=2000).fit(x - x.mean(axis=0), labels(x))
+    some = columns(60)
+    x, y = some.vectors, labels(some.signals)
+    found = fit_failure(some, y, 0)[0].vectors
+    model = LogisticRegression(max_iter=2000).fit(x - x.mean(axis=0), y)
     assert found(x) == pytest.approx(model.decision_function(x - x.mean(axis=0)))
 
 
 def test_a_column_that_never_changes_says_nothing():
-    x = np.column_stack([table(40, 1), np.full(40, 7.0)])
-    found = logistic(x, labels(x), c=1.0, unit=False)
+    some = columns(40)
+    some.signals[:, 1] = 7.0
+    found = fit_failure(some, labels(some.signals), 0)[0].signals
     assert found.weights[1] == 0
-    assert np.isfinite(found(x)).all()
+    assert np.isfinite(found(some.signals)).all()
 
 
 def test_other_columns_than_the_fit_saw_are_refused():
-    x = table(40, 3)
+    some = columns(40)
     with pytest.raises(InvalidInput, match="3 columns and got 2"):
-        logistic(x, labels(x), c=1.0, unit=False)(x[:, :2])
+        fit_failure(some, labels(some.signals), 0)[0].signals(some.signals[:, :2])
 
 
 @pytest.mark.parametrize("dims", [0, 4])
@@ -121,7 +130,7 @@ def test_the_gain_is_scikit_learns_ridge_regression(dims):
     center = some.vectors.mean(axis=0)
     x = np.hstack([StandardScaler().fit_transform(some.scalars) * 0.1, some.vectors - center])
     model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
-    found = fit_gain(some, gain, seed=0).model
+    found, _ = fit_gain(some, gain, seed=0)
     assert found(some) == pytest.approx(model.predict(x))
     assert (found.vectors is None) == (dims == 0)
 
@@ -131,9 +140,9 @@ def test_what_a_fit_says_of_unseen_questions_spreads_as_over_new_ones(learned):
     above = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
-        found = learned(rng)
-        new = found.model(asked(rng, 1000)[0])
-        above.append([np.mean(new >= np.quantile(found.unseen, 1 - rate)) for rate in (0.3, 0.7)])
+        model, unseen = learned(rng)
+        new = model(asked(rng, 1000)[0])
+        above.append([np.mean(new >= np.quantile(unseen, 1 - rate)) for rate in (0.3, 0.7)])
     # 60 questions leave 0.06 to chance each time, 0.02 in the mean of ten
     assert np.mean(above, axis=0) == pytest.approx([0.3, 0.7], abs=0.06)
 
@@ -142,16 +151,16 @@ def test_what_a_fit_says_of_unseen_questions_spreads_as_over_new_ones(learned):
 def test_no_member_of_the_stack_is_turned_round(seed):
     some = columns(rows=40, seed=seed)
     fails = np.random.default_rng(seed).integers(0, 2, size=40)
-    model = fit_failure(some, fails, seed).model
+    model = fit_failure(some, fails, seed)[0]
     assert (model.stack.weights >= 0).all()
-    standard = (members(model, some) - model.stack.mean) / model.stack.scale
+    standard = (model.members(some) - model.stack.mean) / model.stack.scale
     assert model(some) == pytest.approx(standard @ model.stack.weights + model.stack.intercept)
 
 
 def test_on_few_questions_the_members_weigh_about_the_same_and_on_many_they_do_not():
     def weights(rows: int) -> np.ndarray:
         some = columns(rows=rows, seed=3)
-        found = fit_failure(some, labels(some.signals), 0).model.stack.weights
+        found = fit_failure(some, labels(some.signals), 0)[0].stack.weights
         return found / found.sum()
 
     assert weights(40).std() < 0.05
@@ -172,7 +181,7 @@ def test_stack_weights_are_those_of_a_ridge_regression_towards_the_even_mean():
 
 def test_beside_the_learners_stand_the_mean_of_the_token_signals_and_the_best_signal():
     some = columns(rows=50)
-    model = fit_failure(some, labels(some.signals), 0).model
+    model = fit_failure(some, labels(some.signals), 0)[0]
     assert model.consensus is not None
     z = StandardScaler().fit_transform(some.signals)[:, :2].mean(axis=1)
     assert model.consensus(some.signals) == pytest.approx(z)
@@ -180,7 +189,7 @@ def test_beside_the_learners_stand_the_mean_of_the_token_signals_and_the_best_si
         StandardScaler().fit_transform(some.signals)[:, 0]
     )
     silent = replace(some, probability=np.zeros(3, dtype=bool))
-    assert fit_failure(silent, labels(some.signals), 0).model.consensus is None
+    assert fit_failure(silent, labels(some.signals), 0)[0].consensus is None
 
 
 def test_folds_hold_the_rarer_outcome_in_every_one():

@@ -7,7 +7,7 @@ from ltrag_plugins.errors import ModelFailed, NeedsGradients
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.gece.fit import collect
-from ltrag_plugins.gece.score import mean_gradient, mean_gradients
+from ltrag_plugins.gece.score import mean_gradients
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import GenerationSettings, GradientAgreement, Question
 from tests.gece_letters import Local, gradient
@@ -24,24 +24,24 @@ class OneHot(Local):
 @pytest.mark.parametrize(("count", "folds"), [(60, 5), (23, 5), (20, 2), (20, 60)])
 def test_each_question_has_the_mean_over_the_folds_that_it_is_not_in(count, folds):
     texts = [str(i) for i in range(count)]
-    found = mean_gradients(texts, texts, OneHot(), GECESettings(folds=folds, seed=1))
+    overall, without = mean_gradients(texts, texts, OneHot(), GECESettings(folds=folds, seed=1))
     everyone = np.eye(60)[:count].mean(axis=0)
-    np.testing.assert_allclose(found.overall["w"], everyone, atol=1e-6)
-    np.testing.assert_allclose(found.overall["v"], 2 * everyone, atol=1e-6)
-    for i, along in enumerate(found.without):
+    np.testing.assert_allclose(overall["w"], everyone, atol=1e-6)
+    np.testing.assert_allclose(overall["v"], 2 * everyone, atol=1e-6)
+    for i, along in enumerate(without):
         others = np.flatnonzero(along["w"] > 1e-5)
         assert i not in others
         assert count - len(others) in (count // folds, count // folds + 1)
         np.testing.assert_allclose(along["w"][others], 1 / len(others), rtol=1e-4)
         np.testing.assert_allclose(along["v"], 2 * along["w"], atol=1e-6)
     # every question is left out for as many as are in its fold
-    left_out = sum(np.abs(along["w"][:count]) < 1e-5 for along in found.without)
+    left_out = sum(np.abs(along["w"][:count]) < 1e-5 for along in without)
     assert sorted(left_out) == sorted(np.repeat(*np.unique(left_out, return_counts=True)))
 
 
 def test_one_question_has_no_others_to_take_a_mean_of():
-    found = mean_gradients(["0"], ["0"], OneHot(), GECESettings())
-    assert found.without == (found.overall,)
+    overall, without = mean_gradients(["0"], ["0"], OneHot(), GECESettings())
+    assert without == [overall]
 
 
 def test_a_fit_reads_the_agreement_of_a_right_draft_without_its_own_reference():
@@ -61,20 +61,13 @@ def test_a_fit_reads_the_agreement_of_a_right_draft_without_its_own_reference():
             return [GradientAgreement(float(dot), None) for dot in rows @ along["w"]]
 
     settings = GECESettings(gradients="always", correct="exact_match")
-    found = collect(
-        questions,
-        World(llm=Echo()),
-        settings,
-        retrieving=None,
-        retrieved_answers=None,
-        observers=(),
-    )
-    dots = [outcome.evidence.agreement.dot for outcome in found.outcomes]
-    right = [outcome.right for outcome in found.outcomes]
+    outcomes, along = collect(questions, World(llm=Echo()), settings)
+    dots = [outcome.evidence.agreement.dot for outcome in outcomes]
+    right = [outcome.right for outcome in outcomes]
     assert right == [i % 2 == 0 for i in range(40)]
     # the mean over all would give every one of the right ones 1/40
     assert max(abs(dot) for dot, good in zip(dots, right, strict=True) if good) < 1e-6
-    assert found.along["w"][:40] == pytest.approx(1 / 40)
+    assert along["w"][:40] == pytest.approx(1 / 40)
 
 
 def test_what_a_model_raises_is_an_error_of_ours():
@@ -83,11 +76,11 @@ def test_what_a_model_raises_is_an_error_of_ours():
             raise RuntimeError("out of memory")
 
     with pytest.raises(ModelFailed, match="RuntimeError: out of memory"):
-        mean_gradient(["a"], ["b"], Full(), GECESettings())
+        mean_gradients(["a"], ["b"], Full(), GECESettings())
     with pytest.raises(NeedsGradients, match="gradients='never'"):
-        mean_gradient(["a"], ["b"], ScriptedLLM(str), GECESettings())
+        mean_gradients(["a"], ["b"], ScriptedLLM(str), GECESettings())
 
 
 def test_of_letters():
-    found = mean_gradient(["a", "b"], ["eel", "lee"], Local(), GECESettings())
-    assert found["w"] == pytest.approx((gradient("eel") + gradient("lee")) / 2)
+    overall, _ = mean_gradients(["a", "b"], ["eel", "lee"], Local(), GECESettings())
+    assert overall["w"] == pytest.approx((gradient("eel") + gradient("lee")) / 2)

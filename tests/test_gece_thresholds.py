@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.gece.fit import accuracy_threshold, check_targets, rate_threshold
-from ltrag_plugins.gece.report import Labels, gated_accuracy
+from ltrag_plugins.gece import fit_outcomes
+from ltrag_plugins.gece.fit import accuracy_threshold
+from ltrag_plugins.gece.models import rate_threshold
+from ltrag_plugins.gece.report import Labels
+from tests.gece_parts import ladder
 
 SIZE = 14
 tied = arrays(float, SIZE, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0]))
@@ -94,16 +97,16 @@ def test_a_target_that_only_always_retrieving_reaches_always_retrieves():
 def test_gated_accuracy_is_that_of_the_largest_scores_retrieving(scores, fails, mended, rate):
     largest = sorted(range(SIZE), key=lambda i: (-scores[i], i))[: round(rate * SIZE)]
     right = sum(mended[i] if i in largest else 1 - fails[i] for i in range(SIZE))
-    assert gated_accuracy(scores, labels(fails, mended), rate) == pytest.approx(right / SIZE)
+    assert labels(fails, mended).gated_accuracy(scores, rate) == pytest.approx(right / SIZE)
 
 
 @pytest.mark.parametrize("target", [-0.1, 1.1, 20.0, math.nan])
 @pytest.mark.parametrize("name", ["target_rate", "target_accuracy"])
 def test_a_target_out_of_range_is_refused_by_name(name, target):
     with pytest.raises(InvalidInput, match=rf"{name} must lie in \[0, 1\]"):
-        check_targets(**{"target_rate": None, "target_accuracy": None} | {name: target})
+        fit_outcomes(ladder(), **{name: target})
 
 
 def test_two_targets_at_once_are_refused():
     with pytest.raises(InvalidInput, match="not both"):
-        check_targets(0.2, 0.9)
+        fit_outcomes(ladder(), target_rate=0.2, target_accuracy=0.9)

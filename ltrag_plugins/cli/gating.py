@@ -16,7 +16,7 @@ from ltrag_plugins.errors import InvalidInput, NeedsGradients
 from ltrag_plugins.flow import Agree, Ask, Embed
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.fit import check_count
-from ltrag_plugins.gece.gate import GECEGate, explanation
+from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.score import GECEScore, score_questions
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import LLM, GradientLLM
@@ -126,7 +126,7 @@ def decide(gate: GECEGate, question: str) -> Decision:
 
 def explained(gate: GECEGate, decision: Decision) -> str:
     """A decision of this gate in a few lines."""
-    return explanation(gate.fitted, decision)
+    return gate.explanation(decision)
 
 
 def decisions(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.draft import checked_question
+from ltrag_plugins.gece.draft import askable_question
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage, Question
@@ -22,7 +22,7 @@ def check_askable(questions: Sequence[Question], path: Path, max_words: int) -> 
     """
     for number, question in enumerate(questions, start=1):
         try:
-            checked_question(render_question(question), max_words)
+            askable_question(render_question(question), max_words)
         except InvalidInput as error:
             raise type(error)(f"{path}, record {number} (id {question.id!r}): {error}") from error
 

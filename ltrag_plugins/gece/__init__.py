@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ltrag_plugins.gece.decision import routed as routed
     from ltrag_plugins.gece.fit import fit_outcomes as fit_outcomes
     from ltrag_plugins.gece.gate import GECEGate as GECEGate
-    from ltrag_plugins.gece.models import FittedGate as FittedGate
     from ltrag_plugins.gece.models import Outcome as Outcome
     from ltrag_plugins.gece.report import FitReport as FitReport
     from ltrag_plugins.gece.score import GECEScore as GECEScore
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from ltrag_plugins.gece.settings import GECESettings as GECESettings
     from ltrag_plugins.gece.signals import SIGNALS as SIGNALS
     from ltrag_plugins.gece.signals import Evidence as Evidence
-    from ltrag_plugins.gece.signals import Signal as Signal
     from ltrag_plugins.gece.signals import WordFrequencies as WordFrequencies
 
 _HOMES = {
@@ -35,13 +33,11 @@ _HOMES = {
     "Decision": "decision",
     "Evidence": "signals",
     "FitReport": "report",
-    "FittedGate": "models",
     "GECEGate": "gate",
     "GECEScore": "score",
     "GECESettings": "settings",
     "Gate": "decision",
     "Outcome": "models",
-    "Signal": "signals",
     "Tier": "decision",
     "WordFrequencies": "signals",
     "fit_outcomes": "fit",
@@ -56,13 +52,11 @@ __all__ = [
     "Decision",
     "Evidence",
     "FitReport",
-    "FittedGate",
     "GECEGate",
     "GECEScore",
     "GECESettings",
     "Gate",
     "Outcome",
-    "Signal",
     "Tier",
     "WordFrequencies",
     "fit_outcomes",

@@ -7,7 +7,7 @@ References:
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.flow import Flow, Observer, World
 from ltrag_plugins.types import Answer, Generation
@@ -23,15 +23,15 @@ class Decision:
     question: str
     retrieve: bool
     score: float
-    """What is held against the gate's threshold; larger means more long-tail."""
+    """What the gate compares with its threshold; larger means more long-tail."""
     probability: float
     """Calibrated probability, 0 to 1, that the direct answer fails."""
     tier: Tier
     reason: str
     """One sentence for a person."""
     draft: Generation = field(repr=False)
-    """The zero-shot answer the decision was read from: on the branch without retrieval, it
-    is the answer."""
+    """The zero-shot answer that the gate read: on the branch without retrieval, it is the
+    answer."""
     ingredients: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The signals behind the score, by name."""
 
@@ -77,29 +77,13 @@ class DecidingGate(Gate, Protocol):
         """As `decide`, on an event loop."""
         ...
 
-    @overload
-    def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = ...,
-        return_exceptions: Literal[False] = ...,
-    ) -> list[Decision]: ...
-    @overload
-    def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = ...,
-        return_exceptions: Literal[True],
-    ) -> list[Decision | Exception]: ...
     def decide_many(
         self,
         questions: Sequence[str],
         *,
         observers: Iterable[Observer] = (),
-        return_exceptions: bool = False,
-    ) -> list[Decision] | list[Decision | Exception]:
+        return_exceptions: Literal[True],
+    ) -> list[Decision | Exception]:
         """As `decide` for each question, their model calls merged, in the order given."""
         ...
 

@@ -1,4 +1,4 @@
-"""The flows of a gate: draft an answer, gather what it gives away."""
+"""The flows of a gate: ask for a draft, and gather evidence from it."""
 
 from dataclasses import replace
 
@@ -9,10 +9,10 @@ from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.tokenize import words
-from ltrag_plugins.types import Generation, GradientAgreement
+from ltrag_plugins.types import GradientAgreement
 
 
-def checked_question(question: str, max_words: int) -> str:
+def askable_question(question: str, max_words: int) -> str:
     """The question without surrounding white space.
 
     Raises:
@@ -34,7 +34,7 @@ def checked_question(question: str, max_words: int) -> str:
 
 
 def drafting(
-    question: str, settings: GECESettings, *, vectors: bool, along: Direction | None = None
+    question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
 ) -> Flow[Evidence]:
     """Ask for a zero-shot draft and gather evidence from it.
 
@@ -42,17 +42,28 @@ def drafting(
         vectors: whether to embed question and draft.
         along: the mean gradient; None leaves the gradient term out.
     """
-    question = checked_question(question, settings.max_words)
+    question = askable_question(question, settings.max_words)
     prompt = direct_prompt(question, settings.prompt)
-    [draft] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=settings.stop)
-    samples = yield from _sampled(prompt, settings)
+    max_tokens, stop = settings.max_tokens, settings.stop
+    [draft] = yield from ask(prompt, max_tokens=max_tokens, stop=stop)
+    samples = []
+    for i in range(settings.samples):
+        samples += yield from ask(
+            prompt,
+            max_tokens=max_tokens,
+            stop=stop,
+            temperature=settings.temperature,
+            seed=settings.seed + i,
+        )
     rows = (yield from embed(question, draft.text.strip())) if vectors else None
-    evidence = Evidence(question, draft, samples, rows)
-    return evidence if along is None else (yield from holding(evidence, settings, along))
+    evidence = Evidence(question, draft, tuple(samples), rows)
+    return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
 
 
-def holding(evidence: Evidence, settings: GECESettings, along: Direction) -> Flow[Evidence]:
-    """Add the gradient term, with the draft in the reference's place."""
+def with_gradient_term(
+    evidence: Evidence, settings: GECESettings, along: Direction
+) -> Flow[Evidence]:
+    """Add how the draft's gradient agrees with the mean gradient `along`."""
     if not evidence.draft.text:  # nothing was said, so no token has a gradient
         return replace(evidence, agreement=GradientAgreement(0.0, 0.0))
     [found] = yield from agree(
@@ -63,17 +74,3 @@ def holding(evidence: Evidence, settings: GECESettings, along: Direction) -> Flo
         layers=settings.layers,
     )
     return replace(evidence, agreement=found)
-
-
-def _sampled(prompt: str, settings: GECESettings) -> Flow[tuple[Generation, ...]]:
-    samples = []
-    for i in range(settings.samples):
-        [sample] = yield from ask(
-            prompt,
-            max_tokens=settings.max_tokens,
-            stop=settings.stop,
-            temperature=settings.temperature,
-            seed=settings.seed + i,
-        )
-        samples.append(sample)
-    return tuple(samples)

@@ -1,27 +1,26 @@
 """From questions with accepted answers to a fitted gate.
 
-`collect` asks the model and sees what comes of it. `fit_outcomes` calls no model, so recorded
+`fit_questions` asks the model and sees what comes of it. `fit_outcomes` calls no model, so recorded
 outcomes do as well. The threshold is a target rate, or a target accuracy at the lowest rate that
 reaches it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.gece.decision import Tier
-from ltrag_plugins.gece.draft import drafting, holding
-from ltrag_plugins.gece.models import FittedGate, Outcome
-from ltrag_plugins.gece.report import FitReport, Judged, Labels, gated_accuracy, report
+from ltrag_plugins.gece.draft import drafting, with_gradient_term
+from ltrag_plugins.gece.models import FittedGate, Outcome, rate_threshold
+from ltrag_plugins.gece.report import FitReport, Labels, report_of
 from ltrag_plugins.gece.score import (
-    MeanGradients,
     check_references,
     gradient_llm,
     mean_gradients,
@@ -37,7 +36,7 @@ from ltrag_plugins.gece.signals import (
     available_signals,
     features,
 )
-from ltrag_plugins.gece.train import fit_gain_scorer, fit_scorer
+from ltrag_plugins.gece.train import fit_gain, fit_scorer
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.prompts.question import render_question, searching_for
@@ -45,152 +44,67 @@ from ltrag_plugins.prompts.templates import answer_from
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
-FEWEST = 20
+_FEWEST = 20
 """Fewest calibration questions; at least two of them right, and two wrong."""
-
-
-def labels_of(outcomes: Sequence[Outcome]) -> Labels:
-    """The outcomes as columns, if a gate can be fitted on them.
-
-    Raises:
-        CalibrationError: too few, or all right or all wrong.
-        InvalidInput: answers with retrieval for some of the questions, or a quality of NaN.
-    """
-    check_count(len(outcomes))
-    right = [bool(outcome.right) for outcome in outcomes]
-    _check_both_kinds(right)
-    tried = [outcome.right_with_retrieval for outcome in outcomes]
-    known = [bool(t) for t in tried if t is not None]
-    if known and len(known) < len(tried):
-        raise InvalidInput(
-            f"right_with_retrieval is given for {len(known)} of {len(tried)} calibration "
-            "questions; give it for all or for none"
-        )
-    quality = [float(outcome.quality) for outcome in outcomes]
-    if not all(map(math.isfinite, quality)):
-        raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
-    return Labels(
-        fails=1 - np.array(right, dtype=int),
-        quality=np.array(quality),
-        mended=np.array(known, dtype=int) if known else None,
-    )
-
-
-def check_count(questions: int) -> None:
-    """Whether there are questions enough.
-
-    Raises:
-        CalibrationError: there are not.
-    """
-    if questions < FEWEST:
-        raise CalibrationError(
-            f"{questions or 'no'} calibration questions; a gate needs at least {FEWEST}, better 200"
-        )
-
-
-def _check_both_kinds(right: Sequence[bool]) -> None:
-    if 2 <= sum(right) <= len(right) - 2:
-        return
-    kind, remedy = (
-        ("right", "Answer directly without a gate, or calibrate on harder questions.")
-        if sum(right) >= 2
-        else (
-            "wrong",
-            "Always retrieve without a gate, calibrate on easier questions, look whether the "
-            "prompt suits the model, or loosen GECESettings.correct.",
-        )
-    )
-    raise CalibrationError(
-        f"the direct answer is {kind} on (nearly) all {len(right)} calibration questions, so there "
-        f"is nothing to tell apart. {remedy}"
-    )
-
-
-DEFAULT_RATE = 0.2
+_RATE = 0.2
 """Share of questions that may retrieve where no target is given (paper: the top 20 %)."""
+_REMEDIES = {
+    "right": "Answer directly without a gate, or calibrate on harder questions.",
+    "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
+    "prompt suits the model, or loosen GECESettings.correct.",
+}
+_Scores = Float[np.ndarray, " questions"]
 
 
-def check_targets(target_rate: float | None, target_accuracy: float | None) -> None:
-    """Whether the targets can be such.
+def fit_questions(
+    questions: Sequence[Question],
+    world: World,
+    settings: GECESettings,
+    *,
+    target_rate: float | None = None,
+    target_accuracy: float | None = None,
+    retrieving: Callable[[str], Flow[Answer]] | None = None,
+    retrieved_answers: Sequence[str] | None = None,
+    frequencies: WordFrequencies | None = None,
+    observers: Iterable[Observer] = (),
+    batch: int | None = None,
+) -> tuple[FittedGate, FitReport, Direction | None]:
+    """Ask the model each question and fit a gate; its mean gradient, if it reads gradients.
 
-    Raises:
-        InvalidInput: both were given, or one lies outside [0, 1].
+    Arguments and errors: see `GECEGate.fit`. What cannot end well is refused before the model is
+    asked anything.
     """
-    if target_rate is not None and target_accuracy is not None:
-        raise InvalidInput("give target_rate or target_accuracy, not both")
-    for name, value in (("target_rate", target_rate), ("target_accuracy", target_accuracy)):
-        if value is not None and not 0 <= value <= 1:
-            raise InvalidInput(f"{name} must lie in [0, 1], got {value}; 0.2 means one in five")
-
-
-def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> float:
-    """The threshold whose retrieval rate is nearest to `rate`; of two, the lower rate.
-
-    Equal scores go together, so that the rate of a score with many ties may be off.
-    """
-    ordered = np.sort(scores)
-    kept = _possible(ordered)
-    off = np.abs((len(scores) - kept) - rate * len(scores))
-    return _cut(ordered, int(kept[::-1][np.argmin(off[::-1])]))
-
-
-def accuracy_threshold(
-    scores: Float[np.ndarray, " questions"], labels: Labels, target: float
-) -> float:
-    """The threshold with the lowest retrieval rate at which `target` of the answers are right.
-
-    Of all answers where those with retrieval are known, else of those given directly.
-
-    Raises:
-        CalibrationError: no rate reaches it; the message has the best.
-    """
-    ordered = np.sort(scores)
-    kept = _possible(ordered)
-    accuracy = _accuracies(np.argsort(scores, kind="stable"), labels)[kept]
-    reached = kept[accuracy >= target]
-    if not reached.size:
-        best = int(np.flatnonzero(accuracy == accuracy.max())[-1])
-        rate = 1 - kept[best] / len(scores)
-        raise CalibrationError(
-            f"target_accuracy={target:g} is out of reach on these {len(scores)} questions: the "
-            f"best at any retrieval rate is {accuracy[best]:.3f}, at {rate:.0%}. Ask for less, use "
-            "target_rate, or look at the retriever and the prompts."
-        )
-    return _cut(ordered, int(reached[-1]))
-
-
-def _accuracies(
-    order: Int[np.ndarray, " questions"], labels: Labels
-) -> Float[np.ndarray, " questions_and_one"]:
-    """Accuracy where the first 0, 1, ..., all questions in `order` are answered directly.
-
-    Where only direct answers are known and there are none, it is 0.
-    """
-    direct = np.concatenate([[0], np.cumsum(1 - labels.fails[order])])
-    if labels.mended is None:
-        return direct / np.maximum(1, np.arange(len(direct)))
-    mended = np.concatenate([[0], np.cumsum(labels.mended[order])])
-    return (direct + mended[-1] - mended) / len(order)
-
-
-def _possible(ordered: Float[np.ndarray, " questions"]) -> Int[np.ndarray, " cuts"]:
-    """How many questions a threshold can leave to the model: ties cannot be parted."""
-    inner = 1 + np.flatnonzero(ordered[:-1] < ordered[1:])
-    return np.concatenate([[0], inner, [len(ordered)]])
-
-
-def _cut(ordered: Float[np.ndarray, " questions"], kept: int) -> float:
-    """A threshold under which `kept` of the scores lie."""
-    if kept == 0:
-        return -np.inf
-    if kept == len(ordered):
-        return np.inf
-    low, high = float(ordered[kept - 1]), float(ordered[kept])
-    middle = low + (high - low) / 2
-    return middle if low < middle else high  # between neighbours there is no middle
-
-
-Scores = Float[np.ndarray, " questions"]
+    _check_targets(target_rate, target_accuracy)
+    (frequencies or WordFrequencies()).of_word("a")  # an unknown language is named now
+    _check_questions(questions, retrieved_answers)
+    _check_scorer(settings)
+    _check_world(world)
+    if settings.gradients == "always" and world.llm is not None:
+        gradient_llm(world.llm)
+    fitted = partial(
+        fit_outcomes,
+        target_rate=target_rate,
+        target_accuracy=target_accuracy,
+        settings=settings,
+        frequencies=frequencies,
+    )
+    outcomes, along = collect(
+        questions,
+        world,
+        settings,
+        retrieving=retrieving,
+        retrieved_answers=retrieved_answers,
+        observers=observers,
+        batch=batch,
+    )
+    gate, report = fitted(outcomes)
+    if along is not None and settings.gradients == "auto":
+        bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]
+        plain, plain_report = fitted(bare)
+        # the gradient must lift the AUROC above the whole interval of the gate without it
+        if report.auroc.value <= plain_report.auroc.high:
+            return plain, plain_report, None
+    return gate, report, along
 
 
 def fit_outcomes(
@@ -214,7 +128,7 @@ def fit_outcomes(
         InvalidInput: a signal or an embedding is not finite.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    check_targets(target_rate, target_accuracy)
+    _check_targets(target_rate, target_accuracy)
     labels = labels_of(outcomes)
     evidence = [outcome.evidence for outcome in outcomes]
     names = _signals_of_tier(evidence, settings, frequencies)
@@ -223,25 +137,23 @@ def fit_outcomes(
     by_gain = unseen_gain is not None and _gain_pays(unseen, unseen_gain, labels)
     scores = unseen_gain if by_gain and unseen_gain is not None else unseen
     if target_accuracy is None:
-        rate = DEFAULT_RATE if target_rate is None else target_rate
+        rate = _RATE if target_rate is None else target_rate
         cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
     else:
         cut = accuracy_threshold(scores, labels, target_accuracy)
         target = f"target accuracy {target_accuracy:g}"
-    logarithm = settings.scorer == "gece"
-    calibration = settings.calibration
-    failure = fit_scorer(columns, labels, names, settings)
-    gain = fit_gain_scorer(columns, labels, settings) if by_gain else None
-    own = failure.unseen if gain is None else gain.unseen
     retrieve = scores >= cut
+    failure, own_failure = fit_scorer(columns, labels, names, settings)
+    gain, own = fit_gain(columns, labels.gain, settings.seed) if by_gain else (None, own_failure)
+    method, logarithm = settings.calibration, settings.scorer == "gece"
     fitted = FittedGate(
         settings=settings,
         tier=_tier(names),
         names=tuple(names),
         frequencies=frequencies,
-        failure=failure.model,
-        gain=None if gain is None else gain.model,
-        calibrator=fit_calibrator(failure.unseen, labels.fails, calibration, logarithm=logarithm),
+        failure=failure,
+        gain=gain,
+        calibrator=fit_calibrator(own_failure, labels.fails, method, logarithm=logarithm),
         # the folds' scores say how many may retrieve; only the gate's own say from where on
         threshold=rate_threshold(own, float(retrieve.mean())),
         quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
@@ -250,22 +162,98 @@ def fit_outcomes(
     probabilities = cross_calibrated(
         unseen,
         labels.fails,
-        calibration,
+        method,
         logarithm=logarithm,
         folds=settings.folds,
         seed=settings.seed,
     )
-    judged = Judged(labels, columns.signals, unseen, scores, retrieve, probabilities)
-    silent = sum(item.draft.tokens is None for item in evidence)
-    return fitted, report(fitted, judged, target, target_rate=target_rate, silent=silent)
+    report = report_of(
+        fitted,
+        labels,
+        columns.signals,
+        failure=unseen,
+        scores=scores,
+        retrieve=retrieve,
+        probabilities=probabilities,
+        target=target,
+        target_rate=target_rate,
+        silent=sum(item.draft.tokens is None for item in evidence),
+    )
+    return fitted, report
+
+
+def cross_validated(
+    columns: Features, labels: Labels, names: list[str], settings: GECESettings
+) -> tuple[_Scores, _Scores | None]:
+    """Scores of each question by scorers that were fitted without it.
+
+    The second are expected gains; None where nobody retrieved, or a scorer was named.
+    """
+    fails, fitted = labels.fails, settings.scorer == "fitted"
+    if settings.scorer == "gece" and not labels.quality.any():
+        raise CalibrationError(
+            "the formula needs the METEOR (chrF, 1 - TER) of the calibration answers, and it is 0 "
+            "for all of them; set Outcome.quality, or use another scorer"
+        )
+    unseen = np.zeros(len(fails))
+    gain = np.zeros(len(fails)) if fitted and labels.mended is not None else None
+    for train, test in stratified(fails, settings.folds, settings.seed).split(unseen, fails):
+        known = labels[train]
+        if fitted and min(known.fails.sum(), (1 - known.fails).sum()) < 2:
+            unseen[test] = fails.mean()  # too few for the folds inside: no opinion
+        else:
+            unseen[test] = fit_scorer(columns[train], known, names, settings)[0](columns[test])
+        if gain is not None:
+            gain[test] = fit_gain(columns[train], known.gain, settings.seed)[0](columns[test])
+    return unseen, gain
+
+
+def accuracy_threshold(scores: _Scores, labels: Labels, target: float) -> float:
+    """The threshold with the lowest retrieval rate at which `target` of the answers are right.
+
+    Of all answers where those with retrieval are known, else of those given directly.
+
+    Raises:
+        CalibrationError: no rate reaches it; the message has the best.
+    """
+    ordered, count = np.sort(scores), len(scores)
+    kept = np.append(np.unique(np.searchsorted(ordered, ordered)), count)  # ties stay together
+    accuracy = _accuracies(np.argsort(scores, kind="stable"), labels)[kept]
+    reached = kept[accuracy >= target]
+    if not reached.size:
+        best = int(np.flatnonzero(accuracy == accuracy.max())[-1])
+        raise CalibrationError(
+            f"target_accuracy={target:g} is out of reach on these {count} questions: the best at "
+            f"any retrieval rate is {accuracy[best]:.3f}, at {1 - kept[best] / count:.0%}. Ask for "
+            "less, use target_rate, or look at the retriever and the prompts."
+        )
+    return rate_threshold(scores, 1 - reached[-1] / count)
+
+
+def _accuracies(order: np.ndarray, labels: Labels) -> Float[np.ndarray, " questions_and_one"]:
+    """Accuracy where the first 0, 1, ..., all questions in `order` are answered directly.
+
+    Where only direct answers are known and there are none, it is 0.
+    """
+    direct = np.concatenate([[0], np.cumsum(1 - labels.fails[order])])
+    if labels.mended is None:
+        return direct / np.maximum(1, np.arange(len(direct)))
+    mended = np.concatenate([[0], np.cumsum(labels.mended[order])])
+    return (direct + mended[-1] - mended) / len(order)
+
+
+def _gain_pays(unseen: _Scores, unseen_gain: _Scores, labels: Labels) -> bool:
+    """Whether the gain score gives the better answers over the rates that gates are used at."""
+    rates = np.arange(0.05, 0.55, 0.05)
+    by_gain = sum(labels.gated_accuracy(unseen_gain, rate) for rate in rates)
+    return by_gain > sum(labels.gated_accuracy(unseen, rate) for rate in rates)
 
 
 def _signals_of_tier(
     evidence: Sequence[Evidence], settings: GECESettings, frequencies: WordFrequencies
 ) -> list[str]:
-    if settings.tier == "text":
-        return available_signals(evidence, frequencies, only="text")
-    names = available_signals(evidence, frequencies)
+    only = "text" if settings.tier == "text" else None
+    names = available_signals(evidence, frequencies, only=only)
     if settings.tier == "probabilities" and "mean_logprob" not in names:
         raise NoTokenProbabilities(
             "tier='probabilities' was asked for, but some drafts came without token probabilities. "
@@ -281,51 +269,49 @@ def _tier(names: Sequence[str]) -> Tier:
     return "probabilities" if "probabilities" in tiers else "text"
 
 
-def cross_validated(
-    columns: Features, labels: Labels, names: list[str], settings: GECESettings
-) -> tuple[Scores, Scores | None]:
-    """Scores of each question by scorers that were fitted without it.
+def labels_of(outcomes: Sequence[Outcome]) -> Labels:
+    """The outcomes as columns, if a gate can be fitted on them.
 
-    The second are expected gains; None where nobody retrieved, or a scorer was named.
+    Raises:
+        CalibrationError: too few, or all right or all wrong.
+        InvalidInput: answers with retrieval for some of the questions, or a quality of NaN.
     """
-    fails, fitted = labels.fails, settings.scorer == "fitted"
-    _check_quality(labels, settings)
-    unseen = np.zeros(len(fails))
-    gain = np.zeros(len(fails)) if fitted and labels.mended is not None else None
-    for train, test in stratified(fails, settings.folds, settings.seed).split(unseen, fails):
-        if fitted and labels[train].rarer < 2:  # too few for the folds inside: no opinion
-            unseen[test] = fails.mean()
-        else:
-            scorer = fit_scorer(columns[train], labels[train], names, settings).model
-            unseen[test] = scorer(columns[test])
-        if gain is not None:
-            gain[test] = fit_gain_scorer(columns[train], labels[train], settings).model(
-                columns[test]
-            )
-    return unseen, gain
-
-
-def _check_quality(labels: Labels, settings: GECESettings) -> None:
-    if settings.scorer == "gece" and not labels.quality.any():
+    check_count(len(outcomes))
+    right = [bool(outcome.right) for outcome in outcomes]
+    if not 2 <= sum(right) <= len(right) - 2:
+        kind = "right" if sum(right) >= 2 else "wrong"
         raise CalibrationError(
-            "the formula needs the METEOR (chrF, 1 - TER) of the calibration answers, and it is 0 "
-            "for all of them; set Outcome.quality, or use another scorer"
+            f"the direct answer is {kind} on (nearly) all {len(right)} calibration questions, so "
+            f"there is nothing to tell apart. {_REMEDIES[kind]}"
         )
+    tried = [outcome.right_with_retrieval for outcome in outcomes]
+    known = [bool(t) for t in tried if t is not None]
+    if known and len(known) < len(tried):
+        raise InvalidInput(
+            f"right_with_retrieval is given for {len(known)} of {len(tried)} calibration "
+            "questions; give it for all or for none"
+        )
+    quality = [float(outcome.quality) for outcome in outcomes]
+    if not all(map(math.isfinite, quality)):
+        raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
+    return Labels(
+        fails=1 - np.array(right, dtype=int),
+        quality=np.array(quality),
+        mended=np.array(known, dtype=int) if known else None,
+    )
 
 
-def _gain_pays(unseen: Scores, unseen_gain: Scores, labels: Labels) -> bool:
-    """Whether the gain score gives the better answers over the rates that gates are used at."""
-    rates = np.arange(0.05, 0.55, 0.05)
-    by_gain = sum(gated_accuracy(unseen_gain, labels, rate) for rate in rates)
-    return by_gain > sum(gated_accuracy(unseen, labels, rate) for rate in rates)
+def check_count(questions: int) -> None:
+    """Refuse too few calibration questions.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Collected:
-    """Outcomes of the calibration questions, and the mean gradient if it was asked for."""
-
-    outcomes: tuple[Outcome, ...]
-    along: Direction | None
+    Raises:
+        CalibrationError: there are fewer than 20.
+    """
+    if questions < _FEWEST:
+        count = questions or "no"
+        raise CalibrationError(
+            f"{count} calibration questions; a gate needs at least {_FEWEST}, better 200"
+        )
 
 
 def collect(
@@ -333,52 +319,46 @@ def collect(
     world: World,
     settings: GECESettings,
     *,
-    retrieving: Callable[[str], Flow[Answer]] | None,
-    retrieved_answers: Sequence[str] | None,
-    observers: tuple[Observer, ...],
+    retrieving: Callable[[str], Flow[Answer]] | None = None,
+    retrieved_answers: Sequence[str] | None = None,
+    observers: Iterable[Observer] = (),
     batch: int | None = None,
-) -> Collected:
+) -> tuple[list[Outcome], Direction | None]:
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
-    Options and context are part of what is asked, but for searches.
-
-    What cannot end well is refused before the model is asked anything.
-
-    Raises:
-        CalibrationError, MissingReferences, InvalidInput: these questions or settings cannot do.
-        NeedsGradients: the settings ask for gradients, and the model has none.
+    Options and context are part of the prompt; searches are by the question's text alone.
     """
-    _check_questions(questions)
-    _check_retrieved(retrieved_answers, len(questions))
-    _check_scorer(settings)
-    _check_parts(world)
-    if settings.gradients == "always" and world.llm is not None:
-        gradient_llm(world.llm)
+    together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     whole = [render_question(question) for question in questions]
-    drafts = run_many(
-        [drafting(text, settings, vectors=world.encoder is not None) for text in whole],
-        world,
-        observers=observers,
-        batch=batch,
-    )
-    means = _mean_gradients(questions, drafts, world, settings)
-    if means is not None:
-        holdings = [
-            holding(evidence, settings, along)
-            for evidence, along in zip(drafts, means.without, strict=True)
-        ]
-        drafts = run_many(holdings, world, observers=observers, batch=batch)
+    vectors = world.encoder is not None
+    drafts = together([drafting(text, settings, vectors=vectors) for text in whole])
+    along = None
+    wants_gradients = settings.gradients != "never" and settings.tier != "text"
+    if wants_gradients and isinstance(world.llm, GradientLLM):
+        prompts, references = references_like(questions, [e.draft for e in drafts], settings)
+        along, without = mean_gradients(prompts, references, world.llm, settings)
+        pairs = zip(drafts, without, strict=True)
+        drafts = together([with_gradient_term(draft, settings, mean) for draft, mean in pairs])
     answers = retrieved_answers
     if answers is None and (retrieving is not None or world.retriever is not None):
         reading = retrieving or _reading
-        flows = [
-            searching_for([question], reading(text))
-            for question, text in zip(questions, whole, strict=True)
-        ]
-        found = run_many(flows, world, observers=observers, batch=batch)
+        asking = zip(questions, whole, strict=True)
+        found = together([searching_for([question], reading(text)) for question, text in asking])
         answers = [answer.text for answer in found]
-    outcomes = tuple(_outcomes(questions, drafts, answers, settings))
-    return Collected(outcomes, None if means is None else means.overall)
+
+    def right(text: str, question: Question) -> bool:
+        return is_right(text, question.answers, settings.correct)
+
+    outcomes = [
+        Outcome(
+            evidence,
+            right=right(evidence.draft.text, question),
+            right_with_retrieval=None if answers is None else right(answers[i], question),
+            quality=quality_of(evidence.draft.text, question.answers, settings.quality),
+        )
+        for i, (question, evidence) in enumerate(zip(questions, drafts, strict=True))
+    ]
+    return outcomes, along
 
 
 def _reading(question: str) -> Flow[Answer]:
@@ -386,38 +366,15 @@ def _reading(question: str) -> Flow[Answer]:
     return (yield from answer_from(question, found))
 
 
-def _outcomes(
-    questions: Sequence[Question],
-    drafts: Sequence[Evidence],
-    answers: Sequence[str] | None,
-    settings: GECESettings,
-) -> list[Outcome]:
-    right = partial(is_right, correct=settings.correct)
-    return [
-        Outcome(
-            evidence,
-            right=right(evidence.draft.text, question.answers),
-            right_with_retrieval=None if answers is None else right(answers[i], question.answers),
-            quality=quality_of(evidence.draft.text, question.answers, settings.quality),
-        )
-        for i, (question, evidence) in enumerate(zip(questions, drafts, strict=True))
-    ]
+def _check_targets(target_rate: float | None, target_accuracy: float | None) -> None:
+    if target_rate is not None and target_accuracy is not None:
+        raise InvalidInput("give target_rate or target_accuracy, not both")
+    for name, value in (("target_rate", target_rate), ("target_accuracy", target_accuracy)):
+        if value is not None and not 0 <= value <= 1:
+            raise InvalidInput(f"{name} must lie in [0, 1], got {value}; 0.2 means one in five")
 
 
-def _mean_gradients(
-    questions: Sequence[Question],
-    drafts: Sequence[Evidence],
-    world: World,
-    settings: GECESettings,
-) -> MeanGradients | None:
-    without = settings.gradients == "never" or settings.tier == "text"
-    if without or not isinstance(world.llm, GradientLLM):
-        return None
-    prompts, references = references_like(questions, [d.draft for d in drafts], settings)
-    return mean_gradients(prompts, references, world.llm, settings)
-
-
-def _check_questions(questions: Sequence[Question]) -> None:
+def _check_questions(questions: Sequence[Question], answers: Sequence[str] | None) -> None:
     for question in questions:
         if not isinstance(question, Question):
             raise InvalidInput(
@@ -425,17 +382,12 @@ def _check_questions(questions: Sequence[Question]) -> None:
             )
         check_references(question)
     check_count(len(questions))
-
-
-def _check_retrieved(answers: Sequence[str] | None, questions: int) -> None:
-    if answers is None:
-        return
-    if len(answers) != questions:
+    if answers is not None and len(answers) != len(questions):
         raise InvalidInput(
-            f"{len(answers)} retrieved_answers for {questions} questions; give one for each, in "
-            "their order"
+            f"{len(answers)} retrieved_answers for {len(questions)} questions; give one for each, "
+            "in their order"
         )
-    for answer in answers:
+    for answer in answers or ():
         if not isinstance(answer, str):
             raise InvalidInput(
                 f"retrieved_answers are texts, got {type(answer).__name__}; of LangChain messages "
@@ -443,17 +395,14 @@ def _check_retrieved(answers: Sequence[str] | None, questions: int) -> None:
             )
 
 
-def _check_parts(world: World) -> None:
-    for what, part, kind in (
-        ("llm", world.llm, LLM),
-        ("encoder", world.encoder, Encoder),
-        ("retriever", world.retriever, Retriever),
-    ):
+def _check_world(world: World) -> None:
+    for kind in (LLM, Encoder, Retriever):
+        name = kind.__name__
+        part = getattr(world, name.lower())
         if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
-            name = {"llm": "LLM", "encoder": "Encoder", "retriever": "Retriever"}[what]
             raise InvalidInput(
-                f"{what}={type(part).__name__} cannot be used as it is: wrap what comes from "
-                f"LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
+                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
+                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
             )
 
 
@@ -467,7 +416,8 @@ def _check_scorer(settings: GECESettings) -> None:
         raise CalibrationError("the scorer 'disagreement' needs GECESettings(samples=3) or more")
     if scorer == "gradient_cosine" and settings.agreement != "cosine":
         raise CalibrationError(f"the scorer {scorer!r} needs GECESettings(agreement='cosine')")
-    if needs_gradients(settings) and settings.gradients != "always":
+    formula = scorer == "gece" and settings.semantics
+    if (formula or scorer.startswith("gradient_")) and settings.gradients != "always":
         raise CalibrationError(
             f"the scorer {scorer!r} needs the gradient term: set gradients='always' (local weights "
             "only), or, for the formula without it, semantics=False"
@@ -478,9 +428,3 @@ def _check_scorer(settings: GECESettings) -> None:
             f"the scorer {scorer!r} reads token probabilities or gradients, and tier='text' reads "
             "neither; leave tier as it is, or take another scorer"
         )
-
-
-def needs_gradients(settings: GECESettings) -> bool:
-    """Whether the scorer cannot do without the gradient term."""
-    formula = settings.scorer == "gece" and settings.semantics
-    return formula or settings.scorer.startswith("gradient_")

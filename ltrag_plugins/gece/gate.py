@@ -1,61 +1,44 @@
-"""The gate: fit it on your questions, then ask it whether a question needs retrieval."""
+"""The gate: fit it on your questions, then ask it whether a question needs retrieval.
 
-import math
+A saved gate is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle.
+"""
+
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
+from pathlib import Path
 from typing import Literal, overload
 
 import numpy as np
 
-from ltrag_plugins.artifacts import digest
+from ltrag_plugins import artifacts
+from ltrag_plugins.calibration import Isotonic, Platt
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
-from ltrag_plugins.gece import artifact
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.draft import drafting
-from ltrag_plugins.gece.models import FittedGate, Outcome
+from ltrag_plugins.gece.models import (
+    FailureModel,
+    FittedGate,
+    Formula,
+    GainModel,
+    Linear,
+    OneSignal,
+    Trees,
+)
 from ltrag_plugins.gece.report import FitReport
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies, features
-from ltrag_plugins.llm.base import LLM, Direction, Encoder
+from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies
+from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
+from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
-SILENT = "the model's own answer is empty, so there is none to give without retrieval"
-"""The reason where a draft says nothing."""
-
-
-def reason(fitted: FittedGate, score: float, probability: float) -> str:
-    """One sentence: what was found, what it was held against."""
-    objective = "expected gain of retrieval" if fitted.gain is not None else "long-tail score"
-    fails = f"the direct answer fails with probability {probability:.2f}"
-    if math.isinf(fitted.threshold):
-        habit = "always" if fitted.threshold < 0 else "never"
-        return f"{fails}; this gate was fitted to {habit} retrieve"
-    side = "at or above" if score >= fitted.threshold else "below"
-    digits = _telling_digits(score, fitted.threshold)
-    return (
-        f"{fails}; {objective} {score:.{digits}g} is {side} the threshold "
-        f"{fitted.threshold:.{digits}g}"
-    )
-
-
-def _telling_digits(a: float, b: float) -> int:
-    """Fewest significant digits, 3 at least, that tell the numbers apart."""
-    return next((n for n in range(3, 17) if f"{a:.{n}g}" != f"{b:.{n}g}"), 17)
-
-
-def explanation(fitted: FittedGate, decision: Decision) -> str:
-    """The decision, its reason, and where each signal stands among the calibration questions."""
-    lines = [
-        f"{'retrieve' if decision.retrieve else 'answer directly'}: {decision.reason}",
-        f"draft: {decision.answer!r}",
-    ]
-    for i, (name, value) in enumerate(decision.ingredients.items()):
-        share = float(np.mean(fitted.quantiles[i] < value))
-        about = SIGNALS[name].about if name in SIGNALS else "your own signal"
-        lines.append(f"  {name:<18} {value:9.3g}  above {share:4.0%} of the calibration: {about}")
-    return "\n".join(lines)
+_FORMAT = 1
+_KINDS = (
+    FailureModel, FittedGate, FitReport, Formula, GainModel, GECESettings, Interval, Isotonic,
+    Linear, OneSignal, Platt, Trees, WordFrequencies,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,46 +96,29 @@ class GECEGate:
             MissingReferences: a question has no accepted answers.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
-        # these two bring scikit-learn and the metrics, which a gate at work does without
-        from ltrag_plugins.gece.fit import check_targets, collect, fit_outcomes
+        # brings scikit-learn and the metrics, which a gate at work does without
+        from ltrag_plugins.gece.fit import fit_questions
 
-        check_targets(target_rate, target_accuracy)
-        (frequencies or WordFrequencies()).of_word("a")  # an unknown language is named before
-        settings = settings or GECESettings()
         world = World(llm=llm, retriever=retriever, encoder=encoder)
-        collected = collect(
+        fitted, report, along = fit_questions(
             questions,
             world,
-            settings,
+            settings or GECESettings(),
+            target_rate=target_rate,
+            target_accuracy=target_accuracy,
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
-            observers=tuple(observers),
+            frequencies=frequencies,
+            observers=observers,
             batch=batch,
         )
-
-        def fitted(outcomes: Sequence[Outcome]) -> tuple[FittedGate, FitReport]:
-            return fit_outcomes(
-                outcomes,
-                target_rate=target_rate,
-                target_accuracy=target_accuracy,
-                settings=settings,
-                frequencies=frequencies,
-            )
-
-        chosen, report = fitted(collected.outcomes)
-        along = collected.along
-        if along is not None and settings.gradients == "auto":
-            plain, plain_report = fitted(_without_gradients(collected.outcomes))
-            # the gradient must lift the AUROC above the whole interval of the gate without it
-            if report.auroc.value <= plain_report.auroc.high:
-                chosen, report, along = plain, plain_report, None
-        return cls(chosen, replace(world, retriever=None), report, along)
+        return cls(fitted, replace(world, retriever=None), report, along)
 
     @property
     def name(self) -> str:
         """Tells it from a gate that decides otherwise."""
         along = sorted((self.along or {}).items())
-        return f"gece@{digest((self.fitted, [array for _, array in along]))}"
+        return f"gece@{artifacts.digest((self.fitted, [array for _, array in along]))}"
 
     @classmethod
     def load(
@@ -165,12 +131,37 @@ class GECEGate:
             ArtifactMismatch: it was fitted with another model or encoder, or reads gradients
                 that this model does not have.
         """
-        fitted, report, along = artifact.load(folder, llm=llm, encoder=encoder)
-        return cls(fitted, World(llm=llm, encoder=encoder), report, along)
+        path, world = Path(folder), World(llm=llm, encoder=encoder)
+        try:
+            parts, arrays = artifacts.read(path, "gate", kinds=_KINDS, format=_FORMAT)
+            for part, name in _names(world).items():
+                if parts[part] != name:
+                    raise ArtifactMismatch(
+                        f"the gate in {path} was fitted with {part} {parts[part]!r}, and is now "
+                        f"given {name!r}. A gate knows one model: pass that one, or fit a gate for "
+                        "this one."
+                    )
+            fitted, report = parts["gate"], parts["report"]
+            if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
+                raise ValueError("gate.json holds something else than a gate and its report")
+        except (UnreadableArtifact, *artifacts.DAMAGE) as error:
+            raise UnreadableArtifact(
+                f"{path} holds no readable gate ({error}). Fit it again: "
+                "GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
+            ) from error
+        along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
+        if along and not isinstance(llm, GradientLLM):
+            raise ArtifactMismatch(
+                f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights "
+                "with TransformersLLM, or fit a gate with gradients='never'."
+            )
+        return cls(fitted, world, report, along or None)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write the gate as safetensors and JSON (never pickle)."""
-        artifact.save(folder, self.fitted, self.report, self.along, self.world)
+        """Write the gate; an older one in the same folder is replaced file by file, JSON last."""
+        parts = _names(self.world) | {"gate": self.fitted, "report": self.report}
+        arrays = {f"along.{name}": array for name, array in (self.along or {}).items()}
+        artifacts.write(Path(folder), "gate", parts, arrays=arrays, format=_FORMAT)
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, read it, decide."""
@@ -180,7 +171,7 @@ class GECEGate:
             vectors=self.world.encoder is not None,
             along=self.along,
         )
-        return self.judge(evidence)
+        return self.fitted.judge(evidence)
 
     def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
         """Decide for one question: one model call.
@@ -226,38 +217,29 @@ class GECEGate:
         return run_many(flows, self.world, observers=observers)
 
     def judge(self, evidence: Evidence) -> Decision:
-        """Decide from evidence already at hand; asks nobody.
-
-        Where the draft says nothing there is no direct answer to give, so it retrieves, unless
-        the gate was fitted to never do.
-
-        Raises:
-            CalibrationError: a signal of your own that the fit had is missing.
-            NoTokenProbabilities, InvalidLogProbability: the draft cannot be read.
-            InvalidInput: a signal is not finite, or embeddings are missing.
-        """
-        fitted = self.fitted
-        columns = features([evidence], fitted.names, fitted.frequencies)
-        failure = fitted.failure(columns)
-        score = float((failure if fitted.gain is None else fitted.gain(columns))[0])
-        ingredients = dict(zip(fitted.names, columns.signals[0].tolist(), strict=True))
-        probability = float(np.clip(fitted.calibrator(failure), 0.0, 1.0)[0])
-        silent = not evidence.draft.text.strip() and not math.isinf(fitted.threshold)
-        return Decision(
-            question=evidence.question,
-            retrieve=silent or score >= fitted.threshold,
-            score=score,
-            probability=probability,
-            tier=fitted.tier,
-            reason=SILENT if silent else reason(fitted, score, probability),
-            draft=evidence.draft,
-            ingredients=ingredients,
-        )
+        """Decide from evidence already at hand; see `FittedGate.judge`."""
+        return self.fitted.judge(evidence)
 
     def explain(self, question: str) -> str:
         """Decide, and say in a few lines what spoke for it."""
-        return explanation(self.fitted, self.decide(question))
+        return self.explanation(self.decide(question))
+
+    def explanation(self, decision: Decision) -> str:
+        """A decision, its reason, and where each signal stands among the calibration questions."""
+        lines = [
+            f"{'retrieve' if decision.retrieve else 'answer directly'}: {decision.reason}",
+            f"draft: {decision.answer!r}",
+        ]
+        quantiles = zip(decision.ingredients.items(), self.fitted.quantiles, strict=True)
+        for (name, value), points in quantiles:
+            share = float(np.mean(points < value))
+            about = SIGNALS[name].about if name in SIGNALS else "your own signal"
+            lines.append(
+                f"  {name:<18} {value:9.3g}  above {share:4.0%} of the calibration: {about}"
+            )
+        return "\n".join(lines)
 
 
-def _without_gradients(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    return [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]
+def _names(world: World) -> dict[str, object]:
+    parts = {"llm": world.llm, "encoder": world.encoder}
+    return {role: None if part is None else part.name for role, part in parts.items()}

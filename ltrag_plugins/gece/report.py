@@ -40,18 +40,12 @@ class Labels:
         assert self.mended is not None
         return (self.mended - (1 - self.fails)).astype(float)
 
-    @property
-    def rarer(self) -> int:
-        """How many there are of the rarer kind, right or wrong."""
-        return int(min(self.fails.sum(), len(self.fails) - self.fails.sum()))
-
-
-def gated_accuracy(scores: Float[np.ndarray, " questions"], labels: Labels, rate: float) -> float:
-    """Share of right answers when the `rate` of questions with the largest scores retrieve."""
-    assert labels.mended is not None
-    retrieve = np.zeros(len(scores), dtype=bool)
-    retrieve[np.argsort(-scores, kind="stable")[: round(rate * len(scores))]] = True
-    return float(np.where(retrieve, labels.mended, 1 - labels.fails).mean())
+    def gated_accuracy(self, scores: Float[np.ndarray, " questions"], rate: float) -> float:
+        """Share of right answers when the `rate` of questions with the largest scores retrieve."""
+        assert self.mended is not None
+        retrieve = np.zeros(len(scores), dtype=bool)
+        retrieve[np.argsort(-scores, kind="stable")[: round(rate * len(scores))]] = True
+        return float(np.where(retrieve, self.mended, 1 - self.fails).mean())
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,36 +122,34 @@ def _interval(interval: Interval | None) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Judged:
-    """The calibration questions, each judged by a gate that was fitted without it."""
-
-    labels: Labels
-    signals: Float[np.ndarray, "questions signals"]
-    failure: Float[np.ndarray, " questions"]
-    """Scores for "the direct answer fails"."""
-    scores: Float[np.ndarray, " questions"]
-    """What ranks them: the above, or expected gains."""
-    retrieve: Bool[np.ndarray, " questions"]
-    """Those that the target sends to retrieval."""
-    probabilities: Float[np.ndarray, " questions"]
-
-
-def report(
-    fitted: FittedGate, judged: Judged, target: str, *, target_rate: float | None, silent: int
+def report_of(
+    fitted: FittedGate,
+    labels: Labels,
+    signals: Float[np.ndarray, "questions signals"],
+    *,
+    failure: Float[np.ndarray, " questions"],
+    scores: Float[np.ndarray, " questions"],
+    retrieve: Bool[np.ndarray, " questions"],
+    probabilities: Float[np.ndarray, " questions"],
+    target: str,
+    target_rate: float | None,
+    silent: int,
 ) -> FitReport:
-    """The figures of a fit.
+    """The figures of a fit, each question judged by a gate that was fitted without it.
 
     Args:
+        failure: scores for "the direct answer fails".
+        scores: what ranks the questions: the above, or expected gains.
+        retrieve: the questions that the target sends to retrieval.
+        target_rate: what was asked for, if it was a rate.
         silent: how many drafts came without token probabilities.
     """
-    labels, seed = judged.labels, fitted.settings.seed
+    seed = fitted.settings.seed
     fails, mended = labels.fails, labels.mended
-    retrieve = judged.retrieve
     kept = 1 - fails[~retrieve]
-    signals = {n: auroc(judged.signals[:, i], fails) for i, n in enumerate(fitted.names)}
+    areas = {name: auroc(signals[:, i], fails) for i, name in enumerate(fitted.names)}
     gated = None if mended is None else np.where(retrieve, mended, 1 - fails)
-    rates = np.linspace(0, 1, 21).tolist()
+    rates = [] if mended is None else np.linspace(0, 1, 21).tolist()
     return FitReport(
         questions=len(fails),
         tier=fitted.tier,
@@ -170,14 +162,12 @@ def report(
         retrieval_rate=mean_interval(retrieve, seed=seed),
         accuracy=None if gated is None else mean_interval(gated, seed=seed),
         kept_accuracy=mean_interval(kept, seed=seed) if kept.size else None,
-        auroc=bootstrap_interval(judged.failure, fails, statistic=auroc, resamples=500, seed=seed),
-        ece=expected_calibration_error(judged.probabilities, fails),
-        signal_aurocs=signals,
-        curve=()
-        if mended is None
-        else tuple((r, gated_accuracy(judged.scores, labels, r)) for r in rates),
+        auroc=bootstrap_interval(failure, fails, statistic=auroc, resamples=500, seed=seed),
+        ece=expected_calibration_error(probabilities, fails),
+        signal_aurocs=areas,
+        curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
         notes=(
-            *_notes_on_scores(judged, signals),
+            *_notes_on_scores(auroc(failure, fails), areas, len(fails)),
             *_notes_on_questions(labels, silent),
             *_notes_on_harm(fitted, gated, fails),
             *_notes_on_ties(float(retrieve.mean()), len(fails), target_rate),
@@ -185,14 +175,13 @@ def report(
     )
 
 
-def _notes_on_scores(judged: Judged, signals: dict[str, float]) -> list[str]:
-    best = max(signals, key=lambda name: signals[name])
-    own = auroc(judged.failure, judged.labels.fails)
+def _notes_on_scores(own: float, areas: Mapping[str, float], questions: int) -> list[str]:
+    best = max(areas, key=lambda name: areas[name])
     notes = []
-    if own < signals[best] - 0.005:
+    if own < areas[best] - 0.005:
         notes.append(
             f"the signal {best!r} alone tells failing answers better than this gate; with "
-            f"{len(judged.failure)} questions consider GECESettings(scorer={best!r})"
+            f"{questions} questions consider GECESettings(scorer={best!r})"
         )
     if own < 0.5:
         notes.append("larger scores go with right answers here: do not rely on this gate")

@@ -28,7 +28,7 @@ from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.templates import direct_prompt
-from ltrag_plugins.types import Generation, GradientAgreement, Question
+from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
 
 
@@ -85,19 +85,13 @@ def quality_of(prediction: str, references: Sequence[str], metric: Quality = "me
     return measure(prediction, references)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MeanGradients:
-    """The mean over all questions, and for each question one without it."""
-
-    overall: Direction
-    without: tuple[Direction, ...]
-    """In the order of the questions; questions of a fold share theirs."""
-
-
 def mean_gradients(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
-) -> MeanGradients:
-    """Each gradient is computed once; the folds are `settings.folds`, drawn with its seed.
+) -> tuple[Direction, list[Direction]]:
+    """The mean gradient over all questions, and for each question one without its own.
+
+    Each gradient is computed once; the folds are `settings.folds`, drawn with its seed, and
+    questions of a fold share theirs.
 
     Raises:
         NeedsGradients: the model has none.
@@ -105,37 +99,22 @@ def mean_gradients(
     """
     count = len(prompts)
     order = np.random.default_rng(settings.seed).permutation(count)
-    folds: list[list[int]] = [
-        fold.tolist() for fold in np.array_split(order, settings.folds) if len(fold)
-    ]
+    parts = np.array_split(order, settings.folds)
+    folds: list[list[int]] = [part.tolist() for part in parts if len(part)]
     means = [
-        mean_gradient([prompts[i] for i in fold], [references[i] for i in fold], llm, settings)
+        _mean_gradient([prompts[i] for i in fold], [references[i] for i in fold], llm, settings)
         for fold in folds
     ]
     shares = [len(fold) / count for fold in folds]
     overall = _weighted(means, shares)
-    without: list[Direction] = [overall] * count
+    without = [overall] * count
     for fold, share in zip(folds, shares, strict=True):
         mean = means.pop(0)  # each is as large as the weights it is about
         if share < 1:
             others = _weighted([overall, mean], [1 / (1 - share), -share / (1 - share)])
             for i in fold:
                 without[i] = others
-    return MeanGradients(overall, tuple(without))
-
-
-def mean_gradient(
-    prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
-) -> Direction:
-    """The mean gradient of these references.
-
-    Raises:
-        NeedsGradients: the model has none.
-        ModelFailed: the model's call raised.
-    """
-    model = gradient_llm(llm)
-    with explained("model"):
-        return model.mean_gradient(prompts, references, layers=settings.layers)
+    return overall, without
 
 
 def gradient_llm(llm: LLM) -> GradientLLM:
@@ -150,18 +129,6 @@ def gradient_llm(llm: LLM) -> GradientLLM:
             "term out: GECESettings(gradients='never'), for scores GECESettings(semantics=False)."
         )
     return llm
-
-
-def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
-    names = means[0].keys()
-    return {name: _sum([mean[name] for mean in means], weights) for name in names}
-
-
-def _sum(arrays: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    total = np.zeros_like(arrays[0])
-    for array, weight in zip(arrays, weights, strict=True):
-        total += np.float32(weight) * array
-    return total
 
 
 def score_questions(
@@ -186,52 +153,42 @@ def score_questions(
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     for question in questions:
         check_references(question)
-    flows = [drafting(render_question(q), settings, vectors=False) for q in questions]
     world, observers = World(llm=llm), tuple(observers)
-    evidence = run_many(flows, world, observers=observers, batch=batch)
-    drafts = [found.draft for found in evidence]
-    agreements: Sequence[GradientAgreement | None] = [None] * len(questions)
+    flows = [drafting(render_question(question), settings) for question in questions]
+    drafts = [e.draft for e in run_many(flows, world, observers=observers, batch=batch)]
+    agreements: list[float | None] = [None] * len(questions)
     if settings.semantics:
-        agreements = _agreements(questions, drafts, world, settings, observers, batch)
+        prompts, references = references_like(questions, drafts, settings)
+        along = _mean_gradient(prompts, references, llm, settings)
+        cosine, layers = settings.agreement == "cosine", settings.layers
+        terms = [
+            agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
+            for prompt, reference in zip(prompts, references, strict=True)
+        ]
+        found = run_many(terms, world, observers=observers, batch=batch)
+        agreements = [getattr(one, settings.agreement) for [one] in found]
     return [
         gece_score(
             meteor=quality_of(draft.text, question.answers, settings.quality),
             mean_probability=mean_probability(draft),
             word_frequency=frequencies.mean(render_question(question)),
-            gradient_agreement=None if found is None else getattr(found, settings.agreement),
+            gradient_agreement=agreement,
             settings=settings,
         )
-        for question, draft, found in zip(questions, drafts, agreements, strict=True)
+        for question, draft, agreement in zip(questions, drafts, agreements, strict=True)
     ]
-
-
-def _agreements(
-    questions: Sequence[Question],
-    drafts: Sequence[Generation],
-    world: World,
-    settings: GECESettings,
-    observers: tuple[Observer, ...],
-    batch: int | None,
-) -> list[GradientAgreement]:
-    assert world.llm is not None
-    prompts, references = references_like(questions, drafts, settings)
-    along = mean_gradient(prompts, references, world.llm, settings)
-    cosine, layers = settings.agreement == "cosine", settings.layers
-    flows = [
-        agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
-        for prompt, reference in zip(prompts, references, strict=True)
-    ]
-    return [found for [found] in run_many(flows, world, observers=observers, batch=batch)]
 
 
 def references_like(
     questions: Sequence[Question], drafts: Sequence[Generation], settings: GECESettings
 ) -> tuple[list[str], list[str]]:
-    """Prompts, and the first accepted answers set off as the model sets off its own drafts.
+    """Prompts, and the first accepted answers with the white space that the drafts begin with.
 
     A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
     """
-    prompts = [direct_prompt(render_question(q).strip(), settings.prompt) for q in questions]
+    prompts = [
+        direct_prompt(render_question(question).strip(), settings.prompt) for question in questions
+    ]
     blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
     return prompts, [
         blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)
@@ -239,10 +196,10 @@ def references_like(
 
 
 def check_references(question: Question) -> None:
-    """Whether there is something to hold an answer against.
+    """Whether an answer can be compared with anything.
 
     Raises:
-        MissingReferences: there is not; the message names the question.
+        MissingReferences: there are no accepted answers; the message names the question.
         InvalidInput: the accepted answers are no texts.
     """
     if not question.answers:
@@ -251,3 +208,21 @@ def check_references(question: Question) -> None:
             "'answers', or leave it out"
         )
     checked(question.answers)
+
+
+def _mean_gradient(
+    prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
+) -> Direction:
+    model = gradient_llm(llm)
+    with explained("model"):
+        return model.mean_gradient(prompts, references, layers=settings.layers)
+
+
+def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
+    def total(name: str) -> np.ndarray:
+        found = np.zeros_like(means[0][name])
+        for mean, weight in zip(means, weights, strict=True):
+            found += np.float32(weight) * mean[name]
+        return found
+
+    return {name: total(name) for name in means[0]}

@@ -15,7 +15,6 @@ from functools import cached_property
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from wordfreq import word_frequency
 
 from ltrag_plugins import uncertainty
 from ltrag_plugins.errors import (
@@ -29,8 +28,11 @@ from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
 
-UNSEEN = 1e-9
+_UNSEEN = 1e-9
 """Relative frequency given to words that were never seen: one in a billion."""
+_ABSENT = (CalibrationError, NeedsGradients, NoTokenProbabilities)
+_LARGEST = float(np.finfo(np.float32).max)  # the trees split in single precision
+_ASKING = ("who", "what", "which", "when", "where", "how", "why", "first", "last", "same")
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,17 @@ class WordFrequencies:
         return cls("", tuple(sorted(counts.items())))
 
     def of_word(self, word: str) -> float:
-        """Share of all words that are this one, in (0, 1]; at least `UNSEEN`.
+        """Share of all words that are this one, in (0, 1]; one in a billion at least.
 
         Raises:
             InvalidInput: `wordfreq` does not know the language.
         """
         if self.counts:
-            return max(UNSEEN, self._table.get(word.lower(), 0) / self._total)
+            return max(_UNSEEN, self._table.get(word.lower(), 0) / self._total)
+        from wordfreq import word_frequency  # a third of a second to import
+
         try:
-            return max(UNSEEN, word_frequency(word, self.language))
+            return max(_UNSEEN, word_frequency(word, self.language))
         except ImportError as error:  # how words are told apart is another package's work
             raise InvalidInput(
                 f"word frequencies for {self.language!r} need more: pip install "
@@ -79,13 +83,16 @@ class WordFrequencies:
     def mean(self, text: str) -> float:
         """Mean relative frequency of the words of a text: the alpha of GECE, eq. 2.
 
-        A text without words counts as unseen.
+        A text without words counts as one word that was never seen.
         """
-        return float(np.mean([self.of_word(word) for word in words(text)] or [UNSEEN]))
+        return float(np.mean([self.of_word(word) for word in words(text)] or [_UNSEEN]))
 
     def rarities(self, text: str) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""
-        return [float(-np.log10(self.of_word(word))) for word in words(text)]
+        return self._rarities(words(text))
+
+    def _rarities(self, of_words: Iterable[str]) -> list[float]:
+        return [float(-np.log10(self.of_word(word))) for word in of_words]
 
     @cached_property
     def _table(self) -> dict[str, int]:
@@ -123,14 +130,14 @@ class Signal:
     """What a person reads beside the number."""
 
 
-def disagreement(draft: Generation, samples: tuple[Generation, ...]) -> float:
+def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
     """One minus the mean token F1 of the samples with the draft, in [0, 1]."""
-    if not samples:
+    if not evidence.samples:
         raise CalibrationError(
             "disagreement needs sampled drafts; set GECESettings(samples=3) or more"
         )
-    shared = (uncertainty.word_overlap(draft.text, s.text) for s in samples)
-    return 1.0 - math.fsum(shared) / len(samples)
+    shared = [uncertainty.word_overlap(evidence.draft.text, s.text) for s in evidence.samples]
+    return 1.0 - math.fsum(shared) / len(shared)
 
 
 def _dot(evidence: Evidence, _: WordFrequencies) -> float:
@@ -200,7 +207,7 @@ SIGNALS: dict[str, Signal] = {
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
     "disagreement": Signal(
-        lambda evidence, _: disagreement(evidence.draft, evidence.samples),
+        _disagreement,
         "text",
         "disagreement among sampled drafts",
     ),
@@ -208,11 +215,6 @@ SIGNALS: dict[str, Signal] = {
     "gradient_cosine": Signal(_cosine, "gradients", "gradient agreement (cosine), negated"),
 }
 """The plain signals by name."""
-
-
-_ABSENT = (CalibrationError, NeedsGradients, NoTokenProbabilities)
-_LARGEST = float(np.finfo(np.float32).max)  # the trees split in single precision
-_ASKING = ("who", "what", "which", "when", "where", "how", "why", "first", "last", "same")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -238,7 +240,7 @@ class Features:
     @property
     def scalars(self) -> Float[np.ndarray, "questions scalars"]:
         """Signals and traits side by side."""
-        return np.hstack([self.signals, self.traits])
+        return np.concatenate([self.signals, self.traits], axis=1)
 
 
 def available_signals(
@@ -246,7 +248,7 @@ def available_signals(
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has.
 
-    Errors of the model (a NaN log-probability) are not absence, and are raised.
+    A wrong value (a log-probability of NaN) is not absence, and is raised.
 
     Args:
         only: the tier whose signals are looked at; None: all.
@@ -254,60 +256,21 @@ def available_signals(
     Raises:
         InvalidInput: a signal of the caller's own has the name of a plain signal.
     """
+
+    def has(item: Evidence, name: str) -> bool:
+        try:
+            SIGNALS[name].read(item, frequencies)
+        except _ABSENT:
+            return False
+        return True
+
     names = [name for name, signal in SIGNALS.items() if only in (None, signal.tier)]
     for item in evidence:
-        names = [name for name in names if _has(item, name, frequencies)]
+        names = [name for name in names if has(item, name)]
     extra = set.intersection(*(set(item.extra) for item in evidence))
     if taken := sorted(extra & SIGNALS.keys()):
         raise InvalidInput(f"Evidence.extra has {taken}, which are names of ours; rename yours")
     return names + sorted(extra)
-
-
-def read_signals(
-    evidence: Evidence, names: Sequence[str], frequencies: WordFrequencies
-) -> dict[str, float]:
-    """The named signals of one question.
-
-    Raises:
-        CalibrationError: one of the caller's own signals is missing.
-        NoTokenProbabilities, NeedsGradients: a signal's source is missing.
-    """
-    return {name: _read(evidence, name, frequencies) for name in names}
-
-
-def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
-    """What question and draft look like: lengths, rarities, overlap, kind of question."""
-    question, draft = evidence.question, evidence.draft.text.strip()
-    asked, said = words(question), words(draft)
-    new = [word for word in said if word not in set(asked)]
-    rare, rare_said, rare_new = (
-        frequencies.rarities(" ".join(part)) for part in (asked, said, new)
-    )
-    traits = {
-        "question rarity": _mean(rare),
-        "question rarest three": _mean(sorted(rare)[-3:]),
-        "draft rarity": _mean(rare_said),
-        "draft rarest": max(rare_said, default=0.0),
-        "draft new words' rarity": _mean(rare_new),
-        "draft rarest new word": max(rare_new, default=0.0),
-        "question words": np.log1p(len(asked)),
-        "draft words": np.log1p(len(said)),
-        "draft letters": np.log1p(len(draft)),
-        "draft new words": len(new) / (len(said) + 1),
-        "draft words of the question": len(said) - len(new),
-        "draft repetition": 1 - len(set(said)) / len(said) if said else 0.0,
-        "question names": len(re.findall(r"\b[A-Z]\w+", question)),
-        "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
-        "draft capital": draft[:1].isupper(),
-        "draft digits": any(map(str.isdigit, draft)),
-        "draft is a year": bool(re.fullmatch(r"\D*\d{4}\D*", draft)),
-        "question digits": any(map(str.isdigit, question)),
-        "question mark": question.rstrip().endswith("?"),
-        "draft commas": draft.count(","),
-        "draft yes or no": said in (["yes"], ["no"]),
-    }
-    traits |= {f"asks {word}": word in asked for word in _ASKING}
-    return {name: float(value) for name, value in traits.items()}
 
 
 def features(
@@ -318,11 +281,11 @@ def features(
     Raises:
         InvalidInput: a signal is not finite, or only some of the questions have embeddings.
         ModelError: an embedding is not finite.
+        CalibrationError: one of the caller's own signals is missing.
+        NoTokenProbabilities, NeedsGradients: a signal's source is missing.
     """
-    rows = [read_signals(item, names, frequencies) for item in evidence]
-    for item, row in zip(evidence, rows, strict=True):
-        _check_finite(item, row)
-    traits = [read_traits(item, frequencies) for item in evidence]
+    rows = [[_read(item, name, frequencies) for name in names] for item in evidence]
+    traits = [list(read_traits(item, frequencies).values()) for item in evidence]
     vectors = [_vectors(item) for item in evidence]
     if sizes := sorted({len(vector) for vector in vectors})[1:]:
         raise InvalidInput(
@@ -330,21 +293,68 @@ def features(
             f"{sizes[-1]} for others; encode all questions with one encoder, or none"
         )
     of_tokens = [n in SIGNALS and SIGNALS[n].tier == "probabilities" for n in names]
-    probability = np.array(of_tokens, dtype=bool)
-    return Features(_table(rows), _table(traits), np.stack(vectors), probability)
+    return Features(
+        np.array(rows, dtype=float).reshape(len(rows), -1),
+        np.array(traits),
+        np.array(vectors),
+        np.array(of_tokens, dtype=bool),
+    )
 
 
-def _table(rows: Sequence[Mapping[str, float]]) -> Float[np.ndarray, "rows columns"]:
-    return np.array([list(row.values()) for row in rows], dtype=float).reshape(len(rows), -1)
+def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
+    """What question and draft look like: lengths, rarities, overlap, kind of question."""
+    question, draft = evidence.question, evidence.draft.text.strip()
+    asked, said = words(question), words(draft)
+    kinds, told = set(asked), set(said)
+    new = [word for word in said if word not in kinds]
+    rare, rare_said, rare_new = map(frequencies._rarities, (asked, said, new))
+    traits = {
+        "question rarity": _mean(rare),
+        "question rarest three": _mean(sorted(rare)[-3:]),
+        "draft rarity": _mean(rare_said),
+        "draft rarest": max(rare_said, default=0.0),
+        "draft new words' rarity": _mean(rare_new),
+        "draft rarest new word": max(rare_new, default=0.0),
+        "question words": np.log1p(float(len(asked))),
+        "draft words": np.log1p(float(len(said))),
+        "draft letters": np.log1p(float(len(draft))),
+        "draft new words": len(new) / (len(said) + 1),
+        "draft words of the question": len(said) - len(new),
+        "draft repetition": 1 - len(told) / len(said) if said else 0.0,
+        "question names": len(re.findall(r"\b[A-Z]\w+", question)),
+        "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
+        "draft capital": draft[:1].isupper(),
+        "draft digits": any(map(str.isdigit, draft)),
+        "draft is a year": bool(re.fullmatch(r"\D*\d{4}\D*", draft)),
+        "question digits": any(map(str.isdigit, question)),
+        "question mark": question.rstrip().endswith("?"),
+        "draft commas": draft.count(","),
+        "draft yes or no": said in (["yes"], ["no"]),
+    }
+    traits |= {f"asks {word}": word in kinds for word in _ASKING}
+    return {name: float(value) for name, value in traits.items()}
 
 
-def _check_finite(evidence: Evidence, row: Mapping[str, float]) -> None:
-    for name, value in row.items():
-        if not abs(value) < _LARGEST:
-            raise InvalidInput(
-                f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
-                "signals are finite numbers. Find its source, or leave the signal out."
-            )
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _read(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
+    if name in SIGNALS:
+        value = SIGNALS[name].read(evidence, frequencies)
+    elif name in evidence.extra:
+        value = float(evidence.extra[name])
+    else:
+        raise CalibrationError(
+            f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
+            f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
+        )
+    if not abs(value) < _LARGEST:
+        raise InvalidInput(
+            f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
+            "signals are finite numbers. Find its source, or leave the signal out."
+        )
+    return value
 
 
 def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:
@@ -356,26 +366,3 @@ def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:
             f"{evidence.draft.text[:60]!r}. Mend the encoder, or do without one: encoder=None."
         )
     return evidence.vectors.ravel().astype(float)
-
-
-def _read(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
-    if name in SIGNALS:
-        return SIGNALS[name].read(evidence, frequencies)
-    if name not in evidence.extra:
-        raise CalibrationError(
-            f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
-            f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
-        )
-    return float(evidence.extra[name])
-
-
-def _has(evidence: Evidence, name: str, frequencies: WordFrequencies) -> bool:
-    try:
-        SIGNALS[name].read(evidence, frequencies)
-    except _ABSENT:
-        return False
-    return True
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
