@@ -34,11 +34,11 @@ from ltrag_plugins.sgic.figures import (
     answer_spread,
     document_recall,
     document_spread,
-    mending,
     paths,
     recall_at,
     returned_figures,
     round_figures,
+    transitions,
     turns,
     wrongness_reliability,
 )
@@ -277,7 +277,7 @@ def test_what_has_no_recall_is_refused(values, relevant, k, why):
 
 
 def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
-    found = mending(
+    found = transitions(
         [
             *FOUR,
             one("0001", [0.9, 0.8, 0.7, 0.1]),  # mended, late
@@ -287,18 +287,19 @@ def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
             one("00", [0.5, 0.6], stop="max_calls"),  # failed, cut short
             one("00", [0.5, 0.2], stop="certain"),  # failed, surer, and halted by it
             one("0", [0.1], stop="certain"),  # never looked at again
+            one("000", [0.5, 0.3, 0.9]),  # failed, the last answer less sure than the first
         ]
     )
-    assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 7)
+    assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 8)
     assert found.mended_early == 1
-    assert (found.fell, found.rose, found.stopped) == (2, 3, 2)
+    assert (found.fell, found.rose, found.stopped) == (2, 4, 2)
     assert found.missed == 1
-    assert found.share(found.mended) == 2 / 11
+    assert found.share(found.mended) == 2 / 12
     assert found.mended_uncertainty == pytest.approx(0.9)
 
 
 def test_every_question_is_kept_spoiled_mended_or_failed():
-    found = mending(drawn())
+    found = transitions(drawn())
     assert found.kept + found.spoiled + found.mended + found.failed == found.questions == 60
     assert found.fell + found.rose + found.stopped == found.failed
 
@@ -349,7 +350,7 @@ def test_a_run_of_one_kind_of_answer_is_no_error():
     assert "none" in str(found)
 
 
-@pytest.mark.parametrize("figures", [analyse, round_figures, returned_figures, turns, mending])
+@pytest.mark.parametrize("figures", [analyse, round_figures, returned_figures, turns, transitions])
 def test_runs_that_cannot_be_read_together_are_refused(figures):
     with pytest.raises(InvalidInput, match="no answers"):
         figures([])

@@ -1,27 +1,7 @@
 """All figures of a run: what its uncertainty tells, and what the rounds did.
 
 References:
-    Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3 and 5.6, appendix A.5.
-
-What happens from round to round: right answers, uncertainty, turns, single questions.
-
-References:
-    Chen et al. (SGIC), section 5.3 with figures 4 and 5, and appendix A.5.
-
-What became of wrong first answers, and of right ones.
-
-References:
-    Chen et al. (SGIC), section 5.6.
-
-Do the documents that help stand first? R@k, of uncertainty or of attention.
-
-References:
-    Chen et al. (SGIC), section 5.8 and table 10 (R10@k: of ten documents).
-
-How uncertainty lies over right and wrong answers, over documents that help and that do not.
-
-References:
-    Chen et al. (SGIC), figure 1.
+    Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3, 5.6 and 5.8, table 10, appendix A.5.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,8 +16,17 @@ from ltrag_plugins.metrics.calibration import Reliability, auroc, reliability
 from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.sgic.records import LabelledAnswer, checked_run
 
+Run = Sequence[LabelledAnswer]
 Since = Literal["before", "first"]
 """Which answer a turn starts from: that of the round before, or that of round 0."""
+_WAYS = ((True, True), (True, False), (False, True), (False, False))
+_EARLY = 2
+"""Rounds within which the paper finds three in four of what is mended."""
+_ENOUGH = 30
+"""Right and wrong answers each, below which an AUROC is called a guess."""
+
+
+# --- rounds (A.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +50,51 @@ class AnswerFigures:
     each round has its own scale, or where the scores are an oracle's."""
 
 
+def round_figures(run: Run) -> tuple[AnswerFigures, ...]:
+    """Each round over the questions that got to it (A.5: of round 0 and 1)."""
+    rounds = max(len(one.right) for one in checked_run(run))
+    return tuple(
+        _figures(f"round {n}", [(one.answer.trace[n], one.right[n]) for one in _reached(run, n)])
+        for n in range(rounds)
+    )
+
+
+def returned_figures(run: Run) -> AnswerFigures:
+    """The answers that were chosen."""
+    return _figures("returned", [(one.returned, one.returned_right) for one in checked_run(run)])
+
+
+def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
+    wrong = [not right for _, right in answers]
+    uncertainties = [one.uncertainty for one, _ in answers]
+    scores = [one.score for one, _ in answers]
+    count = len(answers)
+    return AnswerFigures(
+        name,
+        count,
+        1 - sum(wrong) / count,
+        sum(uncertainties) / count,
+        sum(scores) / count,
+        _auroc(uncertainties, wrong),
+        _auroc(scores, wrong),
+    )
+
+
+def _reached(run: Run, number: int) -> list[LabelledAnswer]:
+    return [one for one in run if number < len(one.right)]
+
+
+def _auroc(scores: Sequence[float], wrong: Sequence[bool]) -> float | None:
+    return auroc(scores, wrong) if len(set(wrong)) == 2 else None
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+# --- transitions between rounds (figures 4 and 5)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The questions whose answer went one way."""
@@ -78,7 +112,8 @@ class Turn:
     @property
     def name(self) -> str:
         """As the paper writes it."""
-        return f"{_RIGHT[self.before]} → {_RIGHT[self.after]}"
+        right = {True: "right", False: "wrong"}
+        return f"{right[self.before]} → {right[self.after]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +123,7 @@ class Turns:
     round: int
     """From 1 on."""
     since: Since
-    turns: tuple[Turn, Turn, Turn, Turn]
+    turns: tuple[Turn, ...]
     """Right to right, right to wrong, wrong to right, wrong to wrong."""
 
 
@@ -104,42 +139,30 @@ class AnswerPath:
     """The round whose answer was chosen."""
 
 
-def round_figures(run: Sequence[LabelledAnswer]) -> tuple[AnswerFigures, ...]:
-    """Each round over the questions that got to it (A.5: of round 0 and 1).
-
-    Raises:
-        InvalidInput: there are no answers, or they are of several estimators.
-    """
-    rounds = max(len(one.right) for one in checked_run(run))
-    return tuple(
-        _figures(f"round {n}", [(one.answer.trace[n], one.right[n]) for one in _went(run, n)])
-        for n in range(rounds)
-    )
-
-
-def returned_figures(run: Sequence[LabelledAnswer]) -> AnswerFigures:
-    """The answers that were chosen; raises as `round_figures`."""
-    return _figures("returned", [(one.returned, one.returned_right) for one in checked_run(run)])
-
-
-def turns(run: Sequence[LabelledAnswer], since: Since = "before") -> tuple[Turns, ...]:
+def turns(run: Run, since: Since = "before") -> tuple[Turns, ...]:
     """Right and wrong answers, and what became of them, for each round after the first.
 
     The paper says "how answers change in each calibration round": we read "before", from the
     answer of round n - 1 to that of round n. "first" goes from round 0 to n.
-
-    Raises:
-        InvalidInput: there are no answers, or they are of several estimators; or no such `since`.
     """
     if since not in ("before", "first"):
         raise InvalidInput(f"since must be 'before' or 'first', got {since!r}")
-    rounds = max(len(one.right) for one in checked_run(run))
-    return tuple(_turns(_went(run, n), n, since) for n in range(1, rounds))
+    found = []
+    for n in range(1, max(len(one.right) for one in checked_run(run))):
+        start, there, ways = 0 if since == "first" else n - 1, _reached(run, n), []
+        for before, after in _WAYS:
+            went = [
+                one.answer.trace[n]
+                for one in there
+                if (one.right[start], one.right[n]) == (before, after)
+            ]
+            means = (_mean([r.uncertainty for r in went]), _mean([r.score for r in went]))
+            ways.append(Turn(before, after, len(went), *means))
+        found.append(Turns(n, since, tuple(ways)))
+    return tuple(found)
 
 
-def paths(
-    run: Sequence[LabelledAnswer], count: int | None = None, *, seed: int = 0
-) -> tuple[AnswerPath, ...]:
+def paths(run: Run, count: int | None = None, *, seed: int = 0) -> tuple[AnswerPath, ...]:
     """The way of single questions, in their order.
 
     Args:
@@ -150,73 +173,17 @@ def paths(
         drawn = sorted(Random(seed).sample(drawn, count))
     return tuple(
         AnswerPath(
-            run[i].question,
-            run[i].right,
-            tuple(one.score for one in run[i].answer.trace),
-            run[i].answer.round,
+            one.question, one.right, tuple(r.score for r in one.answer.trace), one.answer.round
         )
-        for i in drawn
+        for one in (run[i] for i in drawn)
     )
 
 
-def auroc_or_none(scores: Sequence[float], wrong: Sequence[bool]) -> float | None:
-    """AUROC in [0, 1]; None where there are not both kinds."""
-    return auroc(scores, wrong) if len(set(wrong)) == 2 else None
-
-
-def mean_or_none(values: Sequence[float]) -> float | None:
-    """The mean; None of nothing."""
-    return sum(values) / len(values) if values else None
-
-
-def _went(run: Sequence[LabelledAnswer], number: int) -> list[LabelledAnswer]:
-    """The questions that got to this round."""
-    return [one for one in run if number < len(one.right)]
-
-
-def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
-    wrong = [not right for _, right in answers]
-    uncertainties = [one.uncertainty for one, _ in answers]
-    scores = [one.score for one, _ in answers]
-    return AnswerFigures(
-        name,
-        len(answers),
-        1 - sum(wrong) / len(wrong),
-        sum(uncertainties) / len(wrong),
-        sum(scores) / len(wrong),
-        auroc_or_none(uncertainties, wrong),
-        auroc_or_none(scores, wrong),
-    )
-
-
-def _turns(run: Sequence[LabelledAnswer], number: int, since: Since) -> Turns:
-    start = 0 if since == "first" else number - 1
-    ways = ((True, True), (True, False), (False, True), (False, False))
-    a, b, c, d = (_turn(run, start, number, before, after) for before, after in ways)
-    return Turns(number, since, (a, b, c, d))
-
-
-def _turn(
-    run: Sequence[LabelledAnswer], start: int, number: int, before: bool, after: bool
-) -> Turn:
-    found = [
-        one.answer.trace[number]
-        for one in run
-        if (one.right[start], one.right[number]) == (before, after)
-    ]
-    uncertainty = mean_or_none([one.uncertainty for one in found])
-    return Turn(before, after, len(found), uncertainty, mean_or_none([one.score for one in found]))
-
-
-_RIGHT = {True: "right", False: "wrong"}
-
-
-EARLY = 2
-"""Rounds within which the paper finds three in four of what is mended."""
+# --- what became of wrong first answers, and of right ones (section 5.6)
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Transitions:
     """Counts of questions: `kept + spoiled + mended + failed` is all of them."""
 
     questions: int
@@ -249,41 +216,32 @@ class Mending:
         return count / self.questions
 
 
-def mending(run: Sequence[LabelledAnswer]) -> Mending:
-    """Count them.
-
-    Raises:
-        InvalidInput: there are no answers, or they are of several estimators.
-    """
-    ways = {
-        (first, last): [
-            one for one in run if (one.first_right, one.returned_right) == (first, last)
-        ]
-        for first in (True, False)
-        for last in (True, False)
-    }
-    mended, failed = ways[False, True], ways[False, False]
-    fell = [one for one in failed if _change(one) < 0]
-    limit = [one for one in failed if _change(one) >= 0 and one.answer.stop == "rounds"]
-    return Mending(
-        questions=len(checked_run(run)),
-        kept=len(ways[True, True]),
-        spoiled=len(ways[True, False]),
+def transitions(run: Run) -> Transitions:
+    """Count them."""
+    ways: dict[tuple[bool, bool], list[LabelledAnswer]] = {}
+    for one in checked_run(run):
+        ways.setdefault((one.first_right, one.returned_right), []).append(one)
+    mended, failed = ways.get((False, True), []), ways.get((False, False), [])
+    # of the last round, not of the one returned: that is the least uncertain by choice
+    grown = [one for one in failed if one.answer.trace[-1].uncertainty >= one.first.uncertainty]
+    rose = sum(one.answer.stop == "rounds" for one in grown)
+    return Transitions(
+        questions=len(run),
+        kept=len(ways.get((True, True), [])),
+        spoiled=len(ways.get((True, False), [])),
         mended=len(mended),
-        mended_early=sum(one.right.index(True) <= EARLY for one in mended),
+        mended_early=sum(one.right.index(True) <= _EARLY for one in mended),
         failed=len(failed),
-        fell=len(fell),
-        rose=len(limit),
-        stopped=len(failed) - len(fell) - len(limit),
+        fell=len(failed) - len(grown),
+        rose=rose,
+        stopped=len(grown) - rose,
         missed=sum(any(one.right) for one in failed),
-        mended_uncertainty=mean_or_none([one.first.uncertainty for one in mended]),
-        failed_uncertainty=mean_or_none([one.first.uncertainty for one in failed]),
+        mended_uncertainty=_mean([one.first.uncertainty for one in mended]),
+        failed_uncertainty=_mean([one.first.uncertainty for one in failed]),
     )
 
 
-def _change(one: LabelledAnswer) -> float:
-    """Of the uncertainty from the first round to the last."""
-    return one.answer.trace[-1].uncertainty - one.first.uncertainty
+# --- do the documents that help stand first? (section 5.8, table 10: of ten documents)
 
 
 def recall_at(values: Sequence[float], relevant: Sequence[bool], k: int) -> float:
@@ -294,13 +252,20 @@ def recall_at(values: Sequence[float], relevant: Sequence[bool], k: int) -> floa
     and not as the place in which a retriever happened to put them.
 
     Args:
-        values: of each document; larger is ranked higher.
+        values: of each document, without NaN; larger is ranked higher.
         relevant: whether each helps; at least one does.
-
-    Raises:
-        InvalidInput: lengths differ, no document is relevant, a value is NaN, or k is below 1.
+        k: at least 1.
     """
-    _check(values, relevant, k)
+    if len(values) != len(relevant):
+        raise InvalidInput(
+            f"{len(values)} values came for {len(relevant)} labels; give one of each a document"
+        )
+    if not any(relevant):
+        raise InvalidInput("no document is relevant; leave such questions out of R@k")
+    if any(value != value for value in values):
+        raise InvalidInput("a value is NaN; leave that question out, or find its source")
+    if k < 1:
+        raise InvalidInput(f"k must be at least 1, got {k}")
     wanted = [value for value, helps in zip(values, relevant, strict=True) if helps]
     shares = (
         (k - sum(other > value for other in values)) / sum(other == value for other in values)
@@ -322,7 +287,8 @@ def r_at_k(
         relevant: the same shape.
 
     Raises:
-        InvalidInput: there are no questions, or more of one than of the other; see `recall_at`.
+        InvalidInput: there are no questions, or more of one than of the other; a question has no
+            relevant document, or a NaN.
     """
     if not values or len(values) != len(relevant):
         raise InvalidInput(
@@ -333,44 +299,27 @@ def r_at_k(
     return {k: sum(recall_at(v, r, k) for v, r in pairs) / len(pairs) for k in ks}
 
 
-def document_recall(
-    run: Sequence[LabelledAnswer], ks: Iterable[int] = (1, 2)
-) -> Mapping[int, float]:
+def document_recall(run: Run, ks: Iterable[int] = (1, 2)) -> Mapping[int, float]:
     """R@k of the documents that help, the least uncertain document first.
 
     Documents scored by other means rank by their score. Questions whose documents have neither,
     or of which none is known to help, do not count; empty where no question counts.
     """
-    values, relevant = [], []
-    for one in run:
-        found = _certainties(one)
-        if found and any(one.relevant):
-            values.append(found)
-            relevant.append(one.relevant)
-    return r_at_k(values, relevant, ks) if values else {}
+    pairs = [(found, one.relevant) for one in run if any(one.relevant) and (found := _ranks(one))]
+    return r_at_k(*zip(*pairs, strict=True), ks) if pairs else {}
 
 
-def _certainties(one: LabelledAnswer) -> list[float]:
+def _ranks(one: LabelledAnswer) -> list[float]:
     """Minus the uncertainty (or the score) of each document; nothing where one has none."""
     documents = one.answer.documents
     for found in ([d.uncertainty for d in documents], [d.score for d in documents]):
-        known = [value for value in found if value is not None]
+        known = [-value for value in found if value is not None]
         if len(known) == len(documents):
-            return [-value for value in known]
+            return known
     return []
 
 
-def _check(values: Sequence[float], relevant: Sequence[bool], k: int) -> None:
-    if len(values) != len(relevant):
-        raise InvalidInput(
-            f"{len(values)} values came for {len(relevant)} labels; give one of each a document"
-        )
-    if not any(relevant):
-        raise InvalidInput("no document is relevant; leave such questions out of R@k")
-    if any(value != value for value in values):
-        raise InvalidInput("a value is NaN; leave that question out, or find its source")
-    if k < 1:
-        raise InvalidInput(f"k must be at least 1, got {k}")
+# --- how uncertainty lies over right and wrong answers, over helpful documents and others
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +338,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The uncertainty of two kinds."""
+    """The uncertainty of two kinds (figure 1)."""
 
     good: Histogram
     """Right answers, or documents that help."""
@@ -399,30 +348,17 @@ class Spread:
     """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
 
 
-def answer_spread(
-    run: Sequence[LabelledAnswer], *, returned: bool = False, bins: int = 10
-) -> Spread:
-    """Of the first answers (figure 1), or of those returned.
-
-    Raises:
-        InvalidInput: `bins` is below 1.
-    """
-    answers = [
-        (one.returned.uncertainty, one.returned_right)
-        if returned
-        else (one.first.uncertainty, one.first_right)
-        for one in run
-    ]
-    return _spread([u for u, _ in answers], [right for _, right in answers], bins)
+def answer_spread(run: Run, *, returned: bool = False, bins: int = 10) -> Spread:
+    """Of the first answers (figure 1), or of those returned."""
+    if returned:
+        return _spread([(one.returned.uncertainty, one.returned_right) for one in run], bins)
+    return _spread([(one.first.uncertainty, one.first_right) for one in run], bins)
 
 
-def document_spread(run: Sequence[LabelledAnswer], *, bins: int = 10) -> Spread | None:
+def document_spread(run: Run, *, bins: int = 10) -> Spread | None:
     """Of all documents that were asked about alone and are known to help or not (figure 1).
 
     None where there are none: documents were not scored, or by other means than uncertainty.
-
-    Raises:
-        InvalidInput: `bins` is below 1.
     """
     found = [
         (document.uncertainty, helps)
@@ -431,10 +367,23 @@ def document_spread(run: Sequence[LabelledAnswer], *, bins: int = 10) -> Spread 
         for document, helps in zip(one.answer.documents, one.relevant, strict=True)
         if document.uncertainty is not None
     ]
-    return _spread([u for u, _ in found], [helps for _, helps in found], bins) if found else None
+    return _spread(found, bins) if found else None
 
 
-def wrongness_reliability(run: Sequence[LabelledAnswer], *, bins: int = 10) -> Reliability | None:
+def _spread(pairs: Sequence[tuple[float, bool]], bins: int) -> Spread:
+    if bins < 1:
+        raise InvalidInput(f"bins must be at least 1, got {bins}")
+
+    def histogram(kind: bool) -> Histogram:
+        values = [value for value, good in pairs if good is kind]
+        places = [min(int(value * bins), bins - 1) for value in values]
+        return Histogram(tuple(np.bincount(places, minlength=bins).tolist()), _mean(values))
+
+    area = _auroc([value for value, _ in pairs], [not good for _, good in pairs])
+    return Spread(histogram(True), histogram(False), area)
+
+
+def wrongness_reliability(run: Run, *, bins: int = 10) -> Reliability | None:
     """P(wrong) of the answers returned, beside how many were wrong; None where none has one."""
     found = [
         (one.answer.p_wrong, not one.returned_right)
@@ -446,28 +395,7 @@ def wrongness_reliability(run: Sequence[LabelledAnswer], *, bins: int = 10) -> R
     return reliability([p for p, _ in found], [wrong for _, wrong in found], bins)
 
 
-def _spread(values: Sequence[float], good: Sequence[bool], bins: int) -> Spread:
-    kinds = [[v for v, g in zip(values, good, strict=True) if g is kind] for kind in (True, False)]
-    return Spread(
-        _histogram(kinds[0], bins),
-        _histogram(kinds[1], bins),
-        auroc_or_none(values, [not g for g in good]),
-    )
-
-
-def _histogram(values: Sequence[float], bins: int) -> Histogram:
-    counts = np.bincount(_places(values, bins), minlength=bins)
-    return Histogram(tuple(int(count) for count in counts), mean_or_none(values))
-
-
-def _places(values: Sequence[float], bins: int) -> list[int]:
-    if bins < 1:
-        raise InvalidInput(f"bins must be at least 1, got {bins}")
-    return [min(int(value * bins), bins - 1) for value in values]
-
-
-ENOUGH = 30
-"""Right and wrong answers each, below which an AUROC is called a guess."""
+# --- all of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +418,7 @@ class Analysis:
     """None where nobody knows which help, or none was asked about alone."""
     recall: Mapping[int, float]
     """R@k of the documents that help, least uncertain first, by k; empty as for `documents`."""
-    mending: Mending
+    mending: Transitions
     reliability: Reliability | None
     """Of P(wrong); None where the answers have none."""
     notes: tuple[str, ...] = ()
@@ -501,45 +429,41 @@ class Analysis:
         return asdict(self) | {"recall": {f"R@{k}": value for k, value in self.recall.items()}}
 
     def __str__(self) -> str:
-        rows = [_name(f"{self.mending.questions} questions, by {self.estimator}")[:_WIDE] + _HEAD]
-        rows += [_figures_analyse(row) for row in (*self.rounds, self.returned)]
-        rows += ["", _name("answers that turn, mean score") + "".join(_KINDS)]
-        rows += [_turns_analyse(f"round {t.round - 1} to {t.round}", t) for t in self.turns]
-        rows += [_turns_analyse(f"round 0 to {t.round}", t) for t in self.turns_from_first[1:]]
-        rows += ["", *_mending(self.mending), *self._documents(), *self._promise()]
+        ways = "".join(f"{Turn(*way, 0, None, None).name:>16}" for way in _WAYS)
+        rows = [
+            _name(f"{self.mending.questions} questions, by {self.estimator}")[:36]
+            + f"{'answers':>9}{'right':>8}{'uncertainty':>13}{'score':>8}  AUROC for wrong",
+            *map(_row, (*self.rounds, self.returned)),
+            "",
+            _name("answers that turn, mean score") + ways,
+            *(_turns_row(f"round {t.round - 1} to {t.round}", t) for t in self.turns),
+            *(_turns_row(f"round 0 to {t.round}", t) for t in self.turns_from_first[1:]),
+            "",
+            *_transition_rows(self.mending),
+        ]
+        if (found := self.documents) is not None:
+            for name, kind in (("that help", found.good), ("that do not", found.bad)):
+                rows.append(
+                    f"{_name(f'documents {name}')}{kind.total}, uncertainty {_number(kind.mean)}"
+                )
+            rows.append(_name("AUROC of documents") + _number(found.auroc))
+        rows += [_name(f"R@{k}") + f"{value:.3f}" for k, value in self.recall.items()]
+        if (told := self.reliability) is not None:
+            name = _name("P(wrong): AUROC, calibration error")
+            rows.append(f"{name}{_number(told.auroc)}, {told.ece:.3f}")
         return "\n".join(rows + [f"note: {note}" for note in self.notes])
 
-    def _documents(self) -> list[str]:
-        rows = []
-        if (found := self.documents) is not None:
-            helps, others = found.good, found.bad
-            rows = [
-                _name("documents that help") + _mean(helps.total, helps.mean),
-                _name("documents that do not") + _mean(others.total, others.mean),
-                _name("AUROC of documents") + _number(found.auroc),
-            ]
-        return rows + [_name(f"R@{k}") + f"{value:.3f}" for k, value in self.recall.items()]
 
-    def _promise(self) -> list[str]:
-        if (found := self.reliability) is None:
-            return []
-        return [
-            _name("P(wrong): AUROC, calibration error") + f"{_number(found.auroc)}, {found.ece:.3f}"
-        ]
-
-
-def analyse(
-    run: Sequence[LabelledAnswer], *, bins: int = 10, ks: Iterable[int] = (1, 2)
-) -> Analysis:
+def analyse(run: Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
     """Everything that can be said of these answers.
 
     Args:
         run: from `labelled`, or read with `read_run`.
-        bins: of the histograms over [0, 1], and of the reliability.
+        bins: of the histograms over [0, 1], and of the reliability; at least 1.
         ks: of R@k.
 
     Raises:
-        InvalidInput: there are no answers, or they are of several estimators; or fewer than 1 bin.
+        InvalidInput: there are no answers, or they are of several estimators.
     """
     checked_run(run)
     return Analysis(
@@ -552,16 +476,16 @@ def analyse(
         chosen=answer_spread(run, returned=True, bins=bins),
         documents=document_spread(run, bins=bins),
         recall=document_recall(run, ks),
-        mending=mending(run),
+        mending=transitions(run),
         reliability=wrongness_reliability(run, bins=bins),
         notes=tuple(_notes(run)),
     )
 
 
-def _notes(run: Sequence[LabelledAnswer]) -> list[str]:
+def _notes(run: Run) -> list[str]:
     notes, right = [], sum(one.first_right for one in run)
     rarer, kind = min((right, "right"), (len(run) - right, "wrong"))
-    if rarer < ENOUGH:
+    if rarer < _ENOUGH:
         notes.append(f"only {rarer} first answers are {kind}: the AUROCs are guesses")
     lengths = [len(one.right) for one in run]
     if short := sum(length < max(lengths) for length in lengths):
@@ -569,67 +493,48 @@ def _notes(run: Sequence[LabelledAnswer]) -> list[str]:
             f"{short} of {len(run)} questions stopped before the last round: the figures of later "
             "rounds are of the others"
         )
-    if unscored := sum(not _scored(one) for one in run if one.relevant):
+    known = [one.answer.documents for one in run if one.relevant]
+    if unscored := sum(any(d.uncertainty is None for d in documents) for documents in known):
         notes.append(f"{unscored} of {len(run)} questions have documents without an uncertainty")
     return notes
 
 
-def _scored(one: LabelledAnswer) -> bool:
-    return all(document.uncertainty is not None for document in one.answer.documents)
-
-
-def _figures_analyse(row: AnswerFigures) -> str:
-    auroc = _number(row.auroc)
+def _row(row: AnswerFigures) -> str:
+    area = _number(row.auroc)
     if row.score_auroc != row.auroc:
-        auroc += f" (of the score: {_number(row.score_auroc)})"
-    figures = f"{row.answers:9d}{row.right:8.3f}{row.uncertainty:13.3f}{row.score:8.1f}  {auroc}"
+        area += f" (of the score: {_number(row.score_auroc)})"
+    figures = f"{row.answers:9d}{row.right:8.3f}{row.uncertainty:13.3f}{row.score:8.1f}  {area}"
     return _name(row.name) + figures
 
 
-def _turns_analyse(name: str, found: Turns) -> str:
-    return _name(name) + "".join(f"{_turn_analyse(turn):>{_CELL}}" for turn in found.turns)
+def _turns_row(name: str, found: Turns) -> str:
+    cells = (
+        f"{turn.count}" if turn.score is None else f"{turn.count} ({turn.score:.1f})"
+        for turn in found.turns
+    )
+    return _name(name) + "".join(f"{cell:>16}" for cell in cells)
 
 
-def _turn_analyse(turn: Turn) -> str:
-    return f"{turn.count}" if turn.score is None else f"{turn.count} ({turn.score:.1f})"
-
-
-def _mending(found: Mending) -> list[str]:
+def _transition_rows(found: Transitions) -> list[str]:
     counts = {
-        "mended": (found.mended, f"{found.mended_early} of them within {EARLY} rounds"),
+        "mended": (found.mended, f": {found.mended_early} of them within {_EARLY} rounds"),
         "failed": (
             found.failed,
-            f"{found.fell} grew less uncertain, {found.rose} did not in all rounds, "
+            f": {found.fell} grew less uncertain, {found.rose} did not in all rounds, "
             f"{found.stopped} stopped early; {found.missed} were right in some round",
         ),
         "spoiled": (found.spoiled, ""),
         "kept": (found.kept, ""),
     }
     return [
-        (
-            _name(name)
-            + f"{count} ({found.share(count):.1%})"
-            + (f": {more}" if count and more else "")
-        )
+        f"{_name(name)}{count} ({found.share(count):.1%}){more if count else ''}"
         for name, (count, more) in counts.items()
     ]
 
 
 def _name(text: str) -> str:
-    return f"{text:<{_WIDE}}"
-
-
-def _mean(count: int, mean: float | None) -> str:
-    return f"{count}, uncertainty {_number(mean)}"
+    return f"{text:<36}"
 
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3f}"
-
-
-_WIDE, _CELL = 36, 16
-_HEAD = f"{'answers':>9}{'right':>8}{'uncertainty':>13}{'score':>8}  AUROC for wrong"
-_KINDS = [
-    f"{name:>{_CELL}}"
-    for name in ("right → right", "right → wrong", "wrong → right", "wrong → wrong")
-]
