@@ -69,10 +69,9 @@ def gate_scores(records: Records, metric: str) -> list[GateScores]:
     direct = direct_of(records)
     if direct is None:
         return []
-    gated = [name for name in records if _decided(records[name])]
-    first = {CellName.parse(name).gate: name for name in reversed(gated)}
-    return [_scores(gate, records[name], records[direct], metric) for gate, name in first.items()][
-        ::-1
+    return [
+        _scores(gate, records[name], records[direct], metric)
+        for gate, name in _first_of_each_gate(records).items()
     ]
 
 
@@ -172,7 +171,7 @@ class Promise:
     reliability: Reliability
 
 
-def reliabilities(records: Mapping[str, Sequence[Record]], metric: str) -> list[Promise]:
+def reliabilities(records: Records, metric: str) -> list[Promise]:
     """One for each gate (with direct answers), and one for each method with uncertainties.
 
     Gated cells have no diagram of their own: their uncertainty is the gate's on one branch and
@@ -180,23 +179,21 @@ def reliabilities(records: Mapping[str, Sequence[Record]], metric: str) -> list[
     """
     found = []
     direct = direct_of(records)
-    for name in () if direct is None else _gates(records).values():
+    for gate, name in () if direct is None else _first_of_each_gate(records).items():
         pairs = zip(records[name], records[direct or ""], strict=True)
         said = [(r.decision["probability"], not right(d, metric)) for r, d in pairs if r.decision]
-        gate = CellName.parse(name).gate or "gate"
-        found.append(_promise(gate, "P(direct answer fails), says the gate", said))
+        found.append(_promise(gate or "gate", "P(direct answer fails), says the gate", said))
     for name, some in records.items():
         own = [(r.uncertainty, not right(r, metric)) for r in some if r.uncertainty is not None]
-        if own and not any(record.decision for record in some):
+        if own and not _decided(some):
             found.append(_promise(name, "uncertainty of the answer, 0 to 100 %", own))
     return found
 
 
-def _gates(records: Mapping[str, Sequence[Record]]) -> dict[str, str]:
-    """The first cell of each gate."""
+def _first_of_each_gate(records: Records) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, some in records.items():
-        if any(record.decision for record in some):
+        if _decided(some):
             found.setdefault(CellName.parse(name).gate, name)
     return found
 
