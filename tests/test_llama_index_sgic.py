@@ -36,7 +36,7 @@ from ltrag_plugins.llama_index import (
     SGICEvaluator,
     node_of,
 )
-from ltrag_plugins.llama_index.responses import response_of
+from ltrag_plugins.llama_index.model import response_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import (

@@ -12,15 +12,18 @@ try:
 except ImportError as error:
     raise missing_extra("langchain-core", "langchain") from error
 
-from ltrag_plugins.langchain.documents import document_of, passage_of
 from ltrag_plugins.langchain.embeddings import LangChainEncoder, LtragEmbeddings
 from ltrag_plugins.langchain.gate import GECERetriever, GECERouter, gece_edge
 from ltrag_plugins.langchain.llm import LangChainLLM
 from ltrag_plugins.langchain.ltrag_llm import LtragLLM
 from ltrag_plugins.langchain.method import MethodRunnable, as_runnable
-from ltrag_plugins.langchain.passage_retriever import PassageRetriever
 from ltrag_plugins.langchain.rerank import DURExampleSelector, DURReranker
-from ltrag_plugins.langchain.retriever import LangChainRetriever
+from ltrag_plugins.langchain.retriever import (
+    LangChainRetriever,
+    PassageRetriever,
+    document_of,
+    passage_of,
+)
 from ltrag_plugins.langchain.settings import AskSettings, set_fields
 from ltrag_plugins.langchain.sgic_calibrator import SGICCalibrator
 

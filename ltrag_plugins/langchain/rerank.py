@@ -17,9 +17,9 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, chosen_ranker
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.langchain.documents import SCORE_KEYS, passage_of
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
+from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
 from ltrag_plugins.llm.base import Encoder
 
 

@@ -1,17 +1,67 @@
-"""Any LangChain retriever as ours."""
+"""Any LangChain retriever as ours.
 
+LangChain's `Document` to our `Passage` and back; nothing is lost, nothing is shared.
+
+Our retrievers as LangChain's.
+"""
+
+import asyncio
 import inspect
 from collections.abc import Sequence
-from typing import final
+from numbers import Real
+from typing import Any, final
 
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+)
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStoreRetriever
+from pydantic import ConfigDict
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.langchain.documents import passage_of
+from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Passage
+
+SCORE_KEYS = ("relevance_score", "score")
+"""Where LangChain's retrievers and compressors leave a score, the likeliest first."""
+
+
+def passage_of(document: Document) -> Passage:
+    """A document as a passage: its id kept, its metadata copied.
+
+    The score is read from the metadata where it is a number under one of `SCORE_KEYS`, else
+    it is None.
+    """
+    key = _score_key(document.metadata)
+    title = document.metadata.get("title")
+    return Passage(
+        text=document.page_content,
+        id=document.id or "",
+        title=title if isinstance(title, str) else "",
+        score=None if key is None else float(document.metadata[key]),
+        metadata=dict(document.metadata),
+    )
+
+
+def document_of(passage: Passage) -> Document:
+    """A passage as a new document; its title and score win over older ones in the metadata."""
+    metadata = dict(passage.metadata)
+    if passage.title:
+        metadata["title"] = passage.title
+    if passage.score is not None:
+        metadata[_score_key(metadata) or SCORE_KEYS[0]] = passage.score
+    return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
+
+
+def _score_key(metadata: dict[str, Any]) -> str | None:
+    for key in SCORE_KEYS:
+        value = metadata.get(key)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return key
+    return None
 
 
 @final
@@ -81,3 +131,30 @@ def _declares_k(kind: type[BaseRetriever]) -> bool:
     # the async default of BaseRetriever refuses every argument that the sync search declares
     searches = (kind._get_relevant_documents, kind._aget_relevant_documents)
     return all("k" in inspect.signature(search).parameters for search in searches)
+
+
+class PassageRetriever(BaseRetriever):
+    """Our `Retriever` (BM25 over passages, ...) as a LangChain retriever."""
+
+    retriever: Retriever
+    """The retriever; keyword, as all fields."""
+    k: int = 4
+    """Most documents to return, also as `invoke(query, k=...)`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        [found] = self.retriever.search([query], self.k if k is None else k)
+        return [document_of(passage) for passage in found]
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        k = self.k if k is None else k
+        if isinstance(self.retriever, AsyncRetriever):
+            [found] = await self.retriever.asearch([query], k)
+        else:
+            [found] = await asyncio.to_thread(self.retriever.search, [query], k)
+        return [document_of(passage) for passage in found]

@@ -21,9 +21,8 @@ from ltrag_plugins.flow import (
     run_many,
     run_steps,
 )
-from ltrag_plugins.langchain.documents import passage_of
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.retriever import checked_k
+from ltrag_plugins.langchain.retriever import checked_k, passage_of
 from ltrag_plugins.langchain.sgic_checks import (
     agreed,
     answering,

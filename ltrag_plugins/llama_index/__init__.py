@@ -21,12 +21,15 @@ from ltrag_plugins.llama_index.gate import (
     GECERouter,
     GECESelector,
 )
-from ltrag_plugins.llama_index.llm import LlamaIndexLLM
-from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
 from ltrag_plugins.llama_index.method import MethodQueryEngine, as_query_engine
-from ltrag_plugins.llama_index.nodes import node_of, passage_of
+from ltrag_plugins.llama_index.model import LlamaIndexLLM, LtragLLM
 from ltrag_plugins.llama_index.rerank import DURReranker
-from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, PassageRetriever
+from ltrag_plugins.llama_index.retriever import (
+    LlamaIndexRetriever,
+    PassageRetriever,
+    node_of,
+    passage_of,
+)
 from ltrag_plugins.llama_index.sgic_calibrator import SGICCalibrator
 from ltrag_plugins.llama_index.sgic_evaluator import SGICEvaluator
 

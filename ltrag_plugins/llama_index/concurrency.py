@@ -1,4 +1,7 @@
-"""Many calls at once, in order, without blocking an event loop."""
+"""Many calls at once, in order, without blocking an event loop.
+
+Refuse a wrong object where it is handed in, not where it first fails.
+"""
 
 import asyncio
 import inspect
@@ -6,6 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
 from typing import TypeVar
+
+from ltrag_plugins.errors import InvalidInput
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -51,3 +56,9 @@ async def in_pool(call: Callable[[S], T], item: S, pool: Executor) -> T:
     loop = asyncio.get_running_loop()
     context = copy_context()
     return await loop.run_in_executor(pool, lambda: context.run(call, item))
+
+
+def demand(value: object, kind: type | tuple[type, ...], name: str, wanted: str) -> None:
+    """Raise InvalidInput unless `value` is a `kind`."""
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}.")

@@ -11,7 +11,7 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
-from ltrag_plugins.llama_index.checks import demand
+from ltrag_plugins.llama_index.concurrency import demand
 from ltrag_plugins.llm.base import Encoder
 
 

@@ -26,8 +26,8 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision
-from ltrag_plugins.llama_index.checks import demand
-from ltrag_plugins.llama_index.llm import afree_text, free_text
+from ltrag_plugins.llama_index.concurrency import demand
+from ltrag_plugins.llama_index.model import afree_text, free_text
 from ltrag_plugins.llama_index.retriever import aretrieve
 
 dispatcher = get_dispatcher(__name__)

@@ -1,19 +1,47 @@
-"""LlamaIndex's retrievers as ours, and ours as LlamaIndex's."""
+"""LlamaIndex's retrievers as ours, and ours as LlamaIndex's.
+
+LlamaIndex's nodes as passages, and passages as nodes.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.checks import demand
-from ltrag_plugins.llama_index.concurrency import amapped, inherits
-from ltrag_plugins.llama_index.nodes import node_of, passage_of
+from ltrag_plugins.llama_index.concurrency import amapped, demand, inherits
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Passage
+
+
+def passage_of(found: NodeWithScore) -> Passage:
+    """The node's bare text, its id, its score and a copy of its metadata.
+
+    The title is the metadata's `title`; other metadata stays beside the text, not in it.
+    """
+    return Passage(
+        text=found.node.get_content(MetadataMode.NONE),
+        id=found.node.node_id,
+        title=str(found.node.metadata.get("title") or ""),
+        score=found.score,
+        metadata=dict(found.node.metadata),
+    )
+
+
+def node_of(passage: Passage) -> NodeWithScore:
+    """A new node with the passage's text, title, metadata and score.
+
+    A passage without an id gets one made from its title and text: LlamaIndex drops nodes
+    whose ids repeat, so equal passages must have equal ids and others must not.
+    """
+    metadata = dict(passage.metadata) | ({"title": passage.title} if passage.title else {})
+    made = str(uuid5(NAMESPACE_OID, f"{passage.title}\n{passage.text}"))
+    node = TextNode(id_=passage.id or made, text=passage.text, metadata=metadata)
+    return NodeWithScore(node=node, score=passage.score)
 
 
 class LlamaIndexRetriever:

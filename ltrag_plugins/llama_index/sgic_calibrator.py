@@ -24,7 +24,7 @@ from ltrag_plugins import sgic
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.llama_index.embeddings import encoder_of
-from ltrag_plugins.llama_index.ltrag_llm import LtragLLM
+from ltrag_plugins.llama_index.model import LtragLLM
 from ltrag_plugins.llama_index.sgic_metadata import KEY, metadata_of
 from ltrag_plugins.llama_index.sgic_nodes import read_passage
 from ltrag_plugins.llama_index.sgic_setup import model_of, parts_of

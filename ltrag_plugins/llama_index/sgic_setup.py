@@ -4,8 +4,8 @@ from llama_index.core.base.llms.base import BaseLLM
 
 from ltrag_plugins import sgic
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.checks import demand
-from ltrag_plugins.llama_index.llm import LlamaIndexLLM
+from ltrag_plugins.llama_index.concurrency import demand
+from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings

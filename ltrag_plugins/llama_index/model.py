@@ -1,0 +1,404 @@
+"""Any LlamaIndex language model as ours.
+
+What LlamaIndex's responses carry, as our values.
+
+Token log-probabilities are read from `response.raw` first, in the shapes of OpenAI's chat
+completions (`choices[0].logprobs.content`) and completions (`choices[0].logprobs.tokens`),
+as objects or as dictionaries. `response.logprobs` lists the likeliest tokens of each
+position without saying which one was written; it is read only where the likeliest ones
+join to the very text that came.
+
+Our models as LlamaIndex's.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.base.llms.generic_utils import (
+    astream_completion_response_to_chat_response,
+    completion_response_to_chat_response,
+)
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+)
+from llama_index.core.bridge.pydantic import Field
+from llama_index.core.llms import CustomLLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llama_index.concurrency import amapped, demand, in_pool, inherits, mapped
+from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
+from ltrag_plugins.types import Generation, GenerationSettings, Token
+
+Response = CompletionResponse | ChatResponse
+
+
+def text_of(response: Response) -> str:
+    """The text of a reply; empty when there is none."""
+    if isinstance(response, ChatResponse):
+        return response.message.content or ""
+    return response.text or ""
+
+
+def generation_of(response: Response, model: str) -> Generation:
+    """The reply as a `Generation`.
+
+    `tokens` is None where the provider gave none, or left out a single log-probability.
+
+    Raises:
+        InvalidLogProbability: one is NaN or above 0.
+    """
+    text = text_of(response)
+    usage = _get(response.raw, "usage") or response.additional_kwargs
+    return Generation(
+        text=text,
+        tokens=_tokens(response, text, model),
+        prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
+        completion_tokens=_count(usage, "completion_tokens", "output_tokens"),
+    )
+
+
+def response_of(written: Generation) -> CompletionResponse:
+    """Our generation as a response, its tokens in `raw` in the shape of chat completions."""
+    content = [
+        {"token": token.text, "logprob": token.logprob, "top_logprobs": _tops(token)}
+        for token in written.tokens or ()
+    ]
+    counts = {
+        "prompt_tokens": written.prompt_tokens,
+        "completion_tokens": written.completion_tokens,
+    }
+    usage = {name: count for name, count in counts.items() if count is not None}
+    logprobs = None if written.tokens is None else {"content": content}
+    raw = {"choices": [{"text": written.text, "logprobs": logprobs}], "usage": usage}
+    return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
+
+
+def _tokens(response: Response, text: str, model: str) -> tuple[Token, ...] | None:
+    found = _from_raw(response.raw)
+    if text and not found:
+        found = _from_likeliest(response, text)
+    if found is None or None in found:
+        return None
+    return tuple(checked_token(token, model) for token in found if token is not None)
+
+
+def _from_raw(raw: Any) -> list[Token | None] | None:
+    choices = _get(raw, "choices")
+    logprobs = _get(choices[0], "logprobs") if choices else None
+    content = _get(logprobs, "content")
+    if content is not None:
+        return [_token(entry) for entry in content]
+    texts, values = _get(logprobs, "tokens"), _get(logprobs, "token_logprobs")
+    if texts is None or values is None:
+        return None
+    tops = _get(logprobs, "top_logprobs") or [None] * len(texts)
+    return [
+        None
+        if value is None
+        else Token(text, float(value), alternatives=_best((top or {}).items()))
+        for text, value, top in zip(texts, values, tops, strict=True)
+    ]
+
+
+def _token(entry: Any) -> Token | None:
+    logprob = _get(entry, "logprob")
+    if logprob is None:
+        return None
+    tops = ((_get(top, "token"), _get(top, "logprob")) for top in _get(entry, "top_logprobs") or ())
+    return Token(_get(entry, "token"), float(logprob), alternatives=_best(tops))
+
+
+def _tops(token: Token) -> list[dict[str, Any]]:
+    return [{"token": text, "logprob": logprob} for text, logprob in token.alternatives]
+
+
+def _from_likeliest(response: Response, text: str) -> list[Token | None] | None:
+    tops = [
+        _best((entry.token, entry.logprob) for entry in position)
+        for position in response.logprobs or ()
+    ]
+    if not tops or not all(tops) or "".join(top[0][0] for top in tops) != text:
+        return None
+    return [Token(*top[0], alternatives=top) for top in tops]
+
+
+def _best(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+
+
+def _count(usage: Any, *names: str) -> int | None:
+    found = (_get(usage, name) for name in names)
+    return next((count for count in found if isinstance(count, int)), None)
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+KEYWORDS: Mapping[str, str] = {
+    "max_tokens": "max_tokens",
+    "temperature": "temperature",
+    "stop": "stop",
+    "seed": "seed",
+}
+"""Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
+
+
+class LlamaIndexLLM:
+    """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
+
+    Settings go along with each call as keywords; the LLM's own are not changed. Which
+    keywords are understood differs by class: OpenAI-like ones take the default, Anthropic
+    wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`, and many local ones
+    (HuggingFaceLLM, LlamaCPP) ignore keywords and are set up when they are built. A setting
+    that `keywords` leaves out stays as the LLM has it; stop strings are cut off here in any
+    case.
+    """
+
+    def __init__(
+        self,
+        llm: BaseLLM,
+        *,
+        keywords: Mapping[str, str] = KEYWORDS,
+        logprobs: bool | int | None = None,
+        chat: bool | None = None,
+        name: str | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Wrap `llm`.
+
+        Args:
+            keywords: our setting -> the LLM's keyword, for the settings to send.
+            logprobs: sent as `logprobs=` with each call, to ask for token probabilities:
+                True for OpenAI-like chat, a number for their completions; None sends
+                nothing.
+            chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
+            name: give one where class and model name do not tell two of your LLMs apart;
+                equal names must mean equal answers.
+            concurrency: most calls at once: over all callers for calls in threads, within
+                one `agenerate` for async ones. None is 8, or 1 for an LLM without async
+                calls of its own (most of those compute on this machine).
+
+        Raises:
+            InvalidInput: `llm` is no LlamaIndex LLM, or `keywords` has an unknown setting.
+        """
+        demand(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
+        if unknown := sorted(set(keywords) - set(KEYWORDS)):
+            raise InvalidInput(f"keywords has {unknown}; the settings are {[*KEYWORDS]}.")
+        self._llm = llm
+        self._keywords = dict(keywords)
+        self._logprobs = logprobs
+        self._chat = llm.metadata.is_chat_model if chat is None else chat
+        self._name = name
+        self._sync_only = has_no_async(llm, self._chat)
+        self._most = concurrency or (1 if self._sync_only else 8)
+        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="ltrag-llm")
+
+    @property
+    def name(self) -> str:
+        """The LLM's class and model name, and what is sent otherwise than by default; or as given.
+
+        Temperature, token limit and the like go with each call, and are no part of it.
+        """
+        if self._name:
+            return self._name
+        parts = [f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"]
+        if self._logprobs is not None:
+            parts.append(f"logprobs={self._logprobs}")
+        if self._chat != self._llm.metadata.is_chat_model:
+            parts.append("chat" if self._chat else "complete")
+        if self._keywords != dict(KEYWORDS):
+            sent = (f"{ours}={theirs}" for ours, theirs in sorted(self._keywords.items()))
+            parts.append(f"keywords={','.join(sent)}")
+        return ":".join(parts)
+
+    def generate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
+        """One generation per prompt, in order; see `LLM.generate`."""
+        sent = self._sent(settings)
+        call = partial(respond, self._llm, chat=self._chat, **sent)
+        return self._read(mapped(call, prompts, self._pool), settings.stop)
+
+    async def agenerate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
+        """As `generate`; an LLM without async calls of its own answers in threads."""
+        sent = self._sent(settings)
+        if self._sync_only:
+            call = partial(respond, self._llm, chat=self._chat, **sent)
+            acall = partial(in_pool, call, pool=self._pool)
+        else:
+            acall = partial(arespond, self._llm, chat=self._chat, **sent)
+        return self._read(await amapped(acall, prompts, self._most), settings.stop)
+
+    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
+        values: dict[str, Any] = {"max_tokens": settings.max_tokens}
+        values["temperature"] = settings.temperature
+        values |= {"stop": list(settings.stop)} if settings.stop else {}
+        values |= {"seed": settings.seed} if settings.seed is not None else {}
+        sent = {word: values[key] for key, word in self._keywords.items() if key in values}
+        return sent if self._logprobs is None else sent | {"logprobs": self._logprobs}
+
+    def _read(self, replies: list[Response], stop: Sequence[str]) -> list[Generation]:
+        return [stopped(generation_of(reply, self.name), stop) for reply in replies]
+
+
+def respond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> Response:
+    """Ask once, through `chat` or `complete`."""
+    if chat:
+        return llm.chat([ChatMessage(role="user", content=prompt)], **sent)
+    return llm.complete(prompt, **sent)
+
+
+async def arespond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> Response:
+    """Ask once, through `achat` or `acomplete`."""
+    if chat:
+        return await llm.achat([ChatMessage(role="user", content=prompt)], **sent)
+    return await llm.acomplete(prompt, **sent)
+
+
+def has_no_async(llm: BaseLLM, chat: bool) -> bool:
+    """Whether the LLM's async call is CustomLLM's, which runs sync code on the event loop."""
+    asked = "achat" if chat else "acomplete"
+    return isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
+
+
+def free_text(llm: BaseLLM, prompt: str) -> str:
+    """The LLM's answer under its own settings."""
+    return text_of(respond(llm, prompt, chat=llm.metadata.is_chat_model))
+
+
+async def afree_text(llm: BaseLLM, prompt: str) -> str:
+    """As `free_text`, never blocking the event loop."""
+    chat = llm.metadata.is_chat_model
+    if has_no_async(llm, chat):
+        return await asyncio.to_thread(free_text, llm, prompt)
+    return text_of(await arespond(llm, prompt, chat=chat))
+
+
+class LtragLLM(CustomLLM):
+    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LlamaIndex LLM.
+
+    A completion model: prompts go on as text, and our model wraps them in its chat template
+    itself. Streams come in one piece. A call takes the keywords `max_tokens`, `temperature`,
+    `stop` and `seed`; token probabilities are in `raw`, in OpenAI's shape. Give a gate our
+    model itself, not this one wrapped again: it answers many prompts in one call.
+    """
+
+    llm: Any = Field(exclude=True, description="The model.")
+    context_window: int = Field(description="Most tokens of prompt and answer together.", gt=0)
+    num_output: int = Field(description="Most tokens to write, unless a call says.", gt=0)
+
+    def __init__(
+        self, llm: LLM, *, context_window: int = 2048, num_output: int = 64, **data: Any
+    ) -> None:
+        """Wrap `llm`; `data` are the other fields of LlamaIndex's LLM class.
+
+        Raises:
+            InvalidInput: `llm` cannot generate.
+        """
+        demand(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, embedded(), ...)")
+        super().__init__(llm=llm, context_window=context_window, num_output=num_output, **data)
+
+    @classmethod
+    def class_name(cls) -> str:
+        """The class's name in LlamaIndex's traces."""
+        return "ltrag_llm"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Context window, most tokens to write, and the model's name."""
+        return LLMMetadata(
+            context_window=self.context_window,
+            num_output=self.num_output,
+            model_name=self.llm.name,
+        )
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Continue the prompt."""
+        return self._written(prompt, formatted, kwargs)
+
+    @llm_completion_callback()
+    async def acomplete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponse:
+        """As `complete`; a model without an async call of its own answers in a thread."""
+        return await self._awritten(prompt, formatted, kwargs)
+
+    @llm_completion_callback()
+    def stream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseGen:
+        """The whole answer as one piece."""
+        yield _piece(self._written(prompt, formatted, kwargs))
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        """As `stream_complete`."""
+
+        async def pieces() -> CompletionResponseAsyncGen:
+            yield _piece(await self._awritten(prompt, formatted, kwargs))
+
+        return pieces()
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """As `chat`, awaited: CustomLLM's would run `chat` on the event loop."""
+        answer = await self.acomplete(self._joined(messages), formatted=True, **kwargs)
+        return completion_response_to_chat_response(answer)
+
+    @llm_chat_callback()
+    async def astream_chat(
+        self, messages: Sequence[ChatMessage], **kwargs: Any
+    ) -> ChatResponseAsyncGen:
+        """As `stream_chat`, awaited."""
+        pieces = await self.astream_complete(self._joined(messages), formatted=True, **kwargs)
+        return astream_completion_response_to_chat_response(pieces)
+
+    def _joined(self, messages: Sequence[ChatMessage]) -> str:
+        assert self.messages_to_prompt is not None
+        return self.messages_to_prompt(messages)
+
+    def _written(self, prompt: str, formatted: bool, kwargs: dict[str, Any]) -> CompletionResponse:
+        [written] = self.llm.generate(self._prompts(prompt, formatted), self._settings(kwargs))
+        return response_of(written)
+
+    async def _awritten(
+        self, prompt: str, formatted: bool, kwargs: dict[str, Any]
+    ) -> CompletionResponse:
+        if not isinstance(self.llm, AsyncLLM):
+            return await asyncio.to_thread(self._written, prompt, formatted, kwargs)
+        [written] = await self.llm.agenerate(
+            self._prompts(prompt, formatted), self._settings(kwargs)
+        )
+        return response_of(written)
+
+    def _prompts(self, prompt: str, formatted: bool) -> list[str]:
+        assert self.completion_to_prompt is not None
+        return [prompt if formatted else self.completion_to_prompt(prompt)]
+
+    def _settings(self, kwargs: dict[str, Any]) -> GenerationSettings:
+        if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "stop", "seed"}):
+            raise InvalidInput(
+                f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
+            )
+        return GenerationSettings(**{"max_tokens": self.num_output, **kwargs})
+
+
+def _piece(response: CompletionResponse) -> CompletionResponse:
+    return response.model_copy(update={"delta": response.text})
