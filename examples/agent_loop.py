@@ -106,7 +106,7 @@ def main() -> None:
     every = read_questions(DATA / "nq_questions.jsonl")
     questions = every[: options.questions] if options.questions else [every[i] for i in PICKED]
     graph = agent(
-        embedded(chat=False, remember_tokens=8192),
+        embedded(chat=False),
         PassageRetriever(retriever=BM25Retriever(pool)),
         sure_below=options.sure_below,
         most_turns=options.turns,

@@ -45,7 +45,7 @@ def main() -> None:
     pool = read_passages(DATA / "nq_passages.jsonl.gz")
     labelled = read_questions(DATA / "nq_calibration.jsonl")[: options.fit]
     asked = read_questions(DATA / "nq_questions.jsonl")[: options.questions]
-    llm, bm25 = embedded(chat=False, remember_tokens=8192), BM25Retriever(pool)
+    llm, bm25 = embedded(chat=False), BM25Retriever(pool)
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.out or Path(scratch)

@@ -131,7 +131,7 @@ def read(options: argparse.Namespace) -> Data:
 
 
 def loaded(data: Data, options: argparse.Namespace) -> Models:
-    model = embedded(dtype=options.dtype, remember_tokens=8192, chat=False)
+    model = embedded(dtype=options.dtype, chat=False)
     llm = CachedLLM(model, options.out / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), options.out / "vectors.sqlite")
     return Models(llm, encoder, Meter(llm, BM25Retriever(data.pool)))

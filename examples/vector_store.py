@@ -82,7 +82,7 @@ def read(fit: int = 60, train: int = 12, asked: int = 6) -> Data:
 def models(folder: Path) -> tuple[CachedLLM, CachedEncoder]:
     """The embedded models, which keep in `folder` what they computed."""
     folder.mkdir(parents=True, exist_ok=True)
-    llm = embedded(dtype="float32", chat=False, remember_tokens=8192)
+    llm = embedded(dtype="float32", chat=False)
     encoder = CachedEncoder(embedded_encoder(), folder / "vectors.sqlite")
     return CachedLLM(llm, folder / "answers.sqlite"), encoder
 

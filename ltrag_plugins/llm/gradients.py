@@ -12,24 +12,9 @@ each instance, computes what the prompts of a batch begin with once for all of t
 References:
     Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
     Language Models", eq. 2 (denominator) and appendix A (which weights).
-
-Prompts with their continuations, as token batches.
-
-The losses of a batch as a function of the feed-forward weights of a model's last layers.
-
-The model itself is never touched. `FeedForwardTail` works on a twin: modules, settings and
-hooks of its own over the caller's own weight memory, with eager attention (the one
-implementation that can be differentiated forward) and without dropout. The twin runs the
-model's own code from the embedding to the logits, so masks, sliding windows, rotary
-embeddings and soft caps are the model's own, whatever its family.
-
-Dtypes: the last layers, the final norm and the logits are computed in float32 whatever the
-dtype of the model (a bfloat16 product of gradients is good to about two digits); the layers
-below run in the model's dtype. Nothing is copied where the weights are float32 already.
 """
 
-import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -38,13 +23,27 @@ from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import InvalidInput, NeedsGradients, missing_extra
 from ltrag_plugins.llm.base import Direction
+from ltrag_plugins.llm.loading import twin
+from ltrag_plugins.llm.prompting import Scored
 from ltrag_plugins.types import GradientAgreement
 
 try:
     import torch
-    from torch import Tensor
+    from torch import Tensor, nn
+    from torch.func import functional_call
+    from torch.nn.utils.rnn import pad_sequence
+    from transformers import DynamicCache, PreTrainedModel
 except ImportError as error:
-    raise missing_extra("torch", "local") from error
+    raise missing_extra("transformers", "local") from error
+
+_SUPPORTED = (
+    "Supported are causal language models of transformers that are a stack of `layers`, each "
+    "with a dense `mlp` of torch.nn.Linear with floating-point weights, under one "
+    "torch.nn.Linear head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others "
+    "(no mixture of experts, quantized weights or unmerged adapters). With any other model fit "
+    "the gate with gradients='never'."
+)
+_WORTH_SHARING = 32  # tokens that a shared prefix must save: the extra call costs about as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +56,8 @@ class TokenBatch:
     targets: Bool[Tensor, "batch time"]
     """True where a continuation token stands; it is predicted from the position before."""
 
-    def to(self, device: torch.device) -> "TokenBatch":
-        """The same batch on a device."""
-        return TokenBatch(
-            self.input_ids.to(device), self.attention_mask.to(device), self.targets.to(device)
-        )
-
-    def checked(self) -> "TokenBatch":
-        """The batch itself, if each instance can be scored.
-
-        Raises:
-            InvalidInput: naming the first instance that cannot.
-        """
+    def check(self) -> None:
+        """Refuse the first instance that cannot be scored, by its number."""
         mask, targets = self.attention_mask.bool(), self.targets
         wrong = {
             "no target tokens: its continuation is empty": ~targets.any(1),
@@ -80,7 +69,6 @@ class TokenBatch:
             if instances.any():
                 number = int(instances.nonzero()[0]) + 1
                 raise InvalidInput(f"instance {number} of {len(targets)} has {problem}.")
-        return self
 
     def shared_prefix(self) -> int:
         """How many tokens all instances begin with that come before any prediction.
@@ -94,28 +82,163 @@ class TokenBatch:
         return int(before.long().cumprod(0).sum())
 
 
-try:
-    import torch
-    from torch import Tensor, nn
-    from torch.func import functional_call
-    from transformers import DynamicCache, PreTrainedModel
-except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+def token_batches(
+    scored: Sequence[Scored], *, batch_tokens: int, device: torch.device
+) -> Iterator[tuple[list[int], TokenBatch]]:
+    """Batches of similar length, each with its members' indices.
 
-SUPPORTED = (
-    "Supported are causal language models of transformers that are a stack of `layers`, each "
-    "with a dense `mlp` of torch.nn.Linear with floating-point weights, under one "
-    "torch.nn.Linear head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others "
-    "(no mixture of experts, quantized weights or unmerged adapters). With any other model fit "
-    "the gate with gradients='never'."
-)
+    Raises:
+        InvalidInput: a continuation is empty, so that it has no loss.
+    """
+    for i, one in enumerate(scored):
+        if not one.continuation:
+            raise InvalidInput(f"continuation {i} is empty; it has no loss to differentiate.")
+    order = sorted(range(len(scored)), key=lambda i: len(scored[i]), reverse=True)
+    while order:
+        size = max(1, batch_tokens // len(scored[order[0]]))
+        members, order = order[:size], order[size:]
+        some = [scored[i] for i in members]
+        columns = (
+            [torch.tensor(one.prompt + one.continuation) for one in some],
+            [torch.ones(len(one), dtype=torch.long) for one in some],
+            [torch.arange(len(one)) >= len(one.prompt) for one in some],
+        )
+        yield (
+            members,
+            TokenBatch(*(pad_sequence(rows, batch_first=True).to(device) for rows in columns)),
+        )
 
-WORTH_SHARING = 32
-"""Tokens that a shared prefix must save: the extra call that it takes costs about as many."""
+
+def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
+    """The gradient of the mean token loss, averaged over all instances of all batches.
+
+    One backward pass a batch, for the sum of its instances' losses. Long and short
+    continuations weigh the same, and so do full and half-empty batches.
+
+    Args:
+        model: a causal language model of transformers; it is not changed.
+        layers: how many of the last layers' feed-forward matrices to differentiate by.
+
+    Returns:
+        float32 arrays by parameter name, as in `model.named_parameters()`.
+
+    Raises:
+        NeedsGradients: the model has no such matrices; the message says what is supported.
+        InvalidInput: no instances, or one without target tokens.
+    """
+    tail = FeedForwardTail(model, layers)
+    with torch.inference_mode(False), torch.enable_grad():
+        weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
+        totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        instances = 0
+        for batch in batches:
+            summed = tail.losses(weights, batch).sum()
+            parts = torch.autograd.grad(summed, list(weights.values()))
+            for total, part in zip(totals.values(), parts, strict=True):
+                total.add_(part)
+            instances += len(batch.targets)
+    if not instances:
+        raise InvalidInput("a mean gradient of no instances; give at least one question.")
+    return {name: (total / instances).cpu().numpy() for name, total in totals.items()}
+
+
+def gradient_agreement(
+    model: nn.Module,
+    batch: TokenBatch,
+    *,
+    along: Direction,
+    cosine: bool = False,
+    layers: int = 4,
+) -> list[GradientAgreement]:
+    """The dot product of each instance's gradient with `along`, in the batch's order.
+
+    One batched forward-mode pass. The memory grows with the batch's tokens (attention: with
+    the square of its length), never with instances times weights.
+
+    Args:
+        along: a direction in the same weights, as `mean_gradient` gives it.
+        cosine: the dot product over both norms too; costs a backward pass more.
+            0 where a norm is 0.
+        model, layers: as in `mean_gradient`.
+
+    Raises:
+        NeedsGradients: the model has no such matrices; the message says what is supported.
+        InvalidInput: an instance without target tokens, or `along` is of other weights.
+    """
+    tail = FeedForwardTail(model, layers)
+    weights = tail.weights
+    with torch.inference_mode(False), torch.enable_grad():
+        result = torch.func.jvp(
+            lambda weights: (tail.losses(weights, batch), tail.entered),
+            (weights,),
+            (_tangent(along, weights),),
+            has_aux=True,
+        )
+        _, dots, entered = cast(tuple[Tensor, Tensor, Tensor], result)
+        if not cosine:
+            return [GradientAgreement(dot) for dot in dots.tolist()]
+        tail.resume_from(entered)
+        norms = _gradient_norms(tail, batch)
+    squares = (np.sum(np.square(array, dtype=np.float64)) for array in along.values())
+    length = float(np.sqrt(sum(squares)))
+    return [
+        GradientAgreement(dot, dot / (length * norm) if length * norm > 0 else 0.0)
+        for dot, norm in zip(dots.tolist(), norms.tolist(), strict=True)
+    ]
+
+
+def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor, " batch"]:
+    r"""The norm of each instance's gradient, from one backward pass for all of them.
+
+    For a matrix with inputs :math:`x_t` and loss gradients :math:`d_t` at its outputs the
+    gradient is :math:`\sum_t d_t x_t^\top`, so that its squared norm is
+    :math:`\sum_{t,t'} (x_t \cdot x_{t'}) (d_t \cdot d_{t'})`: time by time, not weight by weight.
+
+    References:
+        Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
+        Learners", section 4 (ghost clipping).
+    """
+    seen: list[tuple[Tensor, Tensor]] = []
+    for linear in tail.linears.values():
+        linear.register_forward_hook(
+            lambda _, inputs, output: seen.append((inputs[0].detach(), output))
+        )
+    weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
+    losses = tail.losses(weights, batch, shared=False)
+    deltas = torch.autograd.grad(losses.sum(), [output for _, output in seen])
+    squared = torch.zeros_like(losses, dtype=torch.float64)
+    for (inputs, _), delta in zip(seen, deltas, strict=True):
+        pairs = (inputs @ inputs.mT) * (delta @ delta.mT)
+        squared += pairs.sum((1, 2), dtype=torch.float64)
+    return squared.detach().clamp_min(0).sqrt()
+
+
+def _tangent(along: Direction, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if {name: array.shape for name, array in along.items()} != shapes:
+        raise InvalidInput(
+            f"the direction has {len(along)} arrays ({', '.join(list(along)[:2])}, ...) that do "
+            f"not match the {len(shapes)} feed-forward matrices ({', '.join(list(shapes)[:2])}, "
+            "...) of this model's last layers. Take it from mean_gradient with the same model "
+            "and the same number of layers."
+        )
+    return {
+        name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
+        for name, weight in weights.items()
+    }
 
 
 class FeedForwardTail:
     """The losses of a batch as a function of the last layers' feed-forward matrices.
+
+    This works on a twin of the model (`loading.twin`), with eager attention, the one
+    implementation that can be differentiated forward. The twin runs the model's own code from
+    the embedding to the logits, so masks, sliding windows, rotary embeddings and soft caps are
+    the model's own.
+
+    The last layers, the final norm and the logits are computed in float32 whatever the dtype of
+    the model (a bfloat16 product of gradients is good to about two digits); the layers below run
+    in the model's dtype. Nothing is copied where the weights are float32 already.
 
     Raises:
         NeedsGradients: the model has no such matrices; the message says what is supported.
@@ -123,14 +246,20 @@ class FeedForwardTail:
     """
 
     def __init__(self, model: nn.Module, layers: int) -> None:
-        self._twin = _twin(model)
+        if not isinstance(model, PreTrainedModel):
+            raise _unsupported(model, "it is not a transformers.PreTrainedModel")
+        self._twin = twin(model)
+        self._twin.set_attn_implementation("eager")
         self._stack = _stack(self._twin)
         if not 1 <= layers <= len(self._stack):
             raise InvalidInput(
                 f"layers={layers}, but {type(model).__name__} has {len(self._stack)} layers; "
                 f"take 1 to {len(self._stack)} (default 4)."
             )
-        self._head = _TargetHead(_head(self._twin))
+        head = self._twin.get_output_embeddings()
+        if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
+            raise _unsupported(model, "its head is not a plain torch.nn.Linear")
+        self._head = _TargetHead(head)
         self._twin.set_output_embeddings(self._head)
         last = self._stack[-layers:]
         self._below = len(self._stack) - layers
@@ -179,30 +308,31 @@ class FeedForwardTail:
         Raises:
             InvalidInput: an instance has no targets, or is not padded on the right.
         """
-        batch = batch.checked().to(self._twin.device)
+        batch.check()
+        device = self._twin.device
+        ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
+        targets = batch.targets.to(device)
         start = batch.shared_prefix() if shared else 0
-        start = start if start * (len(batch.targets) - 1) >= WORTH_SHARING else 0
-        rows, columns = batch.targets.nonzero(as_tuple=True)
+        start = start if start * (len(ids) - 1) >= _WORTH_SHARING else 0
+        rows, columns = targets.nonzero(as_tuple=True)
         self._entered = []
-        cache = self._cache(weights, batch, start) if start else None
+        cache = None
+        if start:
+            cache = DynamicCache(config=self._twin.config)
+            self._head.read_at = (slice(0), slice(0))
+            self._run(weights, input_ids=ids[:1, :start], past_key_values=cache)
+            cache.batch_repeat_interleave(len(ids))
         self._head.read_at = (rows, columns - 1 - start)
-        ids, mask = batch.input_ids[:, start:], batch.attention_mask
-        logits = self._run(weights, input_ids=ids, attention_mask=mask, past_key_values=cache)
-        target_logits = logits.gather(-1, batch.input_ids[rows, columns].unsqueeze(-1)).squeeze(-1)
+        logits = self._run(
+            weights, input_ids=ids[:, start:], attention_mask=mask, past_key_values=cache
+        )
+        target_logits = logits.gather(-1, ids[rows, columns].unsqueeze(-1)).squeeze(-1)
         surprise = logits.logsumexp(-1) - target_logits
         totals = surprise.new_zeros(len(ids)).index_add(0, rows, surprise)
-        return totals / batch.targets.sum(1)
-
-    def _cache(self, weights: Mapping[str, Tensor], batch: TokenBatch, time: int) -> DynamicCache:
-        """What the layers remember of the first tokens, for all instances."""
-        cache = DynamicCache(config=self._twin.config)
-        self._head.read_at = (slice(0), slice(0))
-        self._run(weights, input_ids=batch.input_ids[:1, :time], past_key_values=cache)
-        cache.batch_repeat_interleave(len(batch.input_ids))
-        return cache
+        return totals / targets.sum(1)
 
     def _run(self, weights: Mapping[str, Tensor], **arguments: Any) -> Tensor:
-        cached = arguments.get("past_key_values") is not None
+        cached = arguments["past_key_values"] is not None
         return functional_call(
             self._twin, dict(weights), kwargs={**arguments, "use_cache": cached}
         ).logits
@@ -232,50 +362,24 @@ class _Skipped(nn.Module):
         return hidden
 
 
-def _twin(model: nn.Module) -> PreTrainedModel:
-    if not isinstance(model, PreTrainedModel):
-        raise _unsupported(model, "it is not a transformers.PreTrainedModel")
-    # deepcopy takes what it finds in the memo: the twin gets parameters of its own over the
-    # same memory, so its requires_grad, grad and dtype are not the caller's.
-    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
-    for weight in model.parameters():
-        floating = weight.is_floating_point()
-        memo[id(weight)] = nn.Parameter(weight.detach(), False) if floating else weight
-    twin = copy.deepcopy(model, memo).eval()
-    twin.set_attn_implementation("eager")
-    return twin
-
-
 def _stack(model: PreTrainedModel) -> nn.ModuleList:
     layers = getattr(model.get_decoder(), "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise _unsupported(model, "its decoder has no list of `layers`")
     for layer in layers:
-        if reason := _no_feed_forward(layer):
-            raise _unsupported(model, reason)
+        if not isinstance(mlp := getattr(layer, "mlp", None), nn.Module):
+            raise _unsupported(model, "a layer has no `mlp`")
+        matrices = {id(weight) for weight in mlp.parameters() if weight.ndim > 1}
+        plain = {id(p.weight) for p in _feed_forward(layer) if p.weight.is_floating_point()}
+        if not matrices or matrices != plain:
+            raise _unsupported(
+                model, "the matrices of an `mlp` are not those of plain torch.nn.Linear modules"
+            )
     return layers
-
-
-def _head(model: PreTrainedModel) -> nn.Linear:
-    head = model.get_output_embeddings()
-    if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
-        raise _unsupported(model, "its head is not a plain torch.nn.Linear")
-    return head
 
 
 def _feed_forward(layer: nn.Module) -> list[nn.Linear]:
     return [part for part in layer.get_submodule("mlp").children() if type(part) is nn.Linear]
-
-
-def _no_feed_forward(layer: nn.Module) -> str | None:
-    """Why the matrices of a layer's mlp cannot be had; None when they can."""
-    if not isinstance(mlp := getattr(layer, "mlp", None), nn.Module):
-        return "a layer has no `mlp`"
-    matrices = {id(weight) for weight in mlp.parameters() if weight.ndim > 1}
-    plain = {id(p.weight) for p in _feed_forward(layer) if p.weight.is_floating_point()}
-    if not matrices or matrices != plain:
-        return "the matrices of an `mlp` are not those of plain torch.nn.Linear modules"
-    return None
 
 
 def _in_float32(
@@ -296,144 +400,5 @@ def _widened(value: Any) -> Any:
 
 def _unsupported(model: object, reason: str) -> NeedsGradients:
     return NeedsGradients(
-        f"the gradient term cannot be computed for {type(model).__name__}: {reason}. {SUPPORTED}"
+        f"the gradient term cannot be computed for {type(model).__name__}: {reason}. {_SUPPORTED}"
     )
-
-
-try:
-    import torch
-    from torch import Tensor, nn
-except ImportError as error:
-    raise missing_extra("torch", "local") from error
-
-__all__ = ["TokenBatch", "gradient_agreement", "mean_gradient"]
-
-
-def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
-    """The gradient of the mean token loss, averaged over all instances of all batches.
-
-    One backward pass a batch, for the sum of its instances' losses. Long and short
-    continuations weigh the same, and so do full and half-empty batches.
-
-    Args:
-        model: a causal language model of transformers; it is not changed.
-        layers: how many of the last layers' feed-forward matrices to differentiate by.
-
-    Returns:
-        float32 arrays by parameter name, as in `model.named_parameters()`.
-
-    Raises:
-        NeedsGradients: the model has no such matrices; the message says what is supported.
-        InvalidInput: no instances, or one without target tokens.
-    """
-    tail = FeedForwardTail(model, layers)
-    with torch.inference_mode(False), torch.enable_grad():
-        weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
-        totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        instances = 0
-        for batch in batches:
-            summed = tail.losses(weights, batch).sum()
-            for total, part in zip(
-                totals.values(), torch.autograd.grad(summed, list(weights.values())), strict=True
-            ):
-                total.add_(part)
-            instances += len(batch.targets)
-    if not instances:
-        raise InvalidInput("a mean gradient of no instances; give at least one question.")
-    return {name: (total / instances).cpu().numpy() for name, total in totals.items()}
-
-
-def gradient_agreement(
-    model: nn.Module,
-    batch: TokenBatch,
-    *,
-    along: Direction,
-    cosine: bool = False,
-    layers: int = 4,
-) -> list[GradientAgreement]:
-    """The dot product of each instance's gradient with `along`, in the batch's order.
-
-    One batched forward-mode pass. The memory grows with the batch's tokens (attention: with
-    the square of its length), never with instances times weights.
-
-    Args:
-        model: as in `mean_gradient`.
-        along: a direction in the same weights, as `mean_gradient` gives it.
-        cosine: the dot product over both norms too; costs a backward pass more.
-            0 where a norm is 0.
-        layers: as in `mean_gradient`.
-
-    Raises:
-        NeedsGradients: the model has no such matrices; the message says what is supported.
-        InvalidInput: an instance without target tokens, or `along` is of other weights.
-    """
-    tail = FeedForwardTail(model, layers)
-    weights = tail.weights
-    with torch.inference_mode(False), torch.enable_grad():
-        result = torch.func.jvp(
-            lambda weights: (tail.losses(weights, batch), tail.entered),
-            (weights,),
-            (_tangent(along, weights),),
-            has_aux=True,
-        )
-        _, dots, entered = cast(tuple[Tensor, Tensor, Tensor], result)
-        if not cosine:
-            return [GradientAgreement(dot) for dot in dots.tolist()]
-        tail.resume_from(entered)
-        norms = _gradient_norms(tail, batch)
-    length = _norm(along)
-    return [
-        GradientAgreement(dot, _ratio(dot, length * norm))
-        for dot, norm in zip(dots.tolist(), norms.tolist(), strict=True)
-    ]
-
-
-def _gradient_norms(tail: FeedForwardTail, batch: TokenBatch) -> Float[Tensor, " batch"]:
-    r"""The norm of each instance's gradient, from one backward pass for all of them.
-
-    For a matrix with inputs :math:`x_t` and loss gradients :math:`d_t` at its outputs the
-    gradient is :math:`\sum_t d_t x_t^\top`, so that its squared norm is
-    :math:`\sum_{t,t'} (x_t \cdot x_{t'}) (d_t \cdot d_{t'})`: time by time, not weight by weight.
-
-    References:
-        Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
-        Learners", section 4 (ghost clipping).
-    """
-    seen: list[tuple[Tensor, Tensor]] = []
-
-    def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append((inputs[0].detach(), output))
-
-    for linear in tail.linears.values():
-        linear.register_forward_hook(keep)
-    weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
-    losses = tail.losses(weights, batch, shared=False)
-    deltas = torch.autograd.grad(losses.sum(), [output for _, output in seen])
-    squared = torch.zeros_like(losses, dtype=torch.float64)
-    for (inputs, _), delta in zip(seen, deltas, strict=True):
-        pairs = (inputs @ inputs.mT) * (delta @ delta.mT)
-        squared += pairs.sum((1, 2), dtype=torch.float64)
-    return squared.detach().clamp_min(0).sqrt()
-
-
-def _tangent(along: Direction, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if {name: array.shape for name, array in along.items()} != shapes:
-        raise InvalidInput(
-            f"the direction has {len(along)} arrays ({', '.join(list(along)[:2])}, ...) that do "
-            f"not match the {len(shapes)} feed-forward matrices ({', '.join(list(shapes)[:2])}, "
-            "...) of this model's last layers. Take it from mean_gradient with the same model "
-            "and the same number of layers."
-        )
-    return {
-        name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
-        for name, weight in weights.items()
-    }
-
-
-def _norm(direction: Direction) -> float:
-    return float(np.sqrt(sum(np.sum(np.square(a, dtype=np.float64)) for a in direction.values())))
-
-
-def _ratio(dot: float, norms: float) -> float:
-    return dot / norms if norms > 0 else 0.0

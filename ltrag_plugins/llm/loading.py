@@ -1,17 +1,26 @@
-"""Load a causal language model and its tokenizer: from a folder, a hub, or a GGUF file."""
+"""Load a causal language model and its tokenizer: from a folder, a hub, or a GGUF file.
 
+LoRA adapters that `ltrag_plugins.training.finetune` wrote are checked, then merged into the
+weights. Beside `adapter_model.safetensors` lies `finetune.json`, which names the base model by the
+fingerprint of its weights and the two files by their hashes. No pickle is ever read.
+"""
+
+import copy
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.errors import InvalidInput, missing_extra
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
 
 try:
     import torch
-    from torch import nn
+    from safetensors import SafetensorError
+    from safetensors.torch import load as load_tensors
+    from torch import Tensor, nn
     from transformers import (
         AutoModelForCausalLM,
         AutoTokenizer,
@@ -19,12 +28,15 @@ try:
         PreTrainedModel,
         PreTrainedTokenizerBase,
     )
+    from transformers.pytorch_utils import Conv1D
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
-SAMPLED = 64
-"""Numbers of each weight that go into the fingerprint."""
+FORMAT = 1
+MANIFEST, WEIGHTS, CONFIG = "finetune.json", "adapter_model.safetensors", "adapter_config.json"
+
+_SAMPLED = 64  # numbers of each weight that go into the fingerprint
 
 
 def load_model(
@@ -32,14 +44,7 @@ def load_model(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The model, ready to run, and its tokenizer.
 
-    Args:
-        source: a folder in transformers' format, a model's name on the hub, or a path that
-            ends in ``.gguf``.
-        device: "auto" takes CUDA if there is one, else MPS, else the CPU.
-        dtype: a torch dtype or its name; "auto" takes float32 on the CPU, elsewhere the
-            model's own half precision, or bfloat16 where it has none; "fast" takes bfloat16
-            on a CPU that computes in it as well, which reads and writes about twice as fast
-            there, with log-probabilities good to about two digits.
+    See `TransformersLLM.load`. "fast" has log-probabilities good to about two digits on the CPU.
 
     Raises:
         InvalidInput: the path does not exist, the dtype is unknown, or the model brings code of
@@ -49,24 +54,14 @@ def load_model(
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)
     safe: dict[str, Any] = {"trust_remote_code": False}  # else transformers asks on the terminal
-    with quiet(), _no_code_of(source):
-        tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
-        # Any: the classes of models are annotated so that their own methods do not type-check
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            where, dtype=number, **_unpacked(names), **safe
-        )
-    if names:  # the weights are plain numbers now; what still calls them quantized would not save
-        model.hf_quantizer = None
-        vars(model.config).pop("quantization_config", None)
-    if dtype in ("auto", "fast") and target.type != "cpu" and model.dtype == torch.float32:
-        model = model.to(torch.bfloat16)
-    return model.to(target).eval(), tokenizer
-
-
-@contextmanager
-def _no_code_of(source: str | Path) -> Iterator[None]:
+    unpacked = {"quantization_config": GgufConfig(dequantize=True)} if names else {}
     try:
-        yield
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
+            # Any: models are annotated so that their own methods do not type-check
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                where, dtype=number, **names, **unpacked, **safe
+            )
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
@@ -75,6 +70,12 @@ def _no_code_of(source: str | Path) -> Iterator[None]:
             "read that code, load the model yourself, and hand it in as "
             "TransformersLLM(model, tokenizer)"
         ) from error
+    if names:  # the weights are plain numbers now; what still calls them quantized would not save
+        model.hf_quantizer = None
+        vars(model.config).pop("quantization_config", None)
+    if dtype in ("auto", "fast") and target.type != "cpu" and model.dtype == torch.float32:
+        model = model.to(torch.bfloat16)
+    return model.to(target).eval(), tokenizer
 
 
 def chosen_device(device: str) -> torch.device:
@@ -107,7 +108,7 @@ def fingerprint(
     for name, weight in sorted(model.state_dict().items()):
         digest.update(json.dumps([name, list(weight.shape)]).encode())
         flat = weight.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // SAMPLED)]
+        some = flat[:: max(1, flat.numel() // _SAMPLED)]
         digest.update(some.to("cpu", rounded).to(torch.float32).numpy().tobytes())
     return digest.hexdigest()[:12]
 
@@ -118,14 +119,15 @@ def fingerprints(model: nn.Module) -> dict[str, str]:
     return {str(p).removeprefix("torch."): fingerprint(model, rounded=p) for p in precisions}
 
 
-def adapted(model: PreTrainedModel, adapter: str | Path, label: str) -> tuple[PreTrainedModel, str]:
-    """The model with an adapter merged into its weights, and a label that tells which; see
-    `adapters.merged`."""
-    # here, because only whoever has an adapter needs the package that reads it
-    from ltrag_plugins.llm.adapters import merged
-
-    model, digest = merged(model, adapter)
-    return model, f"{label}+{digest}"
+def twin(model: PreTrainedModel) -> PreTrainedModel:
+    """Modules, settings and hooks of its own over the same weight memory; in evaluation mode."""
+    # deepcopy takes what it finds in the memo: the twin gets parameters of its own over the
+    # same memory, so its requires_grad, grad and dtype are not the caller's.
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for weight in model.parameters():
+        floating = weight.is_floating_point()
+        memo[id(weight)] = nn.Parameter(weight.detach(), False) if floating else weight
+    return copy.deepcopy(model, memo).eval()
 
 
 @contextmanager
@@ -166,10 +168,6 @@ def _located(source: str | Path) -> tuple[str, dict[str, str]]:
     return str(source), {}
 
 
-def _unpacked(names: dict[str, str]) -> dict[str, Any]:
-    return names | {"quantization_config": GgufConfig(dequantize=True)} if names else {}
-
-
 def _computes_in_bfloat16(device: torch.device) -> bool:
     if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # since torch 2.12
         return False
@@ -190,3 +188,133 @@ def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
             f"dtype {dtype!r} is none of torch's; say 'float32', 'bfloat16', 'auto' or 'fast'."
         )
     return named
+
+
+def with_adapter(model: PreTrainedModel, folder: str | Path) -> str:
+    r"""Merge an adapter into the model's weights, which are changed.
+
+    .. math:: W + \frac{\alpha}{r} B A
+
+    Returns:
+        The adapter's short hash.
+
+    Raises:
+        UnreadableArtifact: the folder holds no adapter, or one that was changed.
+        ArtifactMismatch: the adapter was trained for other weights.
+
+    References:
+        Hu et al., ICLR 2022, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3.
+    """
+    folder = Path(folder).expanduser()
+    manifest, config, content = read_adapter(folder)
+    _check_base(manifest, model, folder)
+    try:
+        tensors = load_tensors(content)
+        targets = _adapted_modules(model, config)
+        pairs = {
+            name: [tensors.pop(f"base_model.model.{name}.lora_{x}.weight") for x in "BA"]
+            for name in targets
+        }
+        if tensors or not pairs:
+            raise ValueError("its matrices are not those its configuration names")
+        for name, (b, a) in pairs.items():
+            _add(targets[name], config["lora_alpha"] / config["r"] * (b.float() @ a.float()))
+    except (ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
+        raise UnreadableArtifact(f"the adapter in {folder} cannot be applied: {error}") from error
+    return hashlib.sha256(content).hexdigest()[:8]
+
+
+def _adapted_modules(model: PreTrainedModel, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The linear parts that an adapter's configuration names."""
+    ends, layers = tuple(f".{n}" for n in config["target_modules"]), config["layers_to_transform"]
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if f".{name}".endswith(ends)
+        and isinstance(module, nn.Linear | Conv1D)
+        and (layers is None or int(re.findall(r"\.(\d+)\.", name)[0]) in layers)
+    }
+
+
+@torch.no_grad()
+def _add(module: nn.Linear | Conv1D, change: Tensor) -> None:
+    change = change.T if isinstance(module, Conv1D) else change
+    if not change.isfinite().all():
+        raise ValueError("it holds NaN or infinity")
+    module.weight += change.to(module.weight)
+
+
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """The manifest, the shape of the adapter, and the bytes of its weights, all checked.
+
+    Raises:
+        UnreadableArtifact: something is missing or was changed.
+    """
+    manifest = read_manifest(folder)
+    if manifest["method"] != "lora":
+        raise UnreadableArtifact(
+            f"{folder} holds a whole model, not an adapter; load it as the model itself "
+            "(--model, or TransformersLLM.load)."
+        )
+    try:
+        content, config = (folder / WEIGHTS).read_bytes(), (folder / CONFIG).read_bytes()
+        for name, part in ((WEIGHTS, content), (CONFIG, config)):
+            if hashlib.sha256(part).hexdigest() != manifest["files"][name]:
+                raise ValueError(f"{name} is not the file that {MANIFEST} belongs to")
+        return manifest, dict(json.loads(config)), content
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableArtifact(
+            f"the adapter in {folder} cannot be read ({type(error).__name__}: {error}). Train it "
+            "again, or restore the folder."
+        ) from error
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What `finetune.json` says.
+
+    Raises:
+        UnreadableArtifact: it is missing, or not what this version writes.
+    """
+    if not folder.is_dir():
+        raise UnreadableArtifact(
+            f"there is no folder {str(folder)!r}; name the one that 'ltrag sgic finetune' wrote."
+        )
+    if not (folder / MANIFEST).is_file():
+        if list(folder.glob("*.bin")) or list(folder.glob("*.pt")):
+            raise UnreadableArtifact(
+                f"{folder} has no {MANIFEST}, and its weights are pickled, which can run code and "
+                "is never read; use an adapter that 'ltrag sgic finetune' wrote."
+            )
+        raise UnreadableArtifact(
+            f"{folder} has no {MANIFEST}, so nothing tells which model it is for. Name a folder "
+            "that 'ltrag sgic finetune' finished; an adapter made elsewhere has to be merged with "
+            "peft and saved as a model first."
+        )
+    try:
+        found = json.loads((folder / MANIFEST).read_bytes())
+        if found["format"] != FORMAT:
+            raise ValueError(f"format {found['format']!r}, where this version reads {FORMAT}")
+        if not {"method", "files", "base"} <= found.keys() or "fingerprints" not in found["base"]:
+            raise ValueError("it does not say what was trained for which model")
+        return found
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableArtifact(
+            f"{folder / MANIFEST} cannot be read ({type(error).__name__}: {error}). Train again, "
+            "or restore the folder."
+        ) from error
+
+
+def _check_base(manifest: dict[str, Any], model: PreTrainedModel, folder: Path) -> None:
+    """Let pass the weights that the adapter was trained beside, in whatever precision.
+
+    Raises:
+        ArtifactMismatch: they are others.
+    """
+    base, found = manifest["base"], fingerprints(model)
+    if any(base["fingerprints"].get(name) == found[name] for name in found):
+        return
+    raise ArtifactMismatch(
+        f"the adapter in {folder} was trained for {base.get('label')!r} with weights "
+        f"{base['fingerprints'].get('float32')}; this model's are {found['float32']}. Load the "
+        "model it was trained for, or train an adapter for this one."
+    )

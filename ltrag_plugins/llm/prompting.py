@@ -1,91 +1,20 @@
-"""From prompts to token ids: the chat template, the seam before a continuation, the limit.
-
-Which piece of a text each token stands for: the pieces always join to the text.
-"""
+"""Text to tokens and back: the chat template, the seam before a continuation, the pieces."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Self
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
-from ltrag_plugins.llm.gradients import TokenBatch
 
 try:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
-CONTEXT = 4
-"""Prompt tokens that are decoded along: some tokenizers drop a space at the start of a text."""
-UNFINISHED = "\ufffd"
-
-
-class Speller:
-    """Spells tokens out one by one.
-
-    A character that is spread over several tokens belongs to the last of them; the tokens
-    before it have an empty piece. Special tokens have an empty piece.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._ids = list(prompt[-CONTEXT:])
-        # characters of `_ids` that stand in the prompt or in a piece already
-        self._spelled = len(self._decoded())
-        self.pieces: list[str] = []
-        self.text = ""
-
-    def add(self, token: int) -> str:
-        """The piece of one more token."""
-        self._ids.append(token)
-        decoded = self._decoded()
-        if decoded.endswith(UNFINISHED):
-            piece = ""
-        else:
-            piece = decoded[self._spelled :]
-            self._ids = self._ids[-CONTEXT:]
-            self._spelled = len(self._decoded())
-        return self._append(piece)
-
-    def finish(self) -> None:
-        """Give what is left of an unfinished character to the last token."""
-        rest = self._decoded()[self._spelled :]
-        if self.pieces and rest:
-            self._spelled += len(rest)
-            self.pieces[-1] += rest
-            self.text += rest
-
-    def _append(self, piece: str) -> str:
-        self.pieces.append(piece)
-        self.text += piece
-        return piece
-
-    def _decoded(self) -> str:
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return str(self._tokenizer.decode(self._ids, **options))
-
-
-def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[str]]:
-    """The tokens of a text on its own, without special tokens, and the piece of each."""
-    if not text:
-        return [], []
-    if not tokenizer.is_fast:
-        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return ids, [text] + [""] * (len(ids) - 1)
-    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    starts = [start for start, _ in coded["offset_mapping"]]
-    ends = [*starts[1:], len(text)]
-    starts[:1] = [0]
-    return list(coded["input_ids"]), [text[a:b] for a, b in zip(starts, ends, strict=True)]
-
-
-try:
-    import torch
-    from torch.nn.utils.rnn import pad_sequence
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
-except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+_CONTEXT = 4  # prompt tokens decoded along: some tokenizers drop a space at the start of a text
+_UNFINISHED = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +25,9 @@ class Scored:
     continuation: list[int]
     pieces: list[str]
     """The text of each token of the continuation; they join to it."""
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.continuation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +76,24 @@ class Prompting:
         handled = f"{self.tokenizer.chat_template}\0{self.system}"
         return f"chat-{hashlib.sha256(handled.encode()).hexdigest()[:6]}"
 
+    def text(self, prompt: str) -> str:
+        """What the model reads: the prompt in the chat template, or as it is."""
+        if not self.chat:
+            return prompt
+        messages = [{"role": "user", "content": prompt}]
+        if self.system is not None:
+            messages.insert(0, {"role": "system", "content": self.system})
+        return str(
+            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        )
+
     def ids(self, prompt: str) -> list[int]:
         """The tokens of a prompt; at least one.
 
         Raises:
             InvalidInput: the prompt is empty and the tokenizer has no token to start with.
         """
-        if self.chat:
-            prompt = self._templated(prompt)
-        ids = self.tokenizer.encode(prompt, add_special_tokens=not self.chat)
+        ids = self.tokenizer.encode(self.text(prompt), add_special_tokens=not self.chat)
         if ids:
             return ids
         for start in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
@@ -194,42 +135,64 @@ class Prompting:
                 "Shorten the prompt, show fewer passages, or lower max_tokens."
             )
 
-    def _templated(self, prompt: str) -> str:
-        messages = [{"role": "user", "content": prompt}]
-        if self.system is not None:
-            messages.insert(0, {"role": "system", "content": self.system})
-        return str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        )
 
+class Detokenizer:
+    """Turns tokens into text one by one: the pieces always join to the text.
 
-def token_batches(
-    scored: Sequence[Scored], *, batch_tokens: int, device: torch.device
-) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Batches of similar length for the gradient functions, each with its members' indices.
-
-    Raises:
-        InvalidInput: a continuation is empty, so that it has no loss.
+    A character that is spread over several tokens belongs to the last of them; the tokens
+    before it have an empty piece. Special tokens have an empty piece.
     """
-    for i, one in enumerate(scored):
-        if not one.continuation:
-            raise InvalidInput(f"continuation {i} is empty; it has no loss to differentiate.")
-    order = sorted(range(len(scored)), key=lambda i: _length(scored[i]), reverse=True)
-    while order:
-        size = max(1, batch_tokens // _length(scored[order[0]]))
-        members, order = order[:size], order[size:]
-        yield members, _token_batch([scored[i] for i in members], device)
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._ids = list(prompt[-_CONTEXT:])
+        # characters of `_ids` that stand in the prompt or in a piece already
+        self._known = len(self._decoded())
+        self.pieces: list[str] = []
+        self.text = ""
+
+    def add(self, token: int) -> str:
+        """The piece of one more token."""
+        self._ids.append(token)
+        decoded, piece = self._decoded(), ""
+        if not decoded.endswith(_UNFINISHED):
+            piece = decoded[self._known :]
+            self._ids = self._ids[-_CONTEXT:]
+            self._known = len(self._decoded())
+        self.pieces.append(piece)
+        self.text += piece
+        return piece
+
+    def finish(self) -> None:
+        """Give what is left of an unfinished character to the last token."""
+        rest = self._decoded()[self._known :]
+        if self.pieces and rest:
+            self._known += len(rest)
+            self.pieces[-1] += rest
+            self.text += rest
+
+    def _decoded(self) -> str:
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self._tokenizer.decode(self._ids, **options))
 
 
-def _token_batch(scored: Sequence[Scored], device: torch.device) -> TokenBatch:
-    ids = [torch.tensor(one.prompt + one.continuation) for one in scored]
-    targets = [torch.arange(_length(one)) >= len(one.prompt) for one in scored]
-    return TokenBatch(
-        pad_sequence(ids, batch_first=True).to(device),
-        pad_sequence([torch.ones_like(row) for row in ids], batch_first=True).to(device),
-        pad_sequence(targets, batch_first=True).to(device),
-    )
+def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[str]]:
+    """The tokens of a text on its own, without special tokens, and the piece of each."""
+    if not text:
+        return [], []
+    if not tokenizer.is_fast:
+        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return ids, [text] + [""] * (len(ids) - 1)
+    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    starts = [start for start, _ in coded["offset_mapping"]]
+    ends = [*starts[1:], len(text)]
+    starts[:1] = [0]
+    return list(coded["input_ids"]), [text[a:b] for a, b in zip(starts, ends, strict=True)]
 
 
-def _length(one: Scored) -> int:
-    return len(one.prompt) + len(one.continuation)
+def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The tokens that end a text, by the tokenizer, the model and its generation settings."""
+    settings = (tokenizer, model.config.get_text_config(), model.generation_config)
+    named = [getattr(setting, "eos_token_id", None) for setting in settings]
+    each = chain.from_iterable(ids if isinstance(ids, list | tuple) else [ids] for ids in named)
+    return frozenset(token for token in each if isinstance(token, int))

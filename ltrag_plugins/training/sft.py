@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
-from ltrag_plugins.llm.prompting import Prompting, pieces_of
-from ltrag_plugins.llm.transformers import end_tokens
+from ltrag_plugins.llm.prompting import Prompting, end_tokens, pieces_of
 from ltrag_plugins.training.examples import Dataset, Example
 from ltrag_plugins.training.settings import FinetuneSettings
 

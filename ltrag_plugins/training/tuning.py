@@ -32,15 +32,17 @@ import numpy as np
 
 from ltrag_plugins.artifacts import DAMAGE, differences, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
-from ltrag_plugins.llm.adapters import (
+from ltrag_plugins.llm.loading import (
     CONFIG,
     FORMAT,
     MANIFEST,
     WEIGHTS,
+    fingerprint,
+    fingerprints,
+    quiet,
     read_adapter,
     read_manifest,
 )
-from ltrag_plugins.llm.loading import fingerprint, fingerprints, quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training.examples import Dataset
 from ltrag_plugins.training.settings import FinetuneSettings
