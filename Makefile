@@ -46,7 +46,7 @@ bench: .venv/ready
 ifdef LTRAG_DATA
 	$(BIN)/python benchmarks/recorded_outcomes.py
 	$(BIN)/python benchmarks/bm25.py 5000 50
-	$(BIN)/python benchmarks/shared_prefix.py
+	$(BIN)/python benchmarks/engine.py --questions 2 --repeats 1
 	$(BIN)/python benchmarks/gradient_term.py
 	$(BIN)/python benchmarks/dur_cost.py
 else

@@ -60,11 +60,11 @@ def _item(row: dict) -> Item:
     return Item(question, gold)
 
 
-def model(source: str, *, adapter: str | None = None, remember_tokens: int = 0) -> TransformersLLM:
+def model(source: str, *, adapter: str | None = None) -> TransformersLLM:
     """ "embedded", a folder, or a GGUF file; with an adapter over it, if one is named."""
     if source == "embedded":
-        return embedded(adapter=adapter, remember_tokens=remember_tokens)
-    return TransformersLLM.load(source, adapter=adapter, remember_tokens=remember_tokens)
+        return embedded(adapter=adapter)
+    return TransformersLLM.load(source, adapter=adapter)
 
 
 def templates(few_shot: bool) -> PromptTemplates:

@@ -114,7 +114,7 @@ class Simple:
         given = self._padded(rows, known) | more
         out = self.model.generate(**given, generation_config=config)
         new = out[:, given["input_ids"].shape[1] :].tolist()
-        return [self.decode(row, skip_special_tokens=True).split("\n")[0] for row in new]
+        return [str(self.decode(row, skip_special_tokens=True)).split("\n")[0] for row in new]
 
     def _padded(self, rows: list[Ids], known: int) -> dict[str, Any]:
         """Rows padded on the left, but for the first `known` tokens, which are in the cache."""
@@ -260,8 +260,7 @@ def main() -> None:
         prompts = [f"Answer in a few words.\nQuestion: {i.question.text}\nAnswer:" for i in asked]
         job = [[(prompts, GenerationSettings(max_tokens=12, stop=line))]]
         report(f"{options.short} short questions", written, job, options.repeats)
-    if "documents" in jobs or "rounds" in jobs:
-        calls = rounds(llm, options.questions)
+    calls = rounds(llm, options.questions) if {"documents", "rounds"} & {*jobs} else []
     if "documents" in jobs:
         alone = [[call for call in each if len(call[0]) == 10] for each in calls]
         report("ten prompts of one document", written, alone, options.repeats)

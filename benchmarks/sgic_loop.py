@@ -230,7 +230,7 @@ def main() -> None:
         parser.error(f"--oracle is about rounds; give --rounds 1 or more, not {options.rounds}")
     if options.samples is None:
         options.samples = options.rounds
-    local = model(options.model, adapter=options.adapter, remember_tokens=130_000)
+    local = model(options.model, adapter=options.adapter)
     llm = CachedLLM(local, options.cache)
     for name in options.sets.split(","):
         found = items(name, "dev_test", options.limit)

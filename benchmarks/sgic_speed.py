@@ -2,8 +2,7 @@
 
 Milliseconds, and tokens that the model really computed, a question at a time, in one run, and both
 as ratios to the sampled answers (of the time the median over the questions): the direct answer; K
-sampled answers, each a call of its own; K samples that share their documents; SGIC with all K
-rounds, without and with remembered beginnings, and with these but without prompt lookup. Usage:
+sampled answers, each a call of its own; SGIC with all K rounds. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_speed.py --limit 10
 """
@@ -20,9 +19,8 @@ from sgic_loop import way
 
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic import calibrate, sampled
+from ltrag_plugins.sgic import SGICSettings, calibrate, sampled
 
-REMEMBERED = 8192
 Measured = tuple[float, int]
 """Seconds and tokens of a question."""
 
@@ -60,36 +58,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    forgetful = model(options.model)
-    parts = (forgetful.model, forgetful.tokenizer)
-    counted = Counted(forgetful)
+    llm = model(options.model)
+    counted, world = Counted(llm), World(llm=llm)
     settings = way("documents", options.rounds, few_shot=False)
     direct, k = replace(settings, rounds=0), options.rounds
-
-    def fresh(remember: int, lookup: bool = True) -> World:
-        llm = TransformersLLM(*parts, remember_tokens=remember, prompt_lookup=lookup)
-        return World(llm=llm)
 
     def apart(item: Item) -> None:
         q = item.question
         for seed in range(k):
             one = replace(settings, seed=seed)
-            run(sampled(q.text, q.passages, 1, one), fresh(0))
+            run(sampled(q.text, q.passages, 1, one), world)
 
-    def together(item: Item) -> None:
-        run(sampled(item.question.text, item.question.passages, k, settings), fresh(REMEMBERED))
-
-    def looped(item: Item, remember: int, lookup: bool = True) -> None:
-        flow = calibrate(item.question.text, item.question.passages, settings)
-        run(flow, fresh(remember, lookup))
+    def looped(item: Item, how: SGICSettings) -> None:
+        run(calibrate(item.question.text, item.question.passages, how), world)
 
     ways: dict[str, Callable[[Item], object]] = {
-        "direct": lambda i: run(calibrate(i.question.text, i.question.passages, direct), fresh(0)),
+        "direct": lambda item: looped(item, direct),
         f"{k} samples, a call each": apart,
-        f"{k} samples, documents shared": together,
-        f"SGIC, {k} rounds": lambda i: looped(i, 0),
-        f"SGIC, {k} rounds, remembered": lambda i: looped(i, REMEMBERED),
-        "the same, without prompt lookup": lambda i: looped(i, REMEMBERED, lookup=False),
+        f"SGIC, {k} rounds": lambda item: looped(item, settings),
     }
     found: dict[str, list[Measured]] = {name: [] for name in ways}
     for item in items(options.data, "dev_test", options.limit):

@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
-    local = model(options.model, remember_tokens=130_000)
+    local = model(options.model)
     dataset = build(
         questions_of(options.sets, options.questions, options.leave),
         CachedLLM(local, options.cache),

@@ -98,7 +98,7 @@ def by_hand(llm, text: str, documents, *, special: bool, layers=None) -> tuple[l
 @pytest.mark.parametrize("layers", [None, [0], [-1, 1]])
 def test_shares_are_those_of_a_full_pass(build, layers, tokenizer):
     llm = TransformersLLM(build(), tokenizer, chat=False)
-    found = attention_shares(llm, PROMPT, DOCUMENTS, layers=layers, chat=False)
+    found = attention_shares(llm, PROMPT, DOCUMENTS, layers=layers)
     expected, whole = by_hand(llm, PROMPT, DOCUMENTS, special=True, layers=layers)
     assert whole == pytest.approx(1, abs=1e-5)
     assert found.documents == pytest.approx(expected, abs=1e-5)
@@ -110,8 +110,8 @@ def test_shares_are_those_of_a_full_pass(build, layers, tokenizer):
 
 def test_a_sliding_window_does_not_see_what_is_far(tokenizer):
     llm = TransformersLLM(gemma3(), tokenizer, chat=False)
-    near = attention_shares(llm, PROMPT, DOCUMENTS, layers=[0], chat=False)
-    far = attention_shares(llm, PROMPT, DOCUMENTS, layers=[3], chat=False)
+    near = attention_shares(llm, PROMPT, DOCUMENTS, layers=[0])
+    far = attention_shares(llm, PROMPT, DOCUMENTS, layers=[3])
     assert near.documents[0] == 0
     assert far.documents[0] > 0
 
@@ -120,7 +120,7 @@ def test_the_prompt_is_wrapped_as_the_model_reads_it(tokenizer):
     llm = TransformersLLM(llama(), tokenizer, system="Be brief.")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    found = attention_shares(llm, PROMPT, DOCUMENTS, system="Be brief.")
+    found = attention_shares(llm, PROMPT, DOCUMENTS)
     assert found.documents == pytest.approx(
         by_hand(llm, text, DOCUMENTS, special=False)[0], abs=1e-5
     )
@@ -201,11 +201,6 @@ def test_documents_that_are_not_in_the_prompt_are_named(tiny, documents, why):
 def test_layers_that_are_not_there_are_refused(tiny, layers):
     with pytest.raises(InvalidInput, match="the model has 4"):
         attention_shares(tiny, PROMPT, DOCUMENTS, layers=layers)
-
-
-def test_another_wrapping_than_the_models_is_refused(tokenizer):
-    with pytest.raises(InvalidInput, match="wraps its prompts otherwise"):
-        attention_shares(TransformersLLM(llama(), tokenizer, chat=False), PROMPT, DOCUMENTS)
 
 
 def test_a_model_without_weights_here_is_refused(tmp_path):

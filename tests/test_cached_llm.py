@@ -23,7 +23,7 @@ from ltrag_plugins.errors import CacheUnreadable, InvalidInput, InvalidLogProbab
 from ltrag_plugins.llm.base import AsyncLLM, GradientLLM, ScoringLLM
 from ltrag_plugins.llm.cached import CachedGradientLLM, CachedLLM, CachedScoringLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.llm.store import AnswerStore, decoded, encoded
+from ltrag_plugins.llm.store import AnswerStore
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 from tests.contracts.llm import LLMContract, ScoringContract
 
@@ -296,7 +296,7 @@ generations = st.builds(
 
 @given(generations)
 def test_a_generation_comes_back_exactly(generation):
-    assert decoded(encoded(generation)) == generation
+    assert AnswerStore.decoded(AnswerStore.encoded(generation)) == generation
 
 
 def test_numpy_log_probabilities_are_kept_as_the_same_numbers(path):
@@ -546,9 +546,14 @@ def test_an_answer_of_a_cache_inside_keeps_what_it_took_once(tmp_path):
 
 
 def test_an_answer_that_was_kept_without_its_seconds_is_read_as_it_is():
-    assert decoded(encoded(Generation("a", None, 1, 2))) == Generation("a", None, 1, 2)
-    assert decoded(encoded(Generation("a", None, 1, 2))).seconds is None
-    assert decoded(encoded(Generation("a", None, 1, 2, seconds=0.5))).seconds == 0.5
+    assert AnswerStore.decoded(AnswerStore.encoded(Generation("a", None, 1, 2))) == Generation(
+        "a", None, 1, 2
+    )
+    assert AnswerStore.decoded(AnswerStore.encoded(Generation("a", None, 1, 2))).seconds is None
+    assert (
+        AnswerStore.decoded(AnswerStore.encoded(Generation("a", None, 1, 2, seconds=0.5))).seconds
+        == 0.5
+    )
 
 
 def test_what_was_answered_before_a_failure_is_kept(tmp_path):

@@ -14,7 +14,6 @@ from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
-from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Question
 
@@ -178,28 +177,6 @@ def test_a_question_file_is_checked_before_anything_is_asked(files, server, tmp_
     result = ltrag("evaluate", bad, "--out", tmp_path / "run")
     assert result.exit_code == 1
     assert f"{bad}, line 2, field 'answers'" in result.stderr
-
-
-def test_local_weights_read_the_passages_of_a_question_once_for_all_its_samples(
-    files, tmp_path, monkeypatch
-):
-    read = []
-    forward = TreeEngine.forward
-
-    def counted(self, ids, *more):
-        read.append(ids.shape[1])  # one question: every row of the batch is its own
-        return forward(self, ids, *more)
-
-    monkeypatch.setattr(TreeEngine, "forward", counted)
-    arguments = ("--methods", "k-samples:samples=4:max_tokens=1", "--limit", 1)
-    pool = ("--passages", files / "pool.jsonl")
-    result = ltrag(
-        "evaluate", files / "first.jsonl", "--out", tmp_path / "run", *pool, *arguments, "--json"
-    )
-    assert result.exit_code == 0, result.output
-    [row] = json.loads(result.stdout)["rows"]
-    tokens = RunFolder(tmp_path / "run").records(row["name"])[0].prompt_tokens
-    assert sum(read) == tokens / 4 + 3  # then but the last token, which the next is read from
 
 
 def test_methods_lists_every_row():

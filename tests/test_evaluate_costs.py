@@ -12,7 +12,7 @@ from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import CostByFlow, Tracing
 from ltrag_plugins.flow import Ask, Step, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.llm.store import decoded, encoded
+from ltrag_plugins.llm.store import AnswerStore
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -98,9 +98,9 @@ def test_what_comes_from_the_cache_has_the_ms_that_it_took_once(tmp_path):
     folder = RunFolder(tmp_path)
     with closing(sqlite3.connect(folder.answers)) as file, file:
         for key, kept in file.execute("SELECT key, answer FROM answers").fetchall():
-            answer = decoded(kept)
+            answer = AnswerStore.decoded(kept)
             seconds = known_seconds(answer.text.removeprefix("to "))
-            changed = encoded(dataclasses.replace(answer, seconds=seconds))
+            changed = AnswerStore.encoded(dataclasses.replace(answer, seconds=seconds))
             file.execute("UPDATE answers SET answer = ? WHERE key = ?", (changed, key))
     lines = folder.file("thrice").read_bytes().splitlines(keepends=True)
     folder.file("thrice").write_bytes(lines[0])
@@ -115,7 +115,7 @@ def test_a_fresh_answer_has_the_ms_that_the_cache_keeps_of_it(tmp_path):
     asked = ScriptedLLM(lambda prompt: f"to {' '.join(prompt.split()[:2])}")
     found = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
     with closing(sqlite3.connect(RunFolder(tmp_path).answers)) as file:
-        kept = [decoded(row[0]) for row in file.execute("SELECT answer FROM answers")]
+        kept = [AnswerStore.decoded(row[0]) for row in file.execute("SELECT answer FROM answers")]
     for record in found:
         seconds = [one.seconds or 0.0 for one in kept if one.text.endswith(f" {record.id}")]
         assert len(seconds) == 3

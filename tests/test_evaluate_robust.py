@@ -22,9 +22,7 @@ from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.methods.dur import DURMethodSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
@@ -249,53 +247,6 @@ def test_scores_are_kept_a_part_at_a_time(tmp_path):
     assert [one.text for one in kept.score(prompts, prompts)] == prompts
     assert [len(call) for call in llm.calls] == [64, 64, 64, 22]
     assert llm.calls[1] == llm.calls[2] == prompts[64:128]
-
-
-class Remembers(ScriptedLLM):
-    """Notes what it is asked, and when it has to forget."""
-
-    def __init__(self):
-        super().__init__(self.noted)
-        self.told: list[str] = []
-
-    def noted(self, prompt: str) -> str:
-        self.told.append("direct" if prompt.startswith("Answer") else "single")
-        return "Jane Austen"
-
-    def forget(self) -> None:
-        self.told.append("forget")
-
-
-def test_a_row_does_not_profit_from_what_the_model_remembers_of_another(tmp_path):
-    llm = Remembers()
-    there = World(llm=llm, retriever=BM25Retriever(PASSAGES))
-    evaluate(QUESTIONS, [DIRECT, SINGLE], there, out=tmp_path, batch=2)
-    assert llm.told == ["forget", *["direct"] * 3, "forget", *["single"] * 3]
-
-
-def test_a_local_model_that_forgot_reads_all_of_a_prompt_again_and_answers_the_same(
-    smollm2, monkeypatch
-):
-    read = []
-    forward = TreeEngine.forward
-
-    def counted(self, ids, *more):
-        read.append(ids.shape[1])
-        return forward(self, ids, *more)
-
-    monkeypatch.setattr(TreeEngine, "forward", counted)
-    llm = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
-    prompt, costs, answers = "Emma is a novel by Jane Austen, and so is Persuasion. " * 5, [], []
-    for step in (lambda: None, lambda: None, llm.forget):
-        step()
-        read.clear()
-        [one] = llm.generate([prompt], GenerationSettings(max_tokens=1))
-        costs.append(sum(read))
-        answers.append(one.text)
-    first, again, forgotten = costs
-    assert again < first / 4
-    assert forgotten == first
-    assert len(set(answers)) == 1
 
 
 def test_gates_of_two_answers_run_on_recorded_ones_and_choose_between_them(tmp_path):

@@ -140,8 +140,7 @@ def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
 
 
 @pytest.mark.parametrize(
-    ("module", "package"),
-    [("llm.adapters", "peft"), ("training.tuning", "trl")],
+    ("module", "package"), [("training.sft", "peft"), ("training.tuning", "trl")]
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(module, package):
     told = python(

@@ -35,8 +35,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ltrag_plugins.llm.engine import EXACT, PlainEngine, PrefixMemory, TreeEngine, best_engine, plan
-from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.engine import EXACT, PlainEngine, TreeEngine, best_engine, plan
 from ltrag_plugins.types import GenerationSettings
 
 WINDOW = 8
@@ -112,10 +111,10 @@ def own_logprobs(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
 class TestPlan:
     sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), max_size=12)
 
-    @given(sequences, st.integers(1, 40), st.booleans())
+    @given(sequences, st.integers(1, 40))
     @settings(max_examples=100)
-    def test_every_sequence_is_spelled_by_its_path_in_one_tree(self, sequences, budget, share):
-        batches = plan(sequences, batch_tokens=budget, attention_scale=50.0, share=share)
+    def test_every_sequence_is_spelled_by_its_path_in_one_tree(self, sequences, budget):
+        batches = plan(sequences, batch_tokens=budget, attention_scale=50.0)
         trees = [tree for batch in batches for tree in batch]
         assert sorted(i for tree in trees for i in tree.members) == list(range(len(sequences)))
         for tree in trees:
@@ -130,11 +129,10 @@ class TestPlan:
             for tree in batch:
                 for path in tree.paths:
                     for place, node in enumerate(path):
-                        if tree.ancestors is None:
-                            assert path[: place + 1].tolist() == list(range(node + 1))
-                        else:
-                            seen = tree.ancestors[node].nonzero()[0]
-                            assert sorted(seen) == sorted(path[: place + 1])
+                        seen = tree.visible()[node].nonzero()[0]
+                        assert sorted(seen) == sorted(path[: place + 1])
+                        if tree.is_chain:
+                            assert seen.tolist() == list(range(node + 1))
 
     @given(sequences)
     @settings(max_examples=100)
@@ -155,7 +153,7 @@ class TestPlan:
         strangers = [[i, *tokens(10 + i, i)] for i in range(20)]
         batches = plan(strangers, batch_tokens=64, attention_scale=96.0)
         for batch in batches:
-            assert all(tree.ancestors is None for tree in batch)
+            assert all(tree.is_chain for tree in batch)
             assert len(batch) * max(map(len, batch)) <= 64
             assert min(map(len, batch)) >= max(map(len, batch)) / 2
 
@@ -169,7 +167,7 @@ class TestPlan:
 class TestAnyModel:
     @pytest.mark.parametrize("batch_tokens", [2048, 64])
     def test_reading_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
-        engine = best_engine(model.eval(), batch_tokens=batch_tokens, share=True)
+        engine = best_engine(model.eval(), batch_tokens=batch_tokens)
         calls = [sequence for sequence in CALL if len(sequence) > 1]
         first = [1 + i % 2 if len(s) > 2 else 1 for i, s in enumerate(calls)]
         wanted = {(i, t) for i, s in enumerate(calls) for t in range(first[i], len(s))}
@@ -183,7 +181,7 @@ class TestAnyModel:
 
     @pytest.mark.parametrize("batch_tokens", [2048, 16])
     def test_writing_on_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
-        engine = best_engine(model.eval(), batch_tokens=batch_tokens, share=True)
+        engine = best_engine(model.eval(), batch_tokens=batch_tokens)
         grown = {i: list(sequence) for i, sequence in enumerate(CALL)}
         rows = {i: [] for i in grown}
         with torch.inference_mode():
@@ -205,13 +203,13 @@ class TestAnyModel:
 
 @pytest.mark.parametrize("model", ATTENTION, ids=lambda model: type(model).__name__)
 def test_models_of_full_and_sliding_attention_share_prefixes(model):
-    assert isinstance(best_engine(model.eval(), batch_tokens=99, share=True), TreeEngine)
+    assert isinstance(best_engine(model.eval(), batch_tokens=99), TreeEngine)
 
 
 @pytest.mark.parametrize("model", OTHERS, ids=lambda model: type(model).__name__)
 def test_any_other_architecture_is_run_the_plain_way(model, caplog):
     with caplog.at_level(logging.WARNING):
-        assert isinstance(best_engine(model.eval(), batch_tokens=99, share=True), PlainEngine)
+        assert isinstance(best_engine(model.eval(), batch_tokens=99), PlainEngine)
     assert "without shared prefixes" in caplog.text
 
 
@@ -221,7 +219,7 @@ def test_every_family_called_exact_is_tried_here():
 
 def test_an_unknown_family_in_half_precision_is_run_the_plain_way():
     half = OlmoForCausalLM(OlmoConfig(**SIZES)).to(torch.bfloat16).eval()
-    assert isinstance(best_engine(half, batch_tokens=99, share=True), PlainEngine)
+    assert isinstance(best_engine(half, batch_tokens=99), PlainEngine)
 
 
 def test_the_sliding_window_of_these_tests_bites():
@@ -250,7 +248,6 @@ def shots(count: int) -> str:
 
 
 def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smollm2):
-    apart = TransformersLLM(smollm2.model, smollm2.tokenizer, share_prefixes=False)
     ladder = [shots(count) for count in range(6)]
     answers = ["Michael Crawford"] * 6
     written, scored = (
@@ -258,112 +255,12 @@ def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smo
         smollm2.score(ladder, answers),
     )
     for i, prompt in enumerate(ladder):
-        [alone] = apart.generate([prompt], GenerationSettings(max_tokens=4))
+        [alone] = smollm2.generate([prompt], GenerationSettings(max_tokens=4))
         assert written[i].text == alone.text
         assert logprobs(written[i]) == pytest.approx(logprobs(alone), abs=1e-3)
-        [alone] = apart.score([prompt], answers[:1])
+        [alone] = smollm2.score([prompt], answers[:1])
         assert logprobs(scored[i]) == pytest.approx(logprobs(alone), abs=1e-3)
 
 
 def logprobs(generation):
     return [token.logprob for token in generation.tokens]
-
-
-LONG = [1, *tokens(60, 7)]
-FIRST = [[*LONG, *tokens(5, 8)], [*tokens(40, 9), 7], tokens(9, 10)]
-SECOND = [
-    [*LONG, *tokens(9, 11)],
-    [*LONG, *tokens(9, 11), 5, 6],  # shares more than what was read
-    [*LONG[:50], *tokens(3, 12)],
-    FIRST[1],  # the same again: its last token has to be read
-    FIRST[1][:36],
-    tokens(50, 13),  # nothing known
-]
-
-
-class TestRememberedBeginnings:
-    """Calls that follow each other, beside the model's own passes."""
-
-    @pytest.mark.parametrize("model", ATTENTION[:-1], ids=lambda model: type(model).__name__)
-    @pytest.mark.parametrize("budget", [70, 500])
-    def test_give_the_log_probabilities_of_whole_passes(self, model, budget):
-        memory = PrefixMemory(1000)
-        engine = best_engine(model.eval(), batch_tokens=budget, share=True, memory=memory)
-        with torch.inference_mode():
-            list(engine.write(FIRST))
-            for _ in range(2):
-                self.check(engine, model)
-        assert 0 < len(memory) <= 1000
-
-    def check(self, engine, model):
-        seen = set()
-        for writing in engine.write(SECOND):
-            read = [list(SECOND[i]) for i in writing.members]
-            for step in range(3):
-                for ids, row in zip(read, writing.logits.log_softmax(-1), strict=True):
-                    own = own_logprobs(model, ids)[-1]
-                    torch.testing.assert_close(row, own, atol=1e-4, rtol=0)
-                    ids.append(3 + (len(ids) + step) % 50)
-                writing.step(torch.tensor([ids[-1] for ids in read]))
-            seen |= {*writing.members}
-        assert seen == {*range(len(SECOND))}
-
-    def test_are_not_computed_again(self):
-        model, computed = ATTENTION[0].eval(), []
-        engine = best_engine(model, batch_tokens=500, share=True, memory=PrefixMemory(1000))
-        hook = model.base_model.register_forward_pre_hook(
-            lambda _, __, given: computed.append(given["input_ids"].numel()), with_kwargs=True
-        )
-        with torch.inference_mode():
-            list(engine.write([FIRST[0]]))
-            list(engine.write([[*LONG, *tokens(9, 11)]]))
-        hook.remove()
-        assert computed == [66, 9]
-
-    def test_a_sequence_takes_the_place_of_the_one_it_repeats(self):
-        memory = PrefixMemory(1000)
-        engine = best_engine(ATTENTION[0].eval(), batch_tokens=500, share=True, memory=memory)
-        with torch.inference_mode():
-            for end in range(20):
-                list(engine.write([[*LONG, *tokens(4, end)]]))
-        assert len(memory) == len(LONG) + 4
-
-    @pytest.mark.parametrize("model", ATTENTION[:-1], ids=lambda model: type(model).__name__)
-    @pytest.mark.parametrize("others", [[], [tokens(60, 20), tokens(50, 21)]])
-    def test_take_little_more_memory_than_their_own_keys_and_values(self, model, others):
-        memory = PrefixMemory(1000)
-        engine = best_engine(model.eval(), batch_tokens=500, share=True, memory=memory)
-        with torch.inference_mode():
-            for sequence in (FIRST[0], SECOND[0]):  # all of it new, then its end
-                list(engine.write([sequence, *others], [[5, 6]]))
-                known = memory.known([*sequence, 9])
-                assert known is not None
-                assert known.tokens == len(sequence)
-                held = {
-                    part.untyped_storage().data_ptr(): part.untyped_storage().nbytes()
-                    for layer in known.read.layers
-                    for part in layer
-                }
-                needed = sum(part.nbytes for layer in known.read.layers for part in layer)
-                assert sum(held.values()) <= 1.25 * needed
-
-    @pytest.mark.parametrize("most", [0, 64, 130])
-    def test_never_hold_more_than_they_may(self, most):
-        memory = PrefixMemory(most)
-        engine = best_engine(ATTENTION[0].eval(), batch_tokens=500, share=True, memory=memory)
-        with torch.inference_mode():
-            list(engine.write([tokens(64, seed) for seed in range(5)]))
-        assert len(memory) == most // 64 * 64
-
-
-def test_a_model_that_remembers_answers_as_one_that_does_not(smollm2):
-    calls = [[shots(5)], [shots(5) + " it is", shots(4)], [shots(5)]]
-    remembering = TransformersLLM(smollm2.model, smollm2.tokenizer, remember_tokens=2000)
-    for prompts in calls:
-        for one, other in zip(
-            remembering.generate(prompts, GenerationSettings(max_tokens=6)),
-            smollm2.generate(prompts, GenerationSettings(max_tokens=6)),
-            strict=True,
-        ):
-            assert one.text == other.text
-            assert logprobs(one) == pytest.approx(logprobs(other), abs=1e-3)

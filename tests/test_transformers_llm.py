@@ -15,9 +15,10 @@ from transformers.utils import logging as transformers_logging
 from ltrag_plugins.errors import InvalidInput, PromptTooLong
 from ltrag_plugins.llm.base import Encoder, GradientLLM
 from ltrag_plugins.llm.engine import TreeEngine
+from ltrag_plugins.llm.gradients import token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
-from ltrag_plugins.llm.prompting import Speller, pieces_of, token_batches
-from ltrag_plugins.llm.transformers import TransformersLLM, chosen, dice
+from ltrag_plugins.llm.prompting import Detokenizer, pieces_of
+from ltrag_plugins.llm.transformers import TransformersLLM, next_tokens, rng
 from ltrag_plugins.types import GenerationSettings
 from tests.contracts.llm import ScoringContract, assert_well_formed
 
@@ -122,7 +123,9 @@ def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
 
 def test_samples_come_in_the_proportions_of_the_tempered_softmax():
     logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
-    drawn = chosen(logits.expand(throws, -1), temperature, [dice(str(i), 5) for i in range(throws)])
+    drawn = next_tokens(
+        logits.expand(throws, -1), temperature, [rng(str(i), 5) for i in range(throws)]
+    )
     shares = torch.bincount(drawn, minlength=4) / throws
     wanted = torch.softmax(logits[0] / temperature, dim=-1)
     assert shares.tolist() == pytest.approx(wanted.tolist(), abs=4 * math.sqrt(0.25 / throws))
@@ -172,27 +175,27 @@ def test_pieces_join_to_the_text_with_characters_in_several_tokens(smollm2, text
     ids, pieces = pieces_of(smollm2.tokenizer, text)
     assert "".join(pieces) == text
     assert ids == smollm2.tokenizer.encode(text, add_special_tokens=False)
-    speller = Speller(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "))
+    detokenizer = Detokenizer(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "))
     for token in ids:
-        speller.add(token)
-    speller.finish()
-    assert speller.text == text
-    assert len(speller.pieces) == len(ids)
+        detokenizer.add(token)
+    detokenizer.finish()
+    assert detokenizer.text == text
+    assert len(detokenizer.pieces) == len(ids)
 
 
 def test_an_unfinished_character_at_the_end_still_joins(smollm2):
     ids = smollm2.tokenizer.encode("a 🏳", add_special_tokens=False)[:-1]
-    speller = Speller(smollm2.tokenizer, [])
+    detokenizer = Detokenizer(smollm2.tokenizer, [])
     for token in ids:
-        speller.add(token)
-    speller.finish()
-    assert "".join(speller.pieces) == speller.text == smollm2.tokenizer.decode(ids)
-    assert speller.text.endswith("\ufffd")
+        detokenizer.add(token)
+    detokenizer.finish()
+    assert "".join(detokenizer.pieces) == detokenizer.text == smollm2.tokenizer.decode(ids)
+    assert detokenizer.text.endswith("\ufffd")
 
 
 def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
     told = TransformersLLM(smollm2.model, smollm2.tokenizer, system="You answer in one word.")
-    ids = told._prompting.ids("Hello")
+    ids = told.prompting.ids("Hello")
     assert "You answer in one word." in smollm2.tokenizer.decode(ids)
     assert told.name != smollm2.name
 
@@ -269,7 +272,7 @@ def test_gradients_keep_the_order_whatever_the_batches(small):
 
 
 def test_the_targets_of_a_gradient_batch_are_the_continuations(small):
-    scored = small._prompting.scored(QUESTIONS, ["one", " two and three", "four"])
+    scored = small.prompting.scored(QUESTIONS, ["one", " two and three", "four"])
     members = []
     for indices, batch in token_batches(scored, batch_tokens=120, device=torch.device("cpu")):
         members += indices

@@ -46,7 +46,7 @@ class Job:
 
     def llm(self, otherwise: str = "embedded") -> LLM:
         """The model, loaded."""
-        return load_llm(self.model or otherwise, cache=self.cache, side_by_side=self.batch)
+        return load_llm(self.model or otherwise, cache=self.cache)
 
 
 def fit(

@@ -66,8 +66,6 @@ class Parts:
     recorded: tuple[Path, ...] = ()
     recorded_fields: tuple[str, ...] = ()
     pool: Sequence[Passage] = ()
-    side_by_side: int = 0
-    """Questions that are answered together."""
 
     def check(self, rows: Sequence[Method]) -> None:
         """Whether these methods can be run with it.
@@ -103,7 +101,7 @@ class Parts:
             recording = Recording.read(self.recorded, self.recorded_fields)
             return recording.world(load_encoder(self.encoder))
         encoder = load_encoder(self.encoder)
-        llm = load_llm(self.model, side_by_side=self.side_by_side)
+        llm = load_llm(self.model)
         return World(llm=llm, retriever=self._retriever(encoder), encoder=encoder)
 
     def _possible(self, labelled: Sequence[Question]) -> list[Method]:
@@ -168,7 +166,7 @@ def evaluate(
     labelled = _labelled(asked.labelled, rows, gate)[: asked.labelled_limit]
     parts.check(rows)
     pool = pool_of(asked.passages, [*every, *labelled])
-    parts = replace(parts, pool=pool, side_by_side=batch)
+    parts = replace(parts, pool=pool)
     alone = parts.cells(methods, labelled)
     _check_names(alone, gating, seeds, compared)
     folder = RunFolder(out)

@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # numpy behind it would slow --help down
 ADAPTER = "+adapter:"
 """Between a MODEL of local weights and the folder of an adapter for it."""
 _GIVEN = "ltrag.adapter"
-_PROMPT_TOKENS = 2_048
-"""Of a long prompt: one question with its passages."""
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 
 
@@ -109,15 +107,11 @@ def reaches_server(spec: str) -> bool:
     return _SERVER.fullmatch(spec) is not None
 
 
-def load_llm(
-    spec: str, *, cache: Path | None = None, chat: bool | None = None, side_by_side: int = 0
-) -> "LLM":
+def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
     """The model a MODEL names, its answers kept in `cache`.
 
     Args:
         chat: for local weights: wrap prompts in the chat template; None: where there is one.
-        side_by_side: for local weights: questions whose prompts are kept as read, so that what
-            is asked next about the same passages reads them once.
 
     Raises:
         InvalidInput: it cannot be loaded.
@@ -125,7 +119,7 @@ def load_llm(
         CacheUnreadable: there is something else in the cache file.
     """
     with working(f"loading {spec}"), _explained("model", spec):
-        llm = _llm(spec, chat, side_by_side * _PROMPT_TOKENS)
+        llm = _llm(spec, chat)
     if cache is None:
         return llm
     from ltrag_plugins.llm.cached import CachedLLM
@@ -152,12 +146,12 @@ def load_encoder(spec: str) -> "Encoder | None":
         return SentenceTransformerEncoder.load(_hub_name(spec) or Path(spec).expanduser())
 
 
-def _llm(spec: str, chat: bool | None, remember: int) -> "LLM":
+def _llm(spec: str, chat: bool | None) -> "LLM":
     spec, adapter = _apart(spec)
     if spec == "embedded":
         from ltrag_plugins.llm.embedded import embedded
 
-        return embedded(chat=chat, adapter=adapter, remember_tokens=remember)
+        return embedded(chat=chat, adapter=adapter)
     if server := _SERVER.fullmatch(spec):
         from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
@@ -165,7 +159,7 @@ def _llm(spec: str, chat: bool | None, remember: int) -> "LLM":
     from ltrag_plugins.llm.transformers import TransformersLLM
 
     source = _hub_name(spec) or Path(spec).expanduser()
-    return TransformersLLM.load(source, chat=chat, adapter=adapter, remember_tokens=remember)
+    return TransformersLLM.load(source, chat=chat, adapter=adapter)
 
 
 def _apart(spec: str) -> tuple[str, Path | None]:

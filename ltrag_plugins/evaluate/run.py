@@ -31,7 +31,7 @@ from ltrag_plugins.flow import (
 )
 from ltrag_plugins.flow.requests import items
 from ltrag_plugins.gece.decision import decided
-from ltrag_plugins.llm.cached import CachedLLM, Remembering
+from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
@@ -172,11 +172,6 @@ class Work:
             for i, (question, outcome) in enumerate(zip(some, found, strict=True))
         ]
 
-    def start(self) -> None:
-        """Let the model forget the cells before: what it remembers would flatter this one's ms."""
-        if isinstance(self.world.llm, Remembering):
-            self.world.llm.forget()
-
     def failed(
         self,
         question: Question,
@@ -250,7 +245,6 @@ of its questions."""
 def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
     """The jobs here and now, one after another, `work.batch` questions at a time."""
     for work, questions in jobs:
-        work.start()
         for start in range(0, len(questions), work.batch):
             yield work.cell.name, work.records(questions[start : start + work.batch])
 

@@ -1,7 +1,4 @@
-"""Any model, its answers kept: nothing is paid for twice.
-
-Any encoder, its vectors kept: no text is encoded twice.
-"""
+"""Any model with its answers kept, any encoder with its vectors: nothing is paid for twice."""
 
 import asyncio
 import hashlib
@@ -9,10 +6,10 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from time import perf_counter
-from typing import Any, Protocol, Self, final, overload, runtime_checkable
+from typing import Any, Self, final, overload
 
 import numpy as np
 from jaxtyping import Float32
@@ -30,17 +27,7 @@ from ltrag_plugins.llm.base import (
 from ltrag_plugins.llm.store import AnswerStore, VectorStore
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement
 
-AT_ONCE = 64
-"""Prompts that the model is asked for in one call, and so the most that a failure loses."""
-
-
-@runtime_checkable
-class Remembering(Protocol):
-    """A model that keeps something of its calls to be faster in later ones; not its answers."""
-
-    def forget(self) -> None:
-        """Be as slow as at first; no answer changes."""
-        ...
+_AT_ONCE = 64  # prompts that the model is asked in one call, and so the most a failure loses
 
 
 class CachedLLM:
@@ -127,8 +114,8 @@ class CachedLLM:
         missing = _missing(prompts, keys, known)
         for part in _parts(missing):
             start = perf_counter()
-            fresh = self.llm.generate(part.prompts, settings)
-            known |= self._kept(part, _timed(fresh, start))
+            fresh = self.llm.generate(list(part.values()), settings)
+            known |= self._kept(part, fresh, perf_counter() - start)
         return self._counted(keys, known, missing)
 
     async def agenerate(
@@ -143,14 +130,9 @@ class CachedLLM:
         missing = _missing(prompts, keys, known)
         for part in _parts(missing):
             start = perf_counter()
-            fresh = _timed(await self._ask(part.prompts, settings), start)
-            known |= await asyncio.to_thread(self._kept, part, fresh)
+            fresh = await self._ask(list(part.values()), settings)
+            known |= await asyncio.to_thread(self._kept, part, fresh, perf_counter() - start)
         return self._counted(keys, known, missing)
-
-    def forget(self) -> None:
-        """Let the model forget, where it remembers (`Remembering`); what is in the file stays."""
-        if isinstance(self.llm, Remembering):
-            self.llm.forget()
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
@@ -174,24 +156,28 @@ class CachedLLM:
             return await self.llm.agenerate(prompts, settings)
         return await asyncio.to_thread(self.llm.generate, prompts, settings)
 
-    def _kept(self, missing: "_Missing", fresh: Sequence[Generation]) -> dict[bytes, Generation]:
-        if len(fresh) != len(missing.keys):
+    def _kept(
+        self, part: Mapping[bytes, Any], fresh: Sequence[Generation], seconds: float
+    ) -> dict[bytes, Generation]:
+        if len(fresh) != len(part):
             raise ModelError(
-                f"{self.name} gave {len(fresh)} generations for {len(missing.keys)} prompts; "
+                f"{self.name} gave {len(fresh)} generations for {len(part)} prompts; "
                 "a model gives one for each. Nothing was kept."
             )
-        for generation in fresh:
+        answers = {}
+        for key, generation in zip(part, fresh, strict=True):
             for token in generation.tokens or ():
                 checked_token(token, self.name)
-        answers = dict(zip(missing.keys, fresh, strict=True))
+            # an answer that says what it took, as one from another cache does, keeps its own
+            took = seconds / len(part) if generation.seconds is None else generation.seconds
+            answers[key] = replace(generation, seconds=took)
         self.store.put(answers)
         return answers
 
     def _counted(
-        self, keys: Sequence[bytes], known: dict[bytes, Generation], missing: "_Missing | None"
+        self, keys: Sequence[bytes], known: Mapping[bytes, Generation], missing: Mapping[bytes, Any]
     ) -> list[Generation]:
-        asked = len(missing.keys) if missing else 0
-        self._count(hits=len(keys) - asked, misses=asked)
+        self._count(hits=len(keys) - len(missing), misses=len(missing))
         return [known[key] for key in keys]
 
     def _count(self, *, hits: int, misses: int) -> None:
@@ -226,8 +212,8 @@ class CachedScoringLLM(CachedLLM):
         missing = _missing(pairs, keys, known)
         for part in _parts(missing):
             start = perf_counter()
-            fresh = self.llm.score(*map(list, zip(*part.prompts, strict=True)))
-            known |= self._kept(part, _timed(fresh, start))
+            fresh = self.llm.score(*map(list, zip(*part.values(), strict=True)))
+            known |= self._kept(part, fresh, perf_counter() - start)
         return self._counted(keys, known, missing)
 
 
@@ -261,68 +247,35 @@ class CachedGradientLLM(CachedScoringLLM):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    keys: list[bytes]
-    prompts: list[Any]
-
-
 def _missing(
-    prompts: Sequence[Any], keys: Sequence[bytes], known: dict[bytes, Generation]
-) -> _Missing | None:
+    prompts: Sequence[Any], keys: Sequence[bytes], known: Mapping[bytes, Generation]
+) -> dict[bytes, Any]:
+    """What the model has to be asked: the prompt (of scores: and its continuation) of each key."""
     # a seeded sampler that is asked for a prompt's third sample alone would give its first:
     # where one is missing, all samples of that prompt are asked for again
     wanted = {prompt for prompt, key in zip(prompts, keys, strict=True) if key not in known}
-    asked = {key: p for key, p in zip(keys, prompts, strict=True) if p in wanted}
-    return _Missing(list(asked), list(asked.values())) if asked else None
+    return {key: p for key, p in zip(keys, prompts, strict=True) if p in wanted}
 
 
-def _parts(missing: _Missing | None) -> Iterator[_Missing]:
+def _parts(missing: Mapping[bytes, Any]) -> Iterator[dict[bytes, Any]]:
     """Asked for, and kept, a call at a time; samples of a prompt have to come in one call."""
-    if missing is None:
-        return
-    samples: dict[Any, list[int]] = {}
-    for place, prompt in enumerate(missing.prompts):
-        samples.setdefault(prompt, []).append(place)
-    part: list[int] = []
-    for places in samples.values():
-        if part and len(part) + len(places) > AT_ONCE:
-            yield _part(missing, part)
-            part = []
-        part += places
-    yield _part(missing, part)
-
-
-def _part(missing: _Missing, places: Sequence[int]) -> _Missing:
-    places = sorted(places)
-    return _Missing([missing.keys[i] for i in places], [missing.prompts[i] for i in places])
-
-
-def _timed(fresh: Sequence[Generation], start: float) -> list[Generation]:
-    """With the time that each took: what an answer cost is known when it comes from the file.
-
-    An answer that says so itself, as one from another cache does, keeps its own.
-    """
-    share = (perf_counter() - start) / max(1, len(fresh))
-    return [replace(g, seconds=share if g.seconds is None else g.seconds) for g in fresh]
+    samples: dict[Any, set[bytes]] = {}
+    for key, prompt in missing.items():
+        samples.setdefault(prompt, set()).add(key)
+    part = set[bytes]()
+    for keys in (*samples.values(), None):
+        if part and (keys is None or len(part) + len(keys) > _AT_ONCE):
+            yield {key: prompt for key, prompt in missing.items() if key in part}
+            part = set[bytes]()
+        part |= keys or set()
 
 
 def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
+    how = (settings.max_tokens, list(settings.stop), float(settings.temperature), settings.seed)
     seen: Counter[str] = Counter()
     keys = []
     for prompt in prompts:
-        keys.append(
-            _key(
-                "generate",
-                name,
-                prompt,
-                settings.max_tokens,
-                list(settings.stop),
-                float(settings.temperature),
-                settings.seed,
-                seen[prompt],
-            )
-        )
+        keys.append(_key("generate", name, prompt, *how, seen[prompt]))
         seen[prompt] += settings.temperature > 0
     return keys
 
@@ -363,7 +316,7 @@ class CachedEncoder:
         """
         if not texts:
             return self.encoder.encode([])
-        keys = [_key_cached_encoder(self.name, text) for text in texts]
+        keys = [_key("encode", self.name, text) for text in texts]
         known = self.store.get(keys)
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
         self._check_lengths(known.values())
@@ -410,7 +363,3 @@ class CachedEncoder:
 
     def __repr__(self) -> str:
         return f"CachedEncoder({self.encoder!r}, {str(self.store.path)!r})"
-
-
-def _key_cached_encoder(name: str, text: str) -> bytes:
-    return hashlib.sha256(json.dumps(["encode", name, text]).encode()).digest()

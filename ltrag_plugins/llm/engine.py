@@ -34,23 +34,10 @@ Ids = Sequence[int]
 Place = tuple[int, int]
 """A token to predict: which sequence of the call, and where in it."""
 
-EXACT = frozenset(
-    {
-        "cohere",
-        "gemma",
-        "gemma2",
-        "gemma3_text",
-        "gpt2",
-        "granite",
-        "llama",
-        "mistral",
-        "olmo2",
-        "phi3",
-        "qwen2",
-        "qwen3",
-        "smollm3",
-    }
-)
+EXACT = frozenset((
+    "cohere", "gemma", "gemma2", "gemma3_text", "gpt2", "granite", "llama", "mistral", "olmo2",
+    "phi3", "qwen2", "qwen3", "smollm3",
+))  # fmt: skip
 """Families (`config.model_type`) whose shared prefixes the tests hold against their own passes."""
 
 _TOLERANCE = 1e-4  # mean difference of float32 log-probabilities that rounding explains
@@ -122,19 +109,18 @@ def _together(sequences: Sequence[Ids], most: int, scale: float) -> Iterator[lis
     def cost(tokens: int) -> float:
         return tokens + tokens**2 / scale
 
-    group, size = list[int](), 0
-    for i in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
-        own = len(sequences[i])
+    order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
+    group, size = order[:1], len(sequences[order[0]]) if order else 0
+    for i in order[1:]:
         # in sorted order the longest match with a tree is with the sequence added last
-        longer = size + own - (_shared(sequences[group[-1]], sequences[i]) if group else 0)
-        if group and longer <= most and cost(longer) - cost(size) < cost(own):
+        own, shared = len(sequences[i]), _shared(sequences[group[-1]], sequences[i])
+        longer = size + own - shared
+        if longer <= most and cost(longer) - cost(size) < cost(own):
             group, size = [*group, i], longer
-            continue
-        if group:
+        else:
             yield group
-        group, size = [i], own
-    if group:
-        yield group
+            group, size = [i], own
+    yield from [group] * bool(group)
 
 
 def _tree(sequences: Sequence[Ids], members: Sequence[int]) -> TokenTree:

@@ -199,10 +199,12 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
         Learners", section 4 (ghost clipping).
     """
     seen: list[tuple[Tensor, Tensor]] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append((inputs[0].detach(), output))
+
     for linear in tail.linears.values():
-        linear.register_forward_hook(
-            lambda _, inputs, output: seen.append((inputs[0].detach(), output))
-        )
+        linear.register_forward_hook(keep)
     weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
     losses = tail.losses(weights, batch, shared=False)
     deltas = torch.autograd.grad(losses.sum(), [output for _, output in seen])

@@ -241,7 +241,7 @@ def _add(module: nn.Linear | Conv1D, change: Tensor) -> None:
     change = change.T if isinstance(module, Conv1D) else change
     if not change.isfinite().all():
         raise ValueError("it holds NaN or infinity")
-    module.weight += change.to(module.weight)
+    module.weight.add_(change.to(module.weight))
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:

@@ -1,7 +1,4 @@
-"""Any server that speaks OpenAI's protocol: OpenAI, vLLM, llama.cpp, TGI, Ollama, ...
-
-Completions as OpenAI-compatible servers send them: JSON in, a `Generation` out.
-"""
+"""Any server that speaks OpenAI's protocol: OpenAI, vLLM, llama.cpp, TGI, Ollama, ..."""
 
 import asyncio
 import codecs
@@ -10,104 +7,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
 from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings, Token
-
-
-def generation_of(body: str, model: str) -> Generation:
-    """The first choice of a chat completion or of a text completion.
-
-    Raises:
-        ModelFailed: the body is not a completion.
-        InvalidLogProbability: a log-probability is NaN or above 0.
-    """
-    try:
-        reply = json.loads(body)
-    except ValueError as error:
-        raise _no_completion(model, body) from error
-    match reply:
-        case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
-            pass
-        case {"choices": [{"text": str() as text} as choice, *_]}:
-            pass
-        case _:
-            raise _no_completion(model, body)
-    text = text or ""
-    usage = reply.get("usage") or {}
-    return Generation(
-        text,
-        tokens_of(choice.get("logprobs"), text, model),
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-    )
-
-
-def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | None:
-    """The tokens in a choice's `logprobs`, of the chat or the completion API.
-
-    None where they, or the log-probability of a single one, are missing.
-
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
-    """
-    entries = _entries(logprobs)
-    if entries is None or (text and not entries):
-        return None
-    pieces = _pieces(entries)
-    tokens = []
-    for entry, piece in zip(entries, pieces, strict=True):
-        if not isinstance(entry.get("logprob"), int | float):
-            return None
-        token = Token(piece, float(entry["logprob"]), alternatives=_ranked(entry))
-        tokens.append(checked_token(token, model))
-    return tuple(tokens)
-
-
-def _entries(logprobs: object) -> list[Mapping[str, Any]] | None:
-    match logprobs:
-        case {"content": [*entries]}:
-            return entries
-        case {"tokens": [*texts], "token_logprobs": [*values], **rest} if len(texts) == len(values):
-            tops = rest.get("top_logprobs") or [None] * len(texts)
-            return [
-                {"token": text, "logprob": value, "top_logprobs": _as_entries(top)}
-                for text, value, top in zip(texts, values, tops, strict=True)
-            ]
-        case _:
-            return None
-
-
-def _as_entries(top: Mapping[str, float] | None) -> list[dict[str, Any]]:
-    return [{"token": token, "logprob": value} for token, value in (top or {}).items()]
-
-
-def _ranked(entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    others = entry.get("top_logprobs") or ()
-    pairs = ((str(other["token"]), float(other["logprob"])) for other in others)
-    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
-
-
-def _pieces(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The text of each token; a character of several tokens belongs to its last one."""
-    spelled = [entry["bytes"] for entry in entries if isinstance(entry.get("bytes"), list)]
-    if len(spelled) < len(entries):
-        return [str(entry.get("token", "")) for entry in entries]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    last = len(spelled) - 1
-    return [decoder.decode(bytes(piece), final=i == last) for i, piece in enumerate(spelled)]
-
-
-def _no_completion(model: str, body: str) -> ModelFailed:
-    return ModelFailed(
-        f"{model} sent what is no completion: {body!r:.200}. Check that base_url is the address "
-        "of an OpenAI-compatible server, and ends in /v1 where the server's paths do."
-    )
-
 
 try:
     import openai
@@ -171,18 +77,15 @@ class OpenAICompatibleLLM:
             )
         if unknown := set(omit) - (known := set(_OMITTED.values())):
             raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(known)}")
-        self.model = model
-        self.omit = tuple(omit)
-        self.chat = chat
-        self.logprobs = logprobs
-        self.top_logprobs = top_logprobs
+        self.model, self.chat, self.omit = model, chat, tuple(omit)
+        self.logprobs, self.top_logprobs = logprobs, top_logprobs
         self.max_concurrency = max_concurrency
         self._threads = client is not None and async_client is None
         if client is None and async_client is not None:
             client = OpenAI(**_like(async_client))
         self._client = client or _client(base_url, api_key, timeout, max_retries)
         self._async_client = async_client
-        self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
+        self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
 
     @property
     def name(self) -> str:
@@ -220,13 +123,12 @@ class OpenAICompatibleLLM:
         """As `generate`; a failing request cancels the others of its call."""
         if self._threads:
             return await asyncio.to_thread(self.generate, prompts, settings)
-        sent, lane = self._sent(settings), self._lane()
+        sent, (client, free) = self._sent(settings), self._lane()
 
         async def one(prompt: str) -> Generation:
-            async with lane.free:
+            async with free:
                 with self._explained():
-                    endpoint = self._endpoint(lane.client)
-                    reply = await endpoint.create(**self._asked(prompt), **sent)
+                    reply = await self._endpoint(client).create(**self._asked(prompt), **sent)
                     return self._read(reply.http_response.text, settings.stop)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
@@ -239,13 +141,13 @@ class OpenAICompatibleLLM:
     def __repr__(self) -> str:
         return f"OpenAICompatibleLLM({self.name!r})"
 
-    def _lane(self) -> "_Lane":
+    def _lane(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
         # connections and semaphores belong to the loop they were first used on
         loop = asyncio.get_running_loop()
         if loop not in self._lanes:
             self._lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
             client = self._async_client or AsyncOpenAI(**_like(self._client))
-            self._lanes[loop] = _Lane(client, asyncio.Semaphore(self.max_concurrency))
+            self._lanes[loop] = (client, asyncio.Semaphore(self.max_concurrency))
         return self._lanes[loop]
 
     def _endpoint(self, client: OpenAI | AsyncOpenAI) -> Any:
@@ -254,13 +156,15 @@ class OpenAICompatibleLLM:
         return api.with_raw_response
 
     def _asked(self, prompt: str) -> dict[str, Any]:
-        if self.chat:
-            return {"messages": [{"role": "user", "content": prompt}]}
-        return {"prompt": prompt}
+        message = {"role": "user", "content": prompt}
+        return {"messages": [message]} if self.chat else {"prompt": prompt}
 
     def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
+        # OpenAI's newer models know only the new name, most other servers only the old one
+        host = urlsplit(str(self._client.base_url)).hostname or ""
+        new = self.chat and host.endswith((".openai.com", ".openai.azure.com"))
         sent: dict[str, Any] = {"model": self.model, "temperature": settings.temperature}
-        sent[self._bound()] = settings.max_tokens
+        sent["max_completion_tokens" if new else "max_tokens"] = settings.max_tokens
         if settings.stop:
             sent["stop"] = list(settings.stop)
         if settings.seed is not None:
@@ -271,14 +175,8 @@ class OpenAICompatibleLLM:
             sent["logprobs"] = self.top_logprobs
         return {name: v for name, v in sent.items() if _OMITTED.get(name) not in self.omit}
 
-    def _bound(self) -> str:
-        # OpenAI's newer models know only the new name, most other servers only the old one
-        host = urlsplit(str(self._client.base_url)).hostname or ""
-        at_openai = host.endswith((".openai.com", ".openai.azure.com"))
-        return "max_completion_tokens" if self.chat and at_openai else "max_tokens"
-
     def _read(self, body: str, stop: Sequence[str]) -> Generation:
-        generation = stopped(generation_of(body, self.name), stop)
+        generation = stopped(_generation(body, self.name), stop)
         return generation if self.logprobs else replace(generation, tokens=None)
 
     @contextmanager
@@ -322,21 +220,9 @@ class OpenAICompatibleLLM:
         return text
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """What belongs to one event loop."""
-
-    client: AsyncOpenAI
-    free: asyncio.Semaphore
-
-
 _NO_KEY = "none-needed"
-_OMITTED = {
-    "temperature": "temperature",
-    "seed": "seed",
-    "stop": "stop",
-    "max_tokens": "max_tokens",
-    "max_completion_tokens": "max_tokens",
+_OMITTED = {name: name for name in ("temperature", "seed", "stop", "max_tokens")} | {
+    "max_completion_tokens": "max_tokens"
 }
 """What need not be sent: from its name in a request to its name in `omit`."""
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
@@ -365,3 +251,79 @@ def _address(base_url: str) -> str:
     parts = urlsplit(base_url)
     port = f":{parts.port}" if parts.port else ""
     return f"{parts.scheme}://{parts.hostname}{port}{parts.path.rstrip('/')}"
+
+
+def _generation(body: str, model: str) -> Generation:
+    """The first choice of a chat completion or of a text completion."""
+    reply, cause = None, None
+    try:
+        reply = json.loads(body)
+    except ValueError as error:
+        cause = error
+    match reply:
+        case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
+            pass
+        case {"choices": [{"text": str() as text} as choice, *_]}:
+            pass
+        case _:
+            raise ModelFailed(
+                f"{model} sent what is no completion: {body!r:.200}. Check that base_url is the "
+                "address of an OpenAI-compatible server, and ends in /v1 where the server's paths "
+                "do."
+            ) from cause
+    text = text or ""
+    usage = reply.get("usage") or {}
+    return Generation(
+        text,
+        _tokens(choice.get("logprobs"), text, model),
+        prompt_tokens=usage.get("prompt_tokens"),
+        completion_tokens=usage.get("completion_tokens"),
+    )
+
+
+def _tokens(logprobs: object, text: str, model: str) -> tuple[Token, ...] | None:
+    """The tokens in a choice's `logprobs`; None where one, or its log-probability, is missing."""
+    entries = _entries(logprobs)
+    if entries is None or (text and not entries):
+        return None
+    if not all(isinstance(entry.get("logprob"), int | float) for entry in entries):
+        return None
+    return tuple(
+        checked_token(Token(piece, float(entry["logprob"]), alternatives=_ranked(entry)), model)
+        for entry, piece in zip(entries, _pieces(entries), strict=True)
+    )
+
+
+def _entries(logprobs: object) -> list[Mapping[str, Any]] | None:
+    """As the chat API has them; the completion API has lists side by side."""
+    match logprobs:
+        case {"content": [*entries]}:
+            return entries
+        case {"tokens": [*texts], "token_logprobs": [*values], **rest} if len(texts) == len(values):
+            tops = rest.get("top_logprobs") or [None] * len(texts)
+            return [
+                {
+                    "token": text,
+                    "logprob": value,
+                    "top_logprobs": [{"token": t, "logprob": p} for t, p in (top or {}).items()],
+                }
+                for text, value, top in zip(texts, values, tops, strict=True)
+            ]
+        case _:
+            return None
+
+
+def _ranked(entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    others = entry.get("top_logprobs") or ()
+    pairs = ((str(other["token"]), float(other["logprob"])) for other in others)
+    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+
+
+def _pieces(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The text of each token; a character of several tokens belongs to its last one."""
+    spelled = [entry["bytes"] for entry in entries if isinstance(entry.get("bytes"), list)]
+    if len(spelled) < len(entries):
+        return [str(entry.get("token", "")) for entry in entries]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    last = len(spelled) - 1
+    return [decoder.decode(bytes(piece), final=i == last) for i, piece in enumerate(spelled)]

@@ -23,14 +23,12 @@ import numpy as np
 from ltrag_plugins.errors import CacheUnreadable
 from ltrag_plugins.types import Generation, Token
 
-VERSION = 1
-"""Of the tables' layout and of what is in them."""
-
+_VERSION = 1  # of the tables' layout and of what is in them
 _PATIENCE = 60.0  # seconds to wait for another process's write
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class Store(ABC, Generic[T]):
+class Store(ABC, Generic[_T]):
     """Values by key; what kind, a subclass says.
 
     Args:
@@ -46,12 +44,14 @@ class Store(ABC, Generic[T]):
     mark: ClassVar[int]
     """SQLite's application id, which tells this kind from others."""
 
+    @staticmethod
     @abstractmethod
-    def encoded(self, value: T) -> str | bytes:
+    def encoded(value: _T) -> str | bytes:
         """The value as SQLite keeps it."""
 
+    @staticmethod
     @abstractmethod
-    def decoded(self, kept: Any) -> T:
+    def decoded(kept: Any) -> _T:
         """The inverse of `encoded`; raises ValueError for what it cannot have written."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -68,14 +68,14 @@ class Store(ABC, Generic[T]):
             if verdict != "ok":
                 raise CacheUnreadable(self._corrupt(verdict))
 
-    def get(self, keys: Iterable[bytes]) -> dict[bytes, T]:
+    def get(self, keys: Iterable[bytes]) -> dict[bytes, _T]:
         """The values that are there."""
         query = "SELECT answer FROM answers WHERE key = ?"
         with self._connection() as connection:
             rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
             return {key: self.decoded(row[0]) for key, row in rows if row is not None}
 
-    def put(self, values: Mapping[bytes, T]) -> None:
+    def put(self, values: Mapping[bytes, _T]) -> None:
         """Keep these values, all or none; the first one kept under a key stays."""
         rows = [(key, self.encoded(value)) for key, value in values.items()]
         with self._connection() as connection, connection:
@@ -141,13 +141,29 @@ class AnswerStore(Store[Generation]):
     kind = "answer cache"
     mark = 0x4C545241  # "LTRA"
 
-    def encoded(self, value: Generation) -> str:
-        """As JSON."""
-        return encoded(value)
+    @staticmethod
+    def encoded(value: Generation) -> str:
+        """JSON, every float exactly itself."""
+        tokens = value.tokens and [
+            [token.text, token.logprob, token.entropy, token.alternatives] for token in value.tokens
+        ]
+        parts = [value.text, tokens, value.prompt_tokens, value.completion_tokens]
+        parts += [] if value.seconds is None else [value.seconds]
+        return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
-    def decoded(self, kept: Any) -> Generation:
-        """From JSON."""
-        return decoded(kept)
+    @staticmethod
+    def decoded(kept: Any) -> Generation:
+        """The answer that `encoded` wrote."""
+        try:
+            text, tokens, prompt_tokens, completion_tokens, *seconds = json.loads(kept)
+            if tokens is not None:
+                tokens = tuple(
+                    Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
+                    for piece, logprob, entropy, alternatives in tokens
+                )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"not an answer: {kept!r:.80}") from error
+        return Generation(text, tokens, prompt_tokens, completion_tokens, *seconds[:1])
 
 
 class VectorStore(Store[np.ndarray]):
@@ -156,43 +172,17 @@ class VectorStore(Store[np.ndarray]):
     kind = "vector cache"
     mark = 0x4C545256  # "LTRV"
 
-    def encoded(self, value: np.ndarray) -> bytes:
+    @staticmethod
+    def encoded(value: np.ndarray) -> bytes:
         """Its bytes, the least significant first."""
         return value.astype("<f4").tobytes()
 
-    def decoded(self, kept: Any) -> np.ndarray:
+    @staticmethod
+    def decoded(kept: Any) -> np.ndarray:
         """From bytes."""
         if not isinstance(kept, bytes):
             raise ValueError(f"not a vector: {kept!r:.80}")
         return np.frombuffer(kept, dtype="<f4").astype(np.float32)
-
-
-def encoded(answer: Generation) -> str:
-    """The answer as JSON, every float exactly itself."""
-    tokens = answer.tokens and [
-        [token.text, token.logprob, token.entropy, token.alternatives] for token in answer.tokens
-    ]
-    parts = [answer.text, tokens, answer.prompt_tokens, answer.completion_tokens]
-    parts += [] if answer.seconds is None else [answer.seconds]
-    return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
-
-
-def decoded(text: str) -> Generation:
-    """The answer that `encoded` wrote.
-
-    Raises:
-        ValueError: this is not what `encoded` writes.
-    """
-    try:
-        said, tokens, prompt_tokens, completion_tokens, *seconds = json.loads(text)
-        if tokens is not None:
-            tokens = tuple(
-                Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
-                for piece, logprob, entropy, alternatives in tokens
-            )
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"not an answer: {text!r:.80}") from error
-    return Generation(said, tokens, prompt_tokens, completion_tokens, *seconds[:1])
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -219,7 +209,7 @@ def _create(path: Path, mark: int) -> None:
         with closing(sqlite3.connect(made)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA application_id = {mark}")
-            connection.execute(f"PRAGMA user_version = {VERSION}")
+            connection.execute(f"PRAGMA user_version = {_VERSION}")
             connection.execute("CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL)")
         try:
             os.link(made, path)
@@ -242,10 +232,10 @@ def _check_header(path: Path, kind: str, expected: int) -> None:
             f"{path} is a SQLite file, but not {_a(kind)}. It was left as it is; choose "
             "another path."
         )
-    if version != VERSION:
+    if version != _VERSION:
         raise CacheUnreadable(
             f"{path} is {_a(kind)} of layout {version}; this version of ltrag_plugins "
-            f"reads layout {VERSION}. It was left as it is; choose another path."
+            f"reads layout {_VERSION}. It was left as it is; choose another path."
         )
 
 

@@ -22,8 +22,6 @@ def round_attention(
     *,
     round: int = 0,
     layers: Sequence[int] | None = None,
-    chat: bool | None = None,
-    system: str | None = None,
 ) -> AttentionShares:
     """`attention_shares` of the prompt of a round, one share for each document of the answer.
 
@@ -33,7 +31,7 @@ def round_attention(
         answer: of `calibrate` with `keep_prompts=True`.
         settings: those it was answered with.
         round: which, from 0.
-        layers, chat, system: see `attention_shares`.
+        layers: see `attention_shares`.
 
     Raises:
         InvalidInput: there is no such round, it has no prompt, or the settings were others.
@@ -49,8 +47,6 @@ def round_attention(
         )
     texts = prepared([document.passage for document in answer.documents], settings).texts
     shown = [i for i, one in enumerate(answer.documents) if one.shown or not round]
-    found = attention_shares(
-        llm, prompt, [texts[i] for i in shown], layers=layers, chat=chat, system=system
-    )
+    found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
     shares = dict(zip(shown, found.documents, strict=True))
     return replace(found, documents=tuple(shares.get(i, 0.0) for i in range(len(texts))))
