@@ -151,14 +151,10 @@ class _Worker:
         gates = {name: make(world) for name, make in makers.gates.items()}
         self._works = [replace(work, cell=_gated(work.cell, gates), world=world) for work in works]
         self._parts = parts
-        self._last: int | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         [number] = batch["part"]
         part = cast(_Part, ray.get(self._parts[int(number)]))
-        if part.work != self._last:
-            self._works[part.work].start()
-            self._last = part.work
         records = self._works[part.work].records(part.questions)
         return {"work": [part.work], "records": ["\n".join(r.as_line() for r in records)]}
 

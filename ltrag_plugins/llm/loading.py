@@ -245,11 +245,7 @@ def _add(module: nn.Linear | Conv1D, change: Tensor) -> None:
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """The manifest, the shape of the adapter, and the bytes of its weights, all checked.
-
-    Raises:
-        UnreadableArtifact: something is missing or was changed.
-    """
+    """The manifest, the shape of the adapter, and the bytes of its weights, all checked."""
     manifest = read_manifest(folder)
     if manifest["method"] != "lora":
         raise UnreadableArtifact(
@@ -270,11 +266,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `finetune.json` says.
-
-    Raises:
-        UnreadableArtifact: it is missing, or not what this version writes.
-    """
+    """What `finetune.json` says."""
     if not folder.is_dir():
         raise UnreadableArtifact(
             f"there is no folder {str(folder)!r}; name the one that 'ltrag sgic finetune' wrote."
@@ -305,11 +297,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _check_base(manifest: dict[str, Any], model: PreTrainedModel, folder: Path) -> None:
-    """Let pass the weights that the adapter was trained beside, in whatever precision.
-
-    Raises:
-        ArtifactMismatch: they are others.
-    """
+    """Let pass the weights that the adapter was trained beside, in whatever precision."""
     base, found = manifest["base"], fingerprints(model)
     if any(base["fingerprints"].get(name) == found[name] for name in found):
         return

@@ -49,11 +49,7 @@ class Prompting:
         chat: bool | None,
         system: str | None,
     ) -> Self:
-        """For a tokenizer and its model; see `TransformersLLM` for the arguments.
-
-        Raises:
-            InvalidInput: what was asked for needs a chat template, and there is none.
-        """
+        """For a tokenizer and its model; see `TransformersLLM` for the arguments."""
         templated = bool(tokenizer.chat_template)
         chat = templated if chat is None else chat
         if chat and not templated:
@@ -88,11 +84,7 @@ class Prompting:
         )
 
     def ids(self, prompt: str) -> list[int]:
-        """The tokens of a prompt; at least one.
-
-        Raises:
-            InvalidInput: the prompt is empty and the tokenizer has no token to start with.
-        """
+        """The tokens of a prompt; at least one."""
         ids = self.tokenizer.encode(self.text(prompt), add_special_tokens=not self.chat)
         if ids:
             return ids
@@ -102,12 +94,7 @@ class Prompting:
         raise InvalidInput("the prompt is empty, and this model has no token to start a text with")
 
     def scored(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
-        """Prompts and continuations, cut into tokens apart from each other.
-
-        Raises:
-            InvalidInput: there are not as many continuations as prompts.
-            PromptTooLong: together they exceed what the model reads.
-        """
+        """Prompts and continuations, cut into tokens apart from each other."""
         if len(prompts) != len(continuations):
             raise InvalidInput(
                 f"{len(prompts)} prompts, but {len(continuations)} continuations; "
@@ -123,11 +110,7 @@ class Prompting:
         return cut
 
     def check(self, prompt: str, read: int, more: int) -> None:
-        """Let pass what the model can read.
-
-        Raises:
-            PromptTooLong: `read` tokens of prompt and `more` after them are too many.
-        """
+        """Let pass what the model can read."""
         if self.limit is not None and read + more > self.limit:
             raise PromptTooLong(
                 f"the prompt {prompt[:40]!r}... has {read:,} tokens, and with {more:,} more the "

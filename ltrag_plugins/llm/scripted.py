@@ -12,7 +12,7 @@ from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Written = str | Generation
-Script = Callable[[str], Written] | Callable[[str], Awaitable[Written]]
+_Script = Callable[[str], Written] | Callable[[str], Awaitable[Written]]
 """From a prompt to what the model writes for it; may be async, may raise."""
 
 
@@ -33,7 +33,7 @@ class ScriptedLLM:
         name: tells one script from another, for instance in an answer cache.
     """
 
-    def __init__(self, function: Script, *, name: str = "scripted") -> None:
+    def __init__(self, function: _Script, *, name: str = "scripted") -> None:
         self.name = name
         self.calls: list[tuple[str, ...]] = []
         """The prompts of each call so far, oldest call first."""

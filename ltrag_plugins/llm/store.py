@@ -28,15 +28,11 @@ _PATIENCE = 60.0  # seconds to wait for another process's write
 _T = TypeVar("_T")
 
 
-class Store(ABC, Generic[_T]):
+class _Store(ABC, Generic[_T]):
     """Values by key; what kind, a subclass says.
 
     Args:
         path: the SQLite file; made, with its folder, where there is none.
-
-    Raises:
-        CacheUnreadable: the file is corrupt, not a cache of this kind, of another version,
-            or cannot be made. It is never overwritten or deleted.
     """
 
     kind: ClassVar[str]
@@ -135,7 +131,7 @@ class Store(ABC, Generic[_T]):
         )
 
 
-class AnswerStore(Store[Generation]):
+class AnswerStore(_Store[Generation]):
     """Generations by key."""
 
     kind = "answer cache"
@@ -166,7 +162,7 @@ class AnswerStore(Store[Generation]):
         return Generation(text, tokens, prompt_tokens, completion_tokens, *seconds[:1])
 
 
-class VectorStore(Store[np.ndarray]):
+class VectorStore(_Store[np.ndarray]):
     """One vector of float32 by key."""
 
     kind = "vector cache"

@@ -38,7 +38,7 @@ _ALTERNATIVES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TokenReading:
+class _Reading:
     """One token and the distribution it came from; log-probabilities and entropy in nats."""
 
     token: int
@@ -182,12 +182,12 @@ class TransformersLLM:
         cut = self.prompting.scored(prompts, continuations)
         members = [i for i, one in enumerate(cut) if one.continuation]
         sequences = [cut[i].prompt + cut[i].continuation for i in members]
-        found: dict[Place, TokenReading] = {}
+        found: dict[Place, _Reading] = {}
         with self._lock, torch.inference_mode():
             first = [len(cut[i].prompt) for i in members]
             for places, logits in self._running().read(sequences, first):
                 targets = torch.tensor([sequences[row][place] for row, place in places])
-                read = readings(logits, targets.to(logits.device))
+                read = _readings(logits, targets.to(logits.device))
                 found |= {
                     (members[row], place): reading
                     for (row, place), reading in zip(places, read, strict=True)
@@ -250,7 +250,7 @@ class TransformersLLM:
             self._engine = best_engine(self.model, batch_tokens=self._batch_tokens)
         return self._engine
 
-    def _token(self, piece: str, reading: TokenReading) -> Token:
+    def _token(self, piece: str, reading: _Reading) -> Token:
         for token, _ in reading.likeliest:
             if token not in self._decoded:
                 self._decoded[token] = str(self.tokenizer.decode([token]))
@@ -258,16 +258,16 @@ class TransformersLLM:
         return Token(piece, reading.logprob, reading.entropy, alternatives)
 
 
-def readings(
+def _readings(
     logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, " rows"]
-) -> list[TokenReading]:
+) -> list[_Reading]:
     """The tokens under the untempered softmax of the logits."""
     logprobs = torch.log_softmax(logits.float(), dim=-1)
     chosen = logprobs.gather(1, tokens[:, None])[:, 0]
     entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
     best, which = logprobs.topk(min(_ALTERNATIVES, logprobs.shape[-1]), dim=-1)
     return [
-        TokenReading(token, logprob, nats, tuple(zip(ids, values, strict=True)))
+        _Reading(token, logprob, nats, tuple(zip(ids, values, strict=True)))
         for token, logprob, nats, ids, values in zip(
             tokens.tolist(),
             chosen.clamp_max(0).tolist(),
@@ -310,14 +310,12 @@ class _Text:
     member: int
     detokenizer: Detokenizer
     rng: np.random.Generator
-    readings: list[TokenReading] = field(default_factory=list)
+    readings: list[_Reading] = field(default_factory=list)
     """One for each token of the text; not the end-of-text token."""
     steps: int = 0
     """Tokens the model was made to choose, the end-of-text token included."""
 
-    def add(
-        self, reading: TokenReading, ends: Collection[int], settings: GenerationSettings
-    ) -> bool:
+    def add(self, reading: _Reading, ends: Collection[int], settings: GenerationSettings) -> bool:
         """Take one more token; whether the text goes on after it."""
         self.steps += 1
         if reading.token in ends:
@@ -334,7 +332,7 @@ class _Text:
         self,
         prompt_tokens: int,
         settings: GenerationSettings,
-        token: Callable[[str, TokenReading], Token],
+        token: Callable[[str, _Reading], Token],
     ) -> Generation:
         """What was written."""
         self.detokenizer.finish()
@@ -350,7 +348,7 @@ def _write(
     live = list(texts)
     while live:
         tokens = next_tokens(writing.logits, settings.temperature, [text.rng for text in live])
-        read = zip(live, readings(writing.logits, tokens), strict=True)
+        read = zip(live, _readings(writing.logits, tokens), strict=True)
         going = [i for i, (text, one) in enumerate(read) if text.add(one, ends, settings)]
         if going and len(going) < len(live):
             writing.keep(going)
