@@ -242,7 +242,7 @@ async def test_a_scorer_that_raises_or_miscounts_is_named_as_the_model():
         assert isinstance(error.__cause__, OSError)
     for error in await every_driver(lambda: score(["a", "b"], ["1", "2"]), World(llm=Short())):
         assert isinstance(error, ModelError)
-        assert "1 replies came for 2 pairs" in str(error)
+        assert "1 replies came for 2 items" in str(error)
 
 
 def test_flows_of_different_lengths_end_in_their_own_places():

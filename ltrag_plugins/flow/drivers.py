@@ -1,9 +1,5 @@
-"""The drivers: alone, on an event loop, side by side; alone also step by step.
-
-What flows may reach, and how a request is answered there.
-
-Flows made of flows: many side by side, or one with its requests changed.
-"""
+"""Run flows: alone (`run`), on an event loop (`arun`), side by side (`run_many`), within another
+flow (`together`); and what flows may reach (`World`)."""
 
 import asyncio
 import time
@@ -16,8 +12,8 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, aclosing, closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from ltrag_plugins.errors import (
@@ -39,6 +35,7 @@ from ltrag_plugins.flow.requests import (
     Embed,
     Fetch,
     Flow,
+    OwnedPrompt,
     Request,
     Score,
     items,
@@ -46,6 +43,13 @@ from ltrag_plugins.flow.requests import (
 )
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+
+_T = TypeVar("_T")
+_Outcome = Sequence[Any] | Exception
+"""The replies to a request, or the model's or retriever's exception, which goes to the flow."""
+_Members = Sequence[tuple[int, int]]
+"""Of a merged request: the index of each flow in it, and how many of the items are its own."""
+_HOPELESS = 3  # parts of a failed call that are tried before the others are given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,27 +69,12 @@ class World:
             ModelError, RetrievalError: more or fewer replies came than were asked for.
             UnknownRequest: this is no request.
         """
-        with explained(_part(request)):
-            match request:
-                case Ask():
-                    reply = self._model().generate(request.prompts, request.settings)
-                case Fetch():
-                    reply = self._searcher().search(request.queries, request.k)
-                case Embed():
-                    reply = self._encode(request)
-                case Score():
-                    reply = self._score(request)
-                case Agree():
-                    reply = self._agree(request)
-                case Compute():
-                    reply = [request.function()]
-                case _:
-                    raise _unknown(request)
-            return _aligned(request, reply)
+        with wrap_provider_errors("retriever" if isinstance(request, Fetch) else "model"):
+            return _aligned(request, self._reply(request))
 
     async def areply(self, request: Request) -> Sequence[Any]:
         """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
-        with explained(_part(request)):
+        with wrap_provider_errors("retriever" if isinstance(request, Fetch) else "model"):
             match request:
                 case Ask() if isinstance(self.llm, AsyncLLM):
                     reply = await self.llm.agenerate(request.prompts, request.settings)
@@ -95,74 +84,66 @@ class World:
                     return await asyncio.to_thread(self.reply, request)
             return _aligned(request, reply)
 
+    def _reply(self, request: Request) -> Sequence[Any]:
+        match request:
+            case Ask():
+                return self._model().generate(request.prompts, request.settings)
+            case Fetch():
+                if self.retriever is None:
+                    raise NoRetriever("this flow retrieves; run it in World(..., retriever=...)")
+                return self.retriever.search(request.queries, request.k)
+            case Embed():
+                if self.encoder is None:
+                    raise ModelError("this flow embeds texts; run it in World(..., encoder=...)")
+                return self.encoder.encode(request.texts)  # type: ignore[return-value]
+            case Score():
+                if not isinstance(self.llm, ScoringLLM):
+                    raise NoTokenProbabilities(
+                        f"{self._model().name} cannot tell how likely a given text is. Load local "
+                        "weights with TransformersLLM, or use what only reads its answers "
+                        "(reward='match')."
+                    )
+                return self.llm.score(request.prompts, request.continuations)
+            case Agree():
+                if not isinstance(self.llm, GradientLLM):
+                    raise NeedsGradients(
+                        f"{self._model().name} has no gradients. Load local weights with "
+                        "TransformersLLM, or fit the gate with gradients='never'."
+                    )
+                return self.llm.gradient_agreement(
+                    request.prompts,
+                    request.continuations,
+                    along=request.along,
+                    cosine=request.cosine,
+                    layers=request.layers,
+                )
+            case Compute():
+                return [request.function()]
+            case _:
+                raise UnknownRequest(
+                    f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or "
+                    "Compute. Use 'yield from ask(...)', not 'yield ask(...)'."
+                )
+
     def _model(self) -> LLM:
         if self.llm is None:
             raise ModelError("this flow asks a model; run it in World(llm=...)")
         return self.llm
-
-    def _searcher(self) -> Retriever:
-        if self.retriever is None:
-            raise NoRetriever("this flow retrieves; run it in World(..., retriever=...)")
-        return self.retriever
-
-    def _encode(self, request: Embed) -> Sequence[Any]:
-        if self.encoder is None:
-            raise ModelError("this flow embeds texts; run it in World(..., encoder=...)")
-        return self.encoder.encode(request.texts)  # type: ignore[return-value]
-
-    def _score(self, request: Score) -> Sequence[Any]:
-        if not isinstance(self.llm, ScoringLLM):
-            raise NoTokenProbabilities(
-                f"{self._model().name} cannot tell how likely a given text is. Load local weights "
-                "with TransformersLLM, or use what only reads its answers (reward='match')."
-            )
-        return self.llm.score(request.prompts, request.continuations)
-
-    def _agree(self, request: Agree) -> Sequence[Any]:
-        if not isinstance(self.llm, GradientLLM):
-            raise NeedsGradients(
-                f"{self._model().name} has no gradients. Load local weights with TransformersLLM, "
-                "or fit the gate with gradients='never'."
-            )
-        return self.llm.gradient_agreement(
-            request.prompts,
-            request.continuations,
-            along=request.along,
-            cosine=request.cosine,
-            layers=request.layers,
-        )
-
-
-def _unknown(request: object) -> UnknownRequest:
-    return UnknownRequest(
-        f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or Compute. "
-        "Use 'yield from ask(...)', not 'yield ask(...)'."
-    )
 
 
 def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     wanted = len(items(request))
     if len(reply) == wanted:
         return reply
-    counts = f"{len(reply)} replies came for {wanted} {_ITEMS[type(request)]}"
+    counts = f"{len(reply)} replies came for {wanted} items of {type(request).__name__}"
     if isinstance(request, Fetch):
         raise RetrievalError(f"{counts}; a retriever's search() returns one list for each query.")
     raise ModelError(f"{counts}; a model or encoder returns one reply for each, in their order.")
 
 
-_ITEMS = {
-    Ask: "prompts",
-    Fetch: "queries",
-    Embed: "texts",
-    Score: "pairs",
-    Agree: "instances",
-    Compute: "function",
-}
-
-
 @contextmanager
-def explained(part: Literal["model", "retriever"]) -> Iterator[None]:
-    """What a model or a retriever raises, as an error of this package with a remedy.
+def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
+    """Turn what a model or a retriever raises into an error of this package, with a remedy.
 
     Raises:
         ModelFailed, RetrieverFailed: something was raised that is no `LtragError`; it is the cause.
@@ -184,15 +165,6 @@ def explained(part: Literal["model", "retriever"]) -> Iterator[None]:
         ) from error
 
 
-def _part(request: Request) -> Literal["model", "retriever"]:
-    return "retriever" if isinstance(request, Fetch) else "model"
-
-
-_T = TypeVar("_T")
-HOPELESS = 3
-"""Parts of a failed call that are tried before the others are given up."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """What an observer is told: a request was sent, or its reply came."""
@@ -212,6 +184,13 @@ Observer = Callable[[Step], None]
 """Called before each request and after its reply; what it raises ends the run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Returned(Generic[_T]):
+    """The last thing a flow that is run step by step gives: its answer."""
+
+    value: _T
+
+
 def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
     """Run one flow.
 
@@ -220,12 +199,9 @@ def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> 
             catch it; the original exception is the cause.
         UnknownRequest: the flow yielded something that is not a request.
     """
-    observers = tuple(observers)
-    with closing(flow):
-        step = _first(flow)
-        while not isinstance(step, _Done):
-            step = _resumed(flow, _observed(step, world, observers))
-        return step.value
+    *_, last = run_steps(flow, world, observers=observers)
+    assert last is not None
+    return last.value
 
 
 async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
@@ -234,19 +210,10 @@ async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = 
     A model or retriever with an async call of its own is awaited; any other runs in a
     thread. Cancelling the task closes the flow.
     """
-    observers = tuple(observers)
-    with closing(flow):
-        step = _first(flow)
-        while not isinstance(step, _Done):
-            step = _resumed(flow, await _aobserved(step, world, observers))
-        return step.value
-
-
-@dataclass(frozen=True, slots=True)
-class Returned(Generic[_T]):
-    """The last thing a flow that is run step by step gives: its answer."""
-
-    value: _T
+    async with aclosing(arun_steps(flow, world, observers=observers)) as steps:
+        *_, last = [step async for step in steps]
+    assert last is not None
+    return last.value
 
 
 def run_steps(
@@ -259,11 +226,11 @@ def run_steps(
     """
     observers = tuple(observers)
     with closing(flow):
-        step = _first(flow)
-        while not isinstance(step, _Done):
-            step = _resumed(flow, _observed(step, world, observers))
+        step = _resumed(flow, None)
+        while not isinstance(step, Returned):
+            step = _resumed(flow, _asked(step, world, observers))
             yield None
-        yield Returned(step.value)
+        yield step
 
 
 async def arun_steps(
@@ -272,11 +239,11 @@ async def arun_steps(
     """As `run_steps`, on an event loop; see `arun`. Close it (`aclosing`) when leaving early."""
     observers = tuple(observers)
     with closing(flow):
-        step = _first(flow)
-        while not isinstance(step, _Done):
-            step = _resumed(flow, await _aobserved(step, world, observers))
+        step = _resumed(flow, None)
+        while not isinstance(step, Returned):
+            step = _resumed(flow, await _aasked(step, world, observers))
             yield None
-        yield Returned(step.value)
+        yield step
 
 
 @overload
@@ -286,6 +253,7 @@ def run_many(
     *,
     observers: Iterable[Observer] = ...,
     batch: int | None = ...,
+    owners: Sequence[Any] | None = ...,
     return_exceptions: Literal[False] = ...,
 ) -> list[_T]: ...
 @overload
@@ -295,6 +263,7 @@ def run_many(
     *,
     observers: Iterable[Observer] = ...,
     batch: int | None = ...,
+    owners: Sequence[Any] | None = ...,
     return_exceptions: Literal[True],
 ) -> list[_T | Exception]: ...
 def run_many(
@@ -303,6 +272,7 @@ def run_many(
     *,
     observers: Iterable[Observer] = (),
     batch: int | None = None,
+    owners: Sequence[Any] | None = None,
     return_exceptions: bool = False,
 ) -> list[_T] | list[_T | Exception]:
     """Run flows side by side; requests of one round that can share a call do.
@@ -318,6 +288,7 @@ def run_many(
     Args:
         batch: most prompts (queries, texts) of one call, so that memory is bounded and
             observers see progress; None: all that can share a call do.
+        owners: whose each flow is, in order; its prompts reach the model as `OwnedPrompt`s.
         return_exceptions: put a failed flow's exception in its place in the result
             instead of closing the others and raising it.
 
@@ -326,206 +297,169 @@ def run_many(
     """
     if batch is not None and batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
-    flows = list(flows)
     observers = tuple(observers)
-    done: dict[int, _T | Exception] = {}
-    waiting: dict[int, Request] = {}
-
-    def settle(i: int, resume: Callable[[], Request | _Done]) -> None:
-        try:
-            step = resume()
-        except Exception as error:
-            if not return_exceptions:
-                raise
-            done[i] = error
-            return
-        if isinstance(step, _Done):
-            done[i] = step.value
-        else:
-            waiting[i] = step
-
-    with ExitStack() as stack:
-        for flow in flows:
-            stack.callback(flow.close)
-        for i, flow in enumerate(flows):
-            settle(i, lambda flow=flow: _first(flow))
-        while waiting:
-            now, waiting = waiting, {}
-            for merged, members in merge(now, batch):
-                outcome = _observed(merged, world, observers, members)
-                shares = _shared(outcome, members)
-                if isinstance(outcome, _Failed) and len(members) > 1:
-                    shares = _each_alone(outcome, members, now, world, observers)
-                for i, share in shares:
-                    settle(i, lambda i=i, share=share: _resumed(flows[i], share))
-        return [done[i] for i in range(len(flows))]  # type: ignore[return-value]
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    """Goes to the flow, unlike what an observer raises: that ends the run."""
-
-    error: Exception
-
-
-def _first(flow: Flow[Any]) -> Request | _Done:
-    return _send(flow, None)
-
-
-def _send(flow: Flow[Any], reply: Sequence[Any] | None) -> Request | _Done:
-    try:
-        return flow.send(reply)
-    except StopIteration as done:
-        return _Done(done.value)
-
-
-def _resumed(flow: Flow[Any], outcome: "Sequence[Any] | _Failed") -> Request | _Done:
-    if not isinstance(outcome, _Failed):
-        return _send(flow, outcome)
-    try:
-        return flow.throw(outcome.error)
-    except StopIteration as done:
-        return _Done(done.value)
-
-
-def _shared(
-    outcome: "Sequence[Any] | _Failed", members: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, "Sequence[Any] | _Failed"]]:
-    """Each flow's part of the replies to a merged request, or the failure of all."""
-    start = 0
-    for i, size in members:
-        yield i, outcome if isinstance(outcome, _Failed) else outcome[start : start + size]
-        start += size
-
-
-def _each_alone(
-    failed: _Failed,
-    members: Sequence[tuple[int, int]],
-    requests: Mapping[int, Request],
-    world: World,
-    observers: tuple[Observer, ...],
-) -> Iterator[tuple[int, "Sequence[Any] | _Failed"]]:
-    """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
-    tried: list[bool] = []
-    for i, size in members:
-        hopeless = len(tried) == HOPELESS and not any(tried)
-        if hopeless or not _may_repeat(requests[i]):
-            yield i, failed
-            continue
-        outcome = _answered(requests[i], world, observers, [(i, size)])
-        if len(tried) < HOPELESS:
-            tried.append(not isinstance(outcome, _Failed))
-        yield i, outcome
-
-
-def _may_repeat(request: Request) -> bool:
-    return not (isinstance(request, Ask) and request.may_repeat) or request.may_repeat()
-
-
-def _observed(
-    request: Request,
-    world: World,
-    observers: tuple[Observer, ...],
-    members: Sequence[tuple[int, int]] | None = None,
-) -> "Sequence[Any] | _Failed":
-    flows, shares = _flows_and_shares(members)
-    _tell(observers, Step("request", request, flows=flows, shares=shares))
-    return _answered(request, world, observers, members)
-
-
-def _answered(
-    request: Request,
-    world: World,
-    observers: tuple[Observer, ...],
-    members: Sequence[tuple[int, int]] | None,
-) -> "Sequence[Any] | _Failed":
-    start = time.perf_counter()
-    try:
-        reply = world.reply(request)
-    except Exception as error:
-        return _Failed(error)
-    flows, shares = _flows_and_shares(members)
-    _tell(observers, Step("reply", request, reply, time.perf_counter() - start, flows, shares))
-    return reply
-
-
-def _flows_and_shares(
-    members: Sequence[tuple[int, int]] | None,
-) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    if members is None:
-        return (0,), None
-    return tuple(i for i, _ in members), tuple(size for _, size in members)
-
-
-async def _aobserved(
-    request: Request, world: World, observers: tuple[Observer, ...]
-) -> "Sequence[Any] | _Failed":
-    _tell(observers, Step("request", request))
-    start = time.perf_counter()
-    try:
-        reply = await world.areply(request)
-    except Exception as error:
-        return _Failed(error)
-    _tell(observers, Step("reply", request, reply, time.perf_counter() - start))
-    return reply
-
-
-def _tell(observers: tuple[Observer, ...], step: Step) -> None:
-    for observer in observers:
-        observer(step)
+    with closing(_SideBySide(flows, batch, owners, keep_exceptions=return_exceptions)) as all_flows:
+        for request, members, asked in all_flows.rounds():
+            outcome = _asked(request, world, observers, members)
+            if isinstance(outcome, Exception) and len(members) > 1:
+                for i, part in _each_alone(outcome, members, asked, world, observers):
+                    all_flows.resume(i, part)
+            else:
+                all_flows.take(outcome, members)
+        return all_flows.results()
 
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
-    """Run the flows side by side, as `run_many` does outside of a flow; what they return, in order.
+    """As `run_many`, within a flow: what the flows return, in order.
 
-    Requests with equal settings are merged (`flow.requests.merge`). What the model or retriever
-    raises ends all of them.
+    What the model or retriever raises ends all of them.
 
     Args:
         batch: most items of one merged request, and so the most that a failure loses; None: all.
     """
-    done: dict[int, _T] = {}
-    waiting: dict[int, Request] = {}
-
-    def resume(i: int, reply: Sequence[Any] | None) -> None:
-        try:
-            waiting[i] = flows[i].send(reply)
-        except StopIteration as end:
-            done[i] = end.value
-
-    try:
-        for i in range(len(flows)):
-            resume(i, None)
-        while waiting:
-            now, waiting = waiting, {}
-            for request, members in merge(now, batch):
-                reply, start = (yield request), 0
-                for i, size in members:
-                    resume(i, reply[start : start + size])
-                    start += size
-    finally:
-        for flow in flows:
-            flow.close()
-    return [done[i] for i in range(len(flows))]
+    with closing(_SideBySide(flows, batch)) as all_flows:
+        for request, members, _ in all_flows.rounds():
+            all_flows.take((yield request), members)
+        return all_flows.results()
 
 
 def changing(flow: Flow[_T], change: Callable[[Request], Request]) -> Flow[_T]:
     """Run a flow with each of its requests changed; the replies are those to what was asked."""
-    try:
-        request = next(flow)
-        while True:
+    with closing(flow):
+        step = _resumed(flow, None)
+        while not isinstance(step, Returned):
             try:
-                reply = yield change(request)
+                outcome: _Outcome = yield change(step)
             except Exception as error:
-                request = flow.throw(error)
-            else:
-                request = flow.send(reply)
-    except StopIteration as done:
-        return done.value
-    finally:
-        flow.close()
+                outcome = error
+            step = _resumed(flow, outcome)
+        return step.value
+
+
+class _SideBySide:
+    """Flows that go on round by round, with the requests of a round merged."""
+
+    def __init__(
+        self,
+        flows: Iterable[Flow[Any]],
+        batch: int | None,
+        owners: Sequence[Any] | None = None,
+        *,
+        keep_exceptions: bool = False,
+    ) -> None:
+        self._flows, self._batch, self._owners = list(flows), batch, owners
+        self._keep_exceptions = keep_exceptions
+        self._done: dict[int, Any] = {}
+        self._waiting: dict[int, Request] = {}
+
+    def rounds(self) -> Iterator[tuple[Request, _Members, Mapping[int, Request]]]:
+        """Each merged request with its members, and what the flows asked for in this round."""
+        for i in range(len(self._flows)):
+            self.resume(i, None)
+        while self._waiting:
+            asked, self._waiting = self._waiting, {}
+            for request, members in merge(asked, self._batch):
+                yield request, members, asked
+
+    def take(self, outcome: _Outcome, members: _Members) -> None:
+        """Give each flow its part of the replies to a merged request, or the failure of all."""
+        start = 0
+        for i, size in members:
+            whole = isinstance(outcome, Exception)
+            self.resume(i, outcome if whole else outcome[start : start + size])
+            start += size
+
+    def resume(self, i: int, outcome: _Outcome | None) -> None:
+        try:
+            step = _resumed(self._flows[i], outcome)
+        except Exception as error:
+            if not self._keep_exceptions:
+                raise
+            self._done[i] = error
+            return
+        if isinstance(step, Returned):
+            self._done[i] = step.value
+        else:
+            if self._owners is not None and isinstance(step, Ask):
+                owned = (OwnedPrompt(prompt, self._owners[i]) for prompt in step.prompts)
+                step = replace(step, prompts=tuple(owned))
+            self._waiting[i] = step
+
+    def results(self) -> list[Any]:
+        return [self._done[i] for i in range(len(self._flows))]
+
+    def close(self) -> None:
+        with ExitStack() as stack:  # all are closed, whatever one of them raises
+            for flow in self._flows:
+                stack.callback(flow.close)
+
+
+def _resumed(flow: Flow[_T], outcome: _Outcome | None) -> Request | Returned[_T]:
+    try:
+        return flow.throw(outcome) if isinstance(outcome, Exception) else flow.send(outcome)
+    except StopIteration as end:
+        return Returned(end.value)
+
+
+def _each_alone(
+    failure: Exception,
+    members: _Members,
+    requests: Mapping[int, Request],
+    world: World,
+    observers: tuple[Observer, ...],
+) -> Iterator[tuple[int, _Outcome]]:
+    """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
+    tried: list[bool] = []
+    for i, size in members:
+        request, outcome = requests[i], failure
+        hopeless = len(tried) == _HOPELESS and not any(tried)
+        may_repeat = request.may_repeat if isinstance(request, Ask) else None
+        if not hopeless and (may_repeat is None or may_repeat()):
+            outcome = _asked(request, world, observers, [(i, size)], again=True)
+            if len(tried) < _HOPELESS:
+                tried.append(not isinstance(outcome, Exception))
+        yield i, outcome
+
+
+def _asked(
+    request: Request,
+    world: World,
+    observers: tuple[Observer, ...],
+    members: _Members | None = None,
+    *,
+    again: bool = False,
+) -> _Outcome:
+    if not again:
+        _tell(observers, "request", request, members)
+    start = time.perf_counter()
+    try:
+        reply = world.reply(request)
+    except Exception as error:
+        return error
+    _tell(observers, "reply", request, members, reply, time.perf_counter() - start)
+    return reply
+
+
+async def _aasked(request: Request, world: World, observers: tuple[Observer, ...]) -> _Outcome:
+    _tell(observers, "request", request)
+    start = time.perf_counter()
+    try:
+        reply = await world.areply(request)
+    except Exception as error:
+        return error
+    _tell(observers, "reply", request, None, reply, time.perf_counter() - start)
+    return reply
+
+
+def _tell(
+    observers: tuple[Observer, ...],
+    kind: Literal["request", "reply"],
+    request: Request,
+    members: _Members | None = None,
+    reply: Sequence[Any] | None = None,
+    seconds: float = 0.0,
+) -> None:
+    flows = (0,) if members is None else tuple(i for i, _ in members)
+    shares = None if members is None else tuple(size for _, size in members)
+    for observer in observers:
+        observer(Step(kind, request, reply, seconds, flows, shares))

@@ -1,8 +1,8 @@
 """What a flow may yield, typed helpers to yield it, and how requests merge."""
 
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -11,6 +11,22 @@ from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
 _T = TypeVar("_T")
+
+
+class OwnedPrompt(str):
+    """A prompt that knows whose it is, for models that record each call under its owner's run.
+
+    `run_many(..., owners=...)` makes them. A text that is equal is an equal prompt: caches and
+    models that do not look at the owner see a string.
+    """
+
+    def __new__(cls, text: str, owner: Any) -> Self:
+        """The same text, owned."""
+        prompt = super().__new__(cls, text)
+        prompt.owner = owner
+        return prompt
+
+    owner: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,88 +143,69 @@ def compute(function: Callable[[], _T]) -> Flow[_T]:
     return found
 
 
-def items(request: Request) -> tuple[str, ...]:
+def items(request: Request) -> tuple[Any, ...]:
     """What the request wants a reply for, one each."""
-    match request:
-        case Ask() | Score() | Agree():
-            return request.prompts
-        case Fetch():
-            return request.queries
-        case Embed():
-            return request.texts
-        case Compute():
-            return ("",)
-        case _:
-            return ()
+    if isinstance(request, Compute):
+        return (request.function,)
+    columns = _COLUMNS.get(type(request))
+    return getattr(request, columns[0]) if columns else ()
 
 
 def merge(
     requests: Mapping[int, Request], batch: int | None = None
-) -> list[tuple[Request, list[tuple[int, int]]]]:
+) -> Iterator[tuple[Request, list[tuple[int, int]]]]:
     """Join requests that can share a call; with each, (flow index, its share of the replies).
 
     Args:
         batch: most items of one joined request; one flow's request is never cut.
     """
-    groups: dict[Hashable, list[tuple[int, Request]]] = {}
+    groups: dict[Hashable, list[int]] = {}
     for i, request in requests.items():
-        groups.setdefault(_kind(request), []).append((i, request))
-    merged = []
+        groups.setdefault(_kind(request), []).append(i)
     for group in groups.values():
-        for members in _batches(group, batch):
-            parts = [request for _, request in members]
-            sizes = [(i, len(items(request))) for i, request in members]
-            merged.append((_joined(parts), sizes))
-    return merged
+        taken: list[tuple[int, int]] = []
+        for i in group:
+            size = len(items(requests[i]))
+            if batch is not None and taken and sum(n for _, n in taken) + size > batch:
+                yield _joined([requests[j] for j, _ in taken]), taken
+                taken = []
+            taken.append((i, size))
+        yield _joined([requests[j] for j, _ in taken]), taken
 
 
-def _batches(
-    members: list[tuple[int, Request]], batch: int | None
-) -> Iterator[list[tuple[int, Request]]]:
-    taken: list[tuple[int, Request]] = []
-    size = 0
-    for member in members:
-        more = len(items(member[1]))
-        if batch is not None and taken and size + more > batch:
-            yield taken
-            taken, size = [], 0
-        taken.append(member)
-        size += more
-    yield taken
+_COLUMNS: Mapping[type, tuple[str, ...]] = {
+    Ask: ("prompts",),
+    Fetch: ("queries",),
+    Embed: ("texts",),
+    Score: ("prompts", "continuations"),
+    Agree: ("prompts", "continuations"),
+}
+"""The fields of a request that have one entry for each reply."""
 
 
 def _kind(request: Request) -> Hashable:
+    """Requests of equal kind can share a call."""
     match request:
         case Ask():
-            return (Ask, request.settings)
+            return Ask, request.settings
         case Fetch():
-            return (Fetch, request.k)
-        case Embed():
-            return (Embed,)
-        case Score():
-            return (Score,)
+            return Fetch, request.k
+        case Embed() | Score():
+            return type(request)
         case Agree():
-            return (Agree, id(request.along), request.cosine, request.layers)
+            return Agree, id(request.along), request.cosine, request.layers
         case _:
             # a group of its own, whose call then raises UnknownRequest into this one flow
-            return (object(),)
+            return object()
 
 
 def _joined(parts: list[Request]) -> Request:
-    first = parts[0]
-    joined = tuple(item for part in parts for item in items(part))
-    match first:
-        case Ask():
-            return Ask(joined, first.settings)
-        case Fetch():
-            return Fetch(joined, first.k)
-        case Embed():
-            return Embed(joined)
-        case Score():
-            continuations = tuple(c for p in parts if isinstance(p, Score) for c in p.continuations)
-            return Score(joined, continuations)
-        case Agree():
-            continuations = tuple(c for p in parts if isinstance(p, Agree) for c in p.continuations)
-            return Agree(joined, continuations, first.along, first.cosine, first.layers)
-        case _:
-            return first
+    first: Any = parts[0]
+    if len(parts) == 1:
+        return first
+    changes: dict[str, Any] = {
+        column: tuple(item for part in parts for item in getattr(part, column))
+        for column in _COLUMNS[type(first)]
+    }
+    # who may repeat what is asked of each part
+    return replace(first, **changes, **({"may_repeat": None} if isinstance(first, Ask) else {}))

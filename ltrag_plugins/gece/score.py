@@ -20,7 +20,6 @@ import numpy as np
 
 from ltrag_plugins.errors import MissingReferences, NeedsGradients
 from ltrag_plugins.flow import Observer, World, agree, run_many
-from ltrag_plugins.flow.drivers import explained
 from ltrag_plugins.gece.draft import drafting
 from ltrag_plugins.gece.settings import GECESettings, Quality
 from ltrag_plugins.gece.signals import WordFrequencies
