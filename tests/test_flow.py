@@ -34,7 +34,9 @@ from ltrag_plugins.flow import (
     run,
     run_many,
     score,
+    together,
 )
+from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
@@ -587,6 +589,32 @@ async def test_observers_see_every_step_in_order():
         assert seen[3].reply[1].text == "b"
         assert all(s.seconds >= 0 and (s.seconds == 0) == (s.kind == "request") for s in seen)
         assert order == ["first", "second"] * 4
+
+
+def test_every_prompt_of_a_merged_call_knows_whose_it_is(tmp_path):
+    """Through an answer cache too, which asks only for what it has not got; and asked once more."""
+
+    class Owners:
+        name = "owners"
+
+        def generate(self, prompts, settings=GenerationSettings()):
+            seen.append([(str(prompt), prompt.owner) for prompt in prompts])
+            if "c" in prompts:
+                raise OSError("filtered")
+            return [Generation(prompt) for prompt in prompts]
+
+    def outcomes(llm, *prompts):
+        flows = [together([ask(prompt)]) for prompt in prompts]
+        return run_many(flows, World(llm=llm), owners=[1, 2, 3], return_exceptions=True)
+
+    seen = []
+    outcomes(Owners(), "a", "b", "c")
+    together_once = [("a", 1), ("b", 2), ("c", 3)]
+    assert seen == [together_once, *([pair] for pair in together_once)]
+    cached = CachedLLM(Owners(), tmp_path / "answers.sqlite")
+    outcomes(cached, "a", "b", "a")
+    outcomes(cached, "d", "a", "e")
+    assert seen[-1] == [("d", 1), ("e", 3)]
 
 
 def test_a_direction_is_compared_by_identity_and_never_by_value():

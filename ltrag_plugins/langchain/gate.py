@@ -27,8 +27,8 @@ from pydantic import BeforeValidator, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision
+from ltrag_plugins.langchain.llm import run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k
-from ltrag_plugins.langchain.trace import merged
 
 
 def question_of(value: Any, key: str = "question") -> str:
@@ -136,12 +136,8 @@ class GateStep(Runnable[Any, Verdict]):
                 questions[i] = question_of(value, self.question_key)
             except InvalidInput as error:
                 outcomes[i] = error
-        decided = merged(
-            lambda observer: self.gate.decide_many(
-                list(questions.values()), observers=[observer], return_exceptions=True
-            ),
-            [config[i] for i in questions],
-        )
+        flows = [self.gate.deciding(question) for question in questions.values()]
+        decided = run_merged(flows, self.gate.world, [config[i] for i in questions])
         for i, decision in zip(questions, decided, strict=True):
             outcomes[i] = decision if isinstance(decision, Exception) else Verdict(decision)
         return [outcomes[i] for i in range(len(values))]

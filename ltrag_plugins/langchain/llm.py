@@ -2,19 +2,22 @@
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 from langchain_core.language_models import BaseLanguageModel, BaseLLM
 from langchain_core.prompt_values import StringPromptValue
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
+from langchain_core.runnables.config import set_config_context
 
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.langchain.names import identity, unwrapped
 from ltrag_plugins.langchain.replies import generation_of, generations_of
 from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
-from ltrag_plugins.langchain.trace import configs_for
 from ltrag_plugins.llm.base import stopped
 from ltrag_plugins.types import Generation, GenerationSettings
+
+_T = TypeVar("_T")
 
 
 @final
@@ -82,7 +85,7 @@ class LangChainLLM:
         if isinstance(model, BaseLLM):
             result = model.generate_prompt(**_llm_call(prompts, settings.stop))
             return self._ended(generations_of(result, self.name), settings.stop)
-        replies = model.batch(list(prompts), configs_for(prompts), **_stop(settings.stop))
+        replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
         return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
 
     async def agenerate(
@@ -95,7 +98,9 @@ class LangChainLLM:
         if isinstance(model, BaseLLM):
             result = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
             return self._ended(generations_of(result, self.name), settings.stop)
-        replies = await model.abatch(list(prompts), configs_for(prompts), **_stop(settings.stop))
+        replies = await model.abatch(
+            [*map(str, prompts)], _configs(prompts), **_stop(settings.stop)
+        )
         return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
 
     def __repr__(self) -> str:
@@ -111,13 +116,32 @@ class LangChainLLM:
         return [stopped(generation, stop) for generation in generations]
 
 
+def run_merged(
+    flows: Sequence[Flow[_T]], world: World, configs: Sequence[RunnableConfig]
+) -> list[_T | Exception]:
+    """Run the flows of several runs side by side; `configs` are theirs, in order.
+
+    LangChain hands a run's config on in a context variable, and a merged call has many parents: so
+    each prompt carries its own run's config to `LangChainLLM`. Other merged requests (searches,
+    embeddings) are recorded under the first run.
+    """
+    with set_config_context(configs[0] if configs else {}) as context:
+        return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
+
+
+def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
+    """The config under which each prompt is asked: its owner's, else that of the run around."""
+    owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
+    return [ensure_config(owner) for owner in owners]
+
+
 def _stop(stop: Sequence[str]) -> dict[str, Any]:
     return {"stop": list(stop)} if stop else {}
 
 
 def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
     """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
-    configs: list[RunnableConfig] = configs_for(prompts)
+    configs: list[RunnableConfig] = _configs(prompts)
     return {
         "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
         "callbacks": [config.get("callbacks") for config in configs],

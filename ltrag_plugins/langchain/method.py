@@ -7,12 +7,12 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import World, arun, run, run_many
+from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
+from ltrag_plugins.langchain.llm import run_merged
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.langchain.sgic_checks import answering
-from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method, Ready
@@ -70,15 +70,8 @@ class MethodRunnable(Runnable[Any, Any]):
                 questions[i] = question_of(value, self.question_key)
             except InvalidInput as error:
                 found[i] = error
-        answers = merged(
-            lambda observer: run_many(
-                [self.ready.flow(question) for question in questions.values()],
-                self.ready.world,
-                observers=[observer],
-                return_exceptions=True,
-            ),
-            [config[i] for i in questions],
-        )
+        flows = [self.ready.flow(question) for question in questions.values()]
+        answers = run_merged(flows, self.ready.world, [config[i] for i in questions])
         for i, answer in zip(questions, answers, strict=True):
             found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
         return [found[i] for i in range(len(values))]

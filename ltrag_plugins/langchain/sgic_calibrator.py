@@ -13,15 +13,14 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins import sgic
 from ltrag_plugins.flow import (
     Flow,
-    Observer,
     World,
     arun,
     arun_steps,
     run,
-    run_many,
     run_steps,
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
+from ltrag_plugins.langchain.llm import run_merged
 from ltrag_plugins.langchain.retriever import checked_k, passage_of
 from ltrag_plugins.langchain.sgic_checks import (
     agreed,
@@ -31,7 +30,6 @@ from ltrag_plugins.langchain.sgic_checks import (
 )
 from ltrag_plugins.langchain.sgic_output import chunks, whole
 from ltrag_plugins.langchain.sgic_reading import Given, Reading
-from ltrag_plugins.langchain.trace import merged
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.sgic.calibrator import REFUSAL, Refusal, remark_untried
@@ -248,11 +246,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         outcomes: list[Any] = [*self._reading.read_many(values, config, kwargs)]
         ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, Given)}
         flows = [self._flow(given) for given in ready.values()]
-
-        def answer_all(observer: Observer) -> list[CalibratedAnswer | Exception]:
-            return run_many(flows, self._world, observers=[observer], return_exceptions=True)
-
-        answers = merged(answer_all, [config[i] for i in ready])
+        answers = run_merged(flows, self._world, [config[i] for i in ready])
         for (i, given), answer in zip(ready.items(), answers, strict=True):
             failed = isinstance(answer, Exception)
             outcomes[i] = answer if failed else whole(given, answer, self._refusal)
