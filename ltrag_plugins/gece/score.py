@@ -20,6 +20,7 @@ import numpy as np
 
 from ltrag_plugins.errors import MissingReferences, NeedsGradients
 from ltrag_plugins.flow import Observer, World, agree, run_many
+from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.gece.draft import drafting
 from ltrag_plugins.gece.settings import GECESettings, Quality
 from ltrag_plugins.gece.signals import WordFrequencies
@@ -213,7 +214,7 @@ def _mean_gradient(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> Direction:
     model = gradient_llm(llm)
-    with explained("model"):
+    with wrap_provider_errors("model"):
         return model.mean_gradient(prompts, references, layers=settings.layers)
 
 
