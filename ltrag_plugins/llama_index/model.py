@@ -1,18 +1,12 @@
-"""Any LlamaIndex language model as ours.
+"""Any LlamaIndex language model as ours, and our models as LlamaIndex's.
 
-What LlamaIndex's responses carry, as our values.
-
-Token log-probabilities are read from `response.raw` first, in the shapes of OpenAI's chat
-completions (`choices[0].logprobs.content`) and completions (`choices[0].logprobs.tokens`),
-as objects or as dictionaries. `response.logprobs` lists the likeliest tokens of each
-position without saying which one was written; it is read only where the likeliest ones
-join to the very text that came.
-
-Our models as LlamaIndex's.
+Token log-probabilities are read from `response.raw` first (`llm.openai_format`).
+`response.logprobs` lists the likeliest tokens of each position without saying which one was
+written; it is read only where the likeliest ones join to the very text that came.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -38,6 +32,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.concurrency import amapped, demand, in_pool, inherits, mapped
 from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
+from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 Response = CompletionResponse | ChatResponse
@@ -59,7 +54,7 @@ def generation_of(response: Response, model: str) -> Generation:
         InvalidLogProbability: one is NaN or above 0.
     """
     text = text_of(response)
-    usage = _get(response.raw, "usage") or response.additional_kwargs
+    usage = field_of(response.raw, "usage") or response.additional_kwargs
     return Generation(
         text=text,
         tokens=_tokens(response, text, model),
@@ -70,80 +65,34 @@ def generation_of(response: Response, model: str) -> Generation:
 
 def response_of(written: Generation) -> CompletionResponse:
     """Our generation as a response, its tokens in `raw` in the shape of chat completions."""
-    content = [
-        {"token": token.text, "logprob": token.logprob, "top_logprobs": _tops(token)}
-        for token in written.tokens or ()
-    ]
     counts = {
         "prompt_tokens": written.prompt_tokens,
         "completion_tokens": written.completion_tokens,
     }
     usage = {name: count for name, count in counts.items() if count is not None}
-    logprobs = None if written.tokens is None else {"content": content}
-    raw = {"choices": [{"text": written.text, "logprobs": logprobs}], "usage": usage}
+    choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
+    raw = {"choices": [choice], "usage": usage}
     return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
 
 
 def _tokens(response: Response, text: str, model: str) -> tuple[Token, ...] | None:
-    found = _from_raw(response.raw)
-    if text and not found:
-        found = _from_likeliest(response, text)
-    if found is None or None in found:
-        return None
-    return tuple(checked_token(token, model) for token in found if token is not None)
-
-
-def _from_raw(raw: Any) -> list[Token | None] | None:
-    choices = _get(raw, "choices")
-    logprobs = _get(choices[0], "logprobs") if choices else None
-    content = _get(logprobs, "content")
-    if content is not None:
-        return [_token(entry) for entry in content]
-    texts, values = _get(logprobs, "tokens"), _get(logprobs, "token_logprobs")
-    if texts is None or values is None:
-        return None
-    tops = _get(logprobs, "top_logprobs") or [None] * len(texts)
-    return [
-        None
-        if value is None
-        else Token(text, float(value), alternatives=_best((top or {}).items()))
-        for text, value, top in zip(texts, values, tops, strict=True)
-    ]
-
-
-def _token(entry: Any) -> Token | None:
-    logprob = _get(entry, "logprob")
-    if logprob is None:
-        return None
-    tops = ((_get(top, "token"), _get(top, "logprob")) for top in _get(entry, "top_logprobs") or ())
-    return Token(_get(entry, "token"), float(logprob), alternatives=_best(tops))
-
-
-def _tops(token: Token) -> list[dict[str, Any]]:
-    return [{"token": text, "logprob": logprob} for text, logprob in token.alternatives]
-
-
-def _from_likeliest(response: Response, text: str) -> list[Token | None] | None:
+    choices = field_of(response.raw, "choices")
+    logprobs = field_of(choices[0], "logprobs") if choices else None
+    if logprobs is not None or not text:
+        return tokens_of(logprobs, text, model)
+    # `logprobs` lists the likeliest tokens of each position without saying which was written
     tops = [
-        _best((entry.token, entry.logprob) for entry in position)
+        best_first((entry.token, entry.logprob) for entry in position)
         for position in response.logprobs or ()
     ]
     if not tops or not all(tops) or "".join(top[0][0] for top in tops) != text:
         return None
-    return [Token(*top[0], alternatives=top) for top in tops]
-
-
-def _best(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+    return tuple(checked_token(Token(*top[0], alternatives=top), model) for top in tops)
 
 
 def _count(usage: Any, *names: str) -> int | None:
-    found = (_get(usage, name) for name in names)
+    found = (field_of(usage, name) for name in names)
     return next((count for count in found if isinstance(count, int)), None)
-
-
-def _get(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 KEYWORDS: Mapping[str, str] = {

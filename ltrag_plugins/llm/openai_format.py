@@ -1,0 +1,97 @@
+"""Token log-probabilities in the shapes of OpenAI's APIs, which most providers hand on.
+
+::
+
+    {"content": [{"token": "Hi", "logprob": -0.1, "top_logprobs": [{"token": "Hi", ...}]}]}
+    {"tokens": ["Hi"], "token_logprobs": [-0.1], "top_logprobs": [{"Hi": -0.1}]}
+"""
+
+import codecs
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ltrag_plugins.llm.base import checked_token
+from ltrag_plugins.types import Token
+
+
+def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | None:
+    """The tokens in a choice's `logprobs`, of the chat or the completion API.
+
+    None where they, or the log-probability of a single one, are missing.
+
+    Args:
+        logprobs: mappings or objects; a list is taken for the chat API's `content`.
+        text: what the tokens belong to; no tokens spell no text.
+        model: its name, for errors.
+
+    Raises:
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    entries = _entries(logprobs)
+    if entries is None or (text and not entries):
+        return None
+    tokens = []
+    for entry, piece in zip(entries, _pieces(entries), strict=True):
+        logprob = field_of(entry, "logprob")
+        if not isinstance(logprob, int | float):
+            return None
+        others = field_of(entry, "top_logprobs") or ()
+        pairs = ((str(field_of(o, "token")), float(field_of(o, "logprob"))) for o in others)
+        token = Token(piece, float(logprob), alternatives=best_first(pairs))
+        tokens.append(checked_token(token, model))
+    return tuple(tokens)
+
+
+def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
+    """Our tokens in the chat API's shape, where `tokens_of` finds them again."""
+    if tokens is None:
+        return None
+    content = [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "top_logprobs": [{"token": t, "logprob": p} for t, p in token.alternatives],
+        }
+        for token in tokens
+    ]
+    return {"content": content}
+
+
+def field_of(value: Any, name: str) -> Any:
+    """A field of a mapping or of an object; None where it has none."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
+    """Tokens with their log-probabilities, the likeliest first."""
+    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+
+
+def _entries(logprobs: Any) -> Sequence[Any] | None:
+    entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
+    if entries is not None:
+        return entries if isinstance(entries, Sequence) else None
+    texts, values = field_of(logprobs, "tokens"), field_of(logprobs, "token_logprobs")
+    if not isinstance(texts, Sequence) or not isinstance(values, Sequence):
+        return None
+    if not texts or len(texts) != len(values):
+        return None
+    tops = field_of(logprobs, "top_logprobs") or [None] * len(texts)
+    return [
+        {
+            "token": text,
+            "logprob": value,
+            "top_logprobs": [{"token": t, "logprob": p} for t, p in (top or {}).items()],
+        }
+        for text, value, top in zip(texts, values, tops, strict=True)
+    ]
+
+
+def _pieces(entries: Sequence[Any]) -> list[str]:
+    """The text of each token; a character of several tokens belongs to its last one."""
+    spelled = [field_of(entry, "bytes") for entry in entries]
+    if not all(isinstance(piece, list) for piece in spelled):
+        return [str(field_of(entry, "token") or "") for entry in entries]
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    last = len(spelled) - 1
+    return [decoder.decode(bytes(piece), final=i == last) for i, piece in enumerate(spelled)]
