@@ -178,6 +178,8 @@ def test_every_method_has_a_row_among_those_of_the_papers():
         ("skr", {"neighbours": 0, "ratio": -1, "correct": "maybe", "k": 0, "direct_template": "x"}),
         ("adaptive", {"iterations": 1, "unsolved": "some", "inverse_strength": 0, "correct": "x"}),
         ("adaptive", {"k": 0, "direct_template": "x"}),
+        ("gate-least", {"target_rate": 1.1, "k": 0, "max_tokens": 0, "direct_template": "x"}),
+        ("gate-least", {"target_rate": math.nan}),
         ("dur", {"found": 0, "k": 0, "template": "{question}", "ranker": "head/"}),
         ("sgic", {"k": 0}),
     ],

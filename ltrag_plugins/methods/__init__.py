@@ -12,12 +12,12 @@ from ltrag_plugins.methods.bm25_shots import METHOD as BM25_SHOTS
 from ltrag_plugins.methods.direct import METHOD as DIRECT
 from ltrag_plugins.methods.dur import METHOD as DUR
 from ltrag_plugins.methods.filco import METHOD as FILCO
+from ltrag_plugins.methods.gates import GATES
 from ltrag_plugins.methods.ircot import METHOD as IRCOT
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.k_samples import METHOD as K_SAMPLES
 from ltrag_plugins.methods.listwise import METHOD as LISTWISE
 from ltrag_plugins.methods.method import Method, Ready
-from ltrag_plugins.methods.probability_gates import METHODS as GATES
 from ltrag_plugins.methods.random_shots import METHOD as RANDOM_SHOTS
 from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.methods.sgic import METHOD as SGIC
