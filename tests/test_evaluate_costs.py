@@ -9,7 +9,7 @@ from contracts.methods import PASSAGES, QUESTIONS, Letters, Scoring, plausible
 
 from ltrag_plugins.evaluate import Cell, Work, evaluate, in_process, summarize
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.run import CostByFlow, Tracing
+from ltrag_plugins.evaluate.run import FlowWatch
 from ltrag_plugins.flow import Ask, Step, World, ask, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.store import AnswerStore
@@ -30,37 +30,37 @@ def counts(cost: Cost) -> Cost:
 
 
 def test_each_flow_has_the_costs_that_it_has_alone():
-    side_by_side = CostByFlow()
+    side_by_side = FlowWatch()
     run_many(flows(), WORLD, observers=[side_by_side])
     for i, flow in enumerate(flows()):
         alone = CostCounter()
         run(flow, WORLD, observers=[alone])
-        assert counts(side_by_side.of(i)) == counts(alone.cost)
+        assert counts(side_by_side.cost(i)) == counts(alone.cost)
         assert alone.cost.calls > 0
 
 
 def test_each_flow_has_the_steps_that_it_has_alone():
-    side_by_side = Tracing()
+    side_by_side = FlowWatch(trace=True)
     run_many(flows(), WORLD, observers=[side_by_side])
     for i, flow in enumerate(flows()):
-        alone = Tracing()
+        alone = FlowWatch(trace=True)
         run(flow, WORLD, observers=[alone])
-        assert side_by_side.of(i) == alone.of(0)
-        assert alone.of(0)
+        assert side_by_side.trace(i) == alone.trace()
+        assert alone.trace()
 
 
 def test_the_seconds_of_a_merged_call_are_shared_out():
-    costs = CostByFlow()
+    watch = FlowWatch()
     replies = [Generation("x")] * 4
-    costs(Step("reply", Ask(("a", "b", "c", "d")), replies, 8.0, flows=(5, 9), shares=(1, 3)))
-    assert (costs.of(5).model_seconds, costs.of(9).model_seconds) == (2.0, 6.0)
-    assert costs.of(1) == Cost()
+    watch(Step("reply", Ask(("a", "b", "c", "d")), replies, 8.0, flows=(5, 9), shares=(1, 3)))
+    assert (watch.cost(5).model_seconds, watch.cost(9).model_seconds) == (2.0, 6.0)
+    assert watch.cost(1) == Cost()
 
 
-def test_a_tracing_that_is_off_has_nothing_of_any():
-    tracing = Tracing(on=False)
-    run_many(flows(), WORLD, observers=[tracing])
-    assert tracing.of(0) is None
+def test_without_a_trace_no_steps_are_kept():
+    watch = FlowWatch()
+    run_many(flows(), WORLD, observers=[watch])
+    assert watch.trace() is None
 
 
 SECONDS = {"one": 0.25, "two": 0.5, "three": 4.0}

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -41,71 +41,49 @@ from ltrag_plugins.sgic.records import as_record, labelled
 from ltrag_plugins.types import Answer, Question
 
 
-class CostByFlow:
-    """An observer of `run_many`: calls, tokens and retrievals of each flow.
+class FlowWatch:
+    """An observer of `run` and `run_many`: the cost of each flow, and its steps on request.
 
     Seconds of a merged request are shared out by the number of items, so those of all flows add
     up to the time that was waited.
-    """
-
-    def __init__(self) -> None:
-        self._counters: dict[int, CostCounter] = {}
-
-    def __call__(self, step: Step) -> None:
-        """Count one step."""
-        for flow, part in parts(step):
-            self._counters.setdefault(flow, CostCounter())(part)
-
-    def of(self, flow: int) -> Cost:
-        """What that flow cost so far."""
-        counter = self._counters.get(flow)
-        return Cost() if counter is None else counter.cost
-
-
-def parts(step: Step) -> Iterator[tuple[int, Step]]:
-    """The step as each of its flows would have seen it alone."""
-    whole = items(step.request)
-    shares = step.shares or (len(whole),)
-    start = 0
-    for flow, share in zip(step.flows, shares, strict=True):
-        end = start + share
-        reply = None if step.reply is None else step.reply[start:end]
-        request = _cut(step.request, start, end)
-        seconds = step.seconds * share / max(1, len(whole))
-        yield flow, Step(step.kind, request, reply, seconds)
-        start = end
-
-
-def _cut(request: Request, start: int, end: int) -> Request:
-    names = [n for n in ("prompts", "continuations", "queries", "texts") if hasattr(request, n)]
-    return replace(request, **{name: getattr(request, name)[start:end] for name in names})
-
-
-class Tracing:
-    """An observer of `run` and `run_many`.
 
     Args:
-        on: False: it keeps nothing, and has None of every flow.
+        trace: keep every request with its replies.
     """
 
-    def __init__(self, on: bool = True) -> None:
-        self._on = on
-        self._steps: dict[int, list[Mapping[str, Any]]] = {}
+    def __init__(self, trace: bool = False) -> None:
+        self._costs: defaultdict[int, CostCounter] = defaultdict(CostCounter)
+        self._steps: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        self._traces = trace
 
     def __call__(self, step: Step) -> None:
-        """Keep a reply with what it answers."""
-        if self._on and step.kind == "reply":
-            for flow, part in parts(step):
-                reply = () if part.reply is None else part.reply
-                told = _told(part.request, reply)
-                self._steps.setdefault(flow, []).append(told)
+        """Count one step for each of its flows, as the flow would have seen it alone."""
+        whole, start = items(step.request), 0
+        for flow, share in zip(step.flows, step.shares or (len(whole),), strict=True):
+            part = slice(start, start + share)
+            request = _cut(step.request, part)
+            reply = None if step.reply is None else step.reply[part]
+            seconds = step.seconds * share / max(1, len(whole))
+            self._costs[flow](Step(step.kind, request, reply, seconds))
+            if self._traces and step.kind == "reply":
+                self._steps[flow].append(_traced(request, () if reply is None else reply))
+            start += share
 
-    def of(self, flow: int) -> tuple[Mapping[str, Any], ...] | None:
-        """The steps of that flow, first to last."""
-        return tuple(self._steps.get(flow, ())) if self._on else None
+    def cost(self, flow: int = 0) -> Cost:
+        """What that flow cost so far."""
+        return self._costs[flow].cost
+
+    def trace(self, flow: int = 0) -> tuple[Mapping[str, Any], ...] | None:
+        """The steps of that flow, first to last; None where none are kept."""
+        return tuple(self._steps[flow]) if self._traces else None
 
 
-def _told(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
+def _cut(request: Request, part: slice) -> Request:
+    names = [n for n in ("prompts", "continuations", "queries", "texts") if hasattr(request, n)]
+    return replace(request, **{name: getattr(request, name)[part] for name in names})
+
+
+def _traced(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
     match request:
         case Ask(prompts=prompts):
             pairs = zip(prompts, reply, strict=True)
@@ -158,35 +136,32 @@ class Work:
         An error of the model or the retriever becomes a record; a mistake in a method is raised,
         and so is `CacheUnreadable`: with a full disk, no answer could be kept.
         """
-        costs, tracing = CostByFlow(), Tracing(self.trace)
+        watch = FlowWatch(self.trace)
         found = run_many(
             [self._flow(question) for question in some],
             self.world,
-            observers=(costs, tracing, *self.observers),
+            observers=(watch, *self.observers),
             return_exceptions=True,
         )
         return [
             self._alone(question, outcome)
             if isinstance(outcome, Exception)
-            else self._record(question, outcome, costs.of(i), tracing.of(i))
+            else self._record(question, outcome, watch, i)
             for i, (question, outcome) in enumerate(zip(some, found, strict=True))
         ]
 
     def failed(
-        self,
-        question: Question,
-        error: LtragError,
-        cost: Cost | None = None,
-        trace: tuple[Mapping[str, Any], ...] | None = None,
+        self, question: Question, error: LtragError, watch: FlowWatch | None = None
     ) -> Record:
         """The record of a question that got no answer: the worst scores, and why."""
+        watch = watch or FlowWatch()
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
-        return recorded(question, None, cost or Cost(), worst, error, trace)
+        return recorded(question, None, watch.cost(), worst, error, watch.trace())
 
     def _flow(self, question: Question) -> Flow[Outcome]:
         cell, settings = self.cell, self.cell.set
         if cell.gate is None:
-            return (yield from _ungated(cell.method.flow(question, settings, self.learned)))
+            return Outcome((yield from cell.method.flow(question, settings, self.learned)))
         answer, decision = yield from decided(
             render_question(question),
             cell.gate,
@@ -199,26 +174,22 @@ class Work:
         """Ask again, by itself: what failed may have been another question of the batch."""
         if not isinstance(failed, LtragError) or isinstance(failed, CacheUnreadable):
             raise failed
-        cost, tracing = CostCounter(), Tracing(self.trace)
-        watching = (cost, tracing, *self.observers)
+        watch = FlowWatch(self.trace)
         try:
-            outcome = run(self._flow(question), self.world, observers=watching)
+            outcome = run(self._flow(question), self.world, observers=(watch, *self.observers))
         except CacheUnreadable:
             raise
         except LtragError as error:
-            return self.failed(question, error, cost.cost, tracing.of(0))
-        return self._record(question, outcome, cost.cost, tracing.of(0))
+            return self.failed(question, error, watch)
+        return self._record(question, outcome, watch)
 
     def _record(
-        self,
-        question: Question,
-        outcome: Outcome,
-        cost: Cost,
-        trace: tuple[Mapping[str, Any], ...] | None,
+        self, question: Question, outcome: Outcome, watch: FlowWatch, flow: int = 0
     ) -> Record:
         text, metrics = outcome.answer.text, metrics_named(self.metrics)
         scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
         rounds = self._rounds(question, outcome.answer)
+        cost, trace = watch.cost(flow), watch.trace(flow)
         return recorded(question, outcome, cost, scores, trace=trace, rounds=rounds)
 
     def _rounds(self, question: Question, answer: Answer) -> Mapping[str, Any] | None:
@@ -249,11 +220,7 @@ def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
             yield work.cell.name, work.records(questions[start : start + work.batch])
 
 
-def _ungated(flow: Flow[Any]) -> Flow[Outcome]:
-    return Outcome((yield from flow))
-
-
-VERSIONED = (
+_VERSIONED = (
     "ltrag-plugins", "numpy", "torch", "transformers", "sentence-transformers", "ray",
     "langchain-core", "llama-index-core",
 )  # fmt: skip
@@ -310,7 +277,7 @@ def evaluate(
     folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
     with folder.held():
         identity = _identity(questions, cells, world, measures, labelled, trace)
-        folder.begin(identity, {"versions": versions(), "told": {"batch": batch, **(told or {})}})
+        folder.begin(identity, {"versions": _versions(), "told": {"batch": batch, **(told or {})}})
         llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
         asking = replace(world, llm=llm)
         works = [Work(cell, None, asking, measures, batch, trace, (*observers,)) for cell in cells]
@@ -318,10 +285,10 @@ def evaluate(
         return running.records(works, engine)
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Of Python and of the packages that may change an answer, as far as they are installed."""
     found = {"python": python_version()}
-    for name in VERSIONED:
+    for name in _VERSIONED:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
