@@ -2,23 +2,15 @@
 
 import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
-import numpy as np
 import pytest
+from cli_parts import lines_file, ltrag, one_line, program, word_encoder
 from openai_server import openai_server
-from typer.testing import CliRunner
 
-from ltrag_plugins.cli import app, options
-from ltrag_plugins.cli.ranking import PRESETS
-from ltrag_plugins.dur import FORMATS, settings
 from ltrag_plugins.llm.transformers import TransformersLLM
 
 COUNT = 24
@@ -55,12 +47,6 @@ def record(i: int) -> dict[str, object]:
     return {"question": f"who wrote {KINDS[i % 2]} {i}?", "answers": [f"Author {i}"], "id": f"q{i}"}
 
 
-def lines_file(path: Path, *records: object) -> Path:
-    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
 @pytest.fixture(scope="module")
 def server():
     with openai_server(write) as (url, asked), pytest.MonkeyPatch.context() as patch:
@@ -92,24 +78,10 @@ def questions(tmp_path_factory):
     return lines_file(path, *map(record, range(COUNT)))
 
 
-def ltrag(*arguments: object, env: dict[str, str] | None = None):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
-
-
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    """A folder of sentence-transformers: a vector for each word, and a text is their mean."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    known = ["?", "who", "wrote", *KINDS, *map(str, range(130))]
-    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(known)}, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    weights = np.random.default_rng(0).normal(size=(len(known), 16)).astype(np.float32)
-    folder = tmp_path_factory.mktemp("words") / "words"
-    SentenceTransformer(modules=[StaticEmbedding(tokenizer, weights)]).save(str(folder))
-    return folder
+    words = ["who", "wrote", *KINDS, *map(str, range(130))]
+    return word_encoder(tmp_path_factory.mktemp("words") / "words", words)
 
 
 @pytest.fixture
@@ -118,7 +90,7 @@ def train(examples, questions, model, encoder) -> Callable:
 
     def run(out: Path, *more: object, env: dict[str, str] | None = None):
         arguments = ["--model", model, "--encoder", encoder]
-        arguments += ["--shots", 2, "--epochs", 2, "--held-out", 0, "--out", out]
+        arguments += ["--shots", 2, "--epochs", 2, "--set", "held_out=0", "--out", out]
         return ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
 
     return run
@@ -128,7 +100,7 @@ def train(examples, questions, model, encoder) -> Callable:
 def head(examples, questions, model, encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "deep" / "head"
     arguments = ["--model", model, "--encoder", encoder]
-    arguments += ["--shots", 2, "--epochs", 2, "--held-out", 0, "--out", folder]
+    arguments += ["--shots", 2, "--epochs", 2, "--set", "held_out=0", "--out", folder]
     result = ltrag("dur", "train", examples, questions, *arguments)
     assert result.exit_code == 0, result.output
     return folder
@@ -169,7 +141,7 @@ def test_json_is_all_there_is_on_stdout(train, asked, tmp_path):
 
 def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
     # PromptPG asks once with all shots, so every prompt is a reward of +1 or -1
-    arguments = ["--preset", "promptpg", "--preselect", "bm25", "--epochs", 1, "--json"]
+    arguments = ["--preset", "promptpg", "--set", "preselect=bm25", "--epochs", 1, "--json"]
     report = json.loads(train(tmp_path / "head", *arguments).stdout)
     right = [1 if knows(prompt) else -1 for prompt in asked]
     assert len(asked) == COUNT
@@ -229,7 +201,7 @@ def test_shots_are_the_most_in_a_prompt(train, asked, tmp_path):
 
 def test_candidates_without_preselection_are_all_ranked(train, asked, tmp_path):
     # BM25 cannot tell the examples of a kind apart and takes the first; chance takes any
-    arguments = ["--preset", "promptpg", "--preselect", "none", "--epochs", 2]
+    arguments = ["--preset", "promptpg", "--set", "preselect=none", "--epochs", 2]
     assert train(tmp_path / "head", *arguments).exit_code == 0
     assert len({shot for prompt in asked for shot in parts(prompt)[0]}) > 20
 
@@ -262,7 +234,7 @@ def test_options_and_contexts_of_the_examples_choose_the_format(model, asked, tm
     result = ltrag("dur", "train", pool, path, *arguments)
     assert "SQO-A, match" in result.stdout, result.output
     assert all(p.startswith("Statement: fact") and "Options: (A) Author" in p for p in asked)
-    said = ltrag("dur", "train", pool, path, *arguments, "--format", "Q-A")
+    said = ltrag("dur", "train", pool, path, *arguments, "--set", "format=Q-A")
     assert "Q-A, match" in said.stdout
     assert "Options" not in asked[-1]
 
@@ -302,7 +274,18 @@ def own(tmp_path):
 
 
 def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, tmp_path):
-    arguments = ["--model", reads[0], "--shots", 2, "--epochs", 1, "--limit", 12, "--held-out", 0]
+    arguments = [
+        "--model",
+        reads[0],
+        "--shots",
+        2,
+        "--epochs",
+        1,
+        "--limit",
+        12,
+        "--set",
+        "held_out=0",
+    ]
     result = ltrag("dur", "train", own[1], questions, *arguments, "--out", tmp_path / "head")
     assert "12 passages, 12 questions" in result.stdout, result.output
     assert "passages, match" in result.stdout
@@ -466,84 +449,10 @@ def test_a_table_of_candidates_shows_title_id_and_score(pool):
 # --- wrong input
 
 
-def one_line(result) -> str:
-    """The only line on stderr; nothing may be on stdout."""
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    [line] = result.stderr.splitlines()
-    return line.removeprefix("ltrag: error: ")
-
-
-def refused(folder: Path, *records: object, questions: Path | None = None, more=()) -> str:
-    # there is no such server, and none is needed: the input is looked at first
-    path = lines_file(folder / "candidates.jsonl", *records)
-    questions = questions or lines_file(folder / "questions.jsonl", record(1))
-    arguments = ["--model", "openai:none@http://localhost:9", "--out", folder / "head", *more]
-    return one_line(ltrag("dur", "train", path, questions, *arguments))
-
-
-@pytest.mark.parametrize(
-    ("records", "says"),
-    [
-        (["{oops}"], "candidates.jsonl, line 1, column 2: not JSON"),
-        ([], "candidates.jsonl: no questions in it"),
-        ([{"q": "who?"}], "candidates.jsonl, line 1, field 'question': missing"),
-        ([record(1), {"question": "who?"}], "candidates.jsonl, line 2, field 'answers': no acc"),
-        ([record(1), record(1)], "candidates.jsonl: candidates 1 and 2 have the same id 'q1'"),
-        ([{"text": "a b"}, {"title": "a"}], "candidates.jsonl, line 2, field 'text': missing"),
-    ],
-)
-def test_a_wrong_candidate_is_named_with_its_file_and_field(records, says, tmp_path):
-    line = refused(tmp_path, *records)
-    assert line.startswith(f"{tmp_path}/")
-    assert says in line
-
-
-def test_a_wrong_question_is_named_with_its_file_and_field(tmp_path):
-    path = lines_file(tmp_path / "questions.jsonl", record(1), {"question": "who?"})
-    line = refused(tmp_path, record(2), questions=path)
-    assert line.startswith(f"{path}, line 2, field 'answers': no accepted answers")
-
-
-def test_a_missing_file_is_named(tmp_path):
-    line = refused(tmp_path, record(1), questions=tmp_path / "nowhere")
-    assert line == f"cannot read {tmp_path / 'nowhere'}: No such file or directory"
-
-
-def test_a_question_without_passages_of_its_own_is_named(tmp_path):
-    path = lines_file(tmp_path / "q.jsonl", record(1) | {"passages": [passage(1)]}, record(2))
-    arguments = ["--model", "openai:none@http://localhost:9", "--own-passages"]
-    line = one_line(ltrag("dur", "train", path, *arguments, "--out", tmp_path / "head"))
-    assert line.startswith(f"{path}, record 2 (id 'q2'): no passages of its own")
-
-
-def test_a_format_that_shows_nothing_of_the_candidates_is_refused(tmp_path):
-    line = refused(tmp_path, {"text": "a b"}, more=["--format", "QO-A"])
-    assert line.startswith("the format 'QO-A' shows solved examples, and the candidates are pass")
-    line = refused(tmp_path, record(2), more=["--format", "passages"])
-    assert line.startswith("the format 'passages' shows passages, and the candidates are solved")
-
-
 def test_a_reward_that_the_model_cannot_serve_is_refused_before_it_is_asked(train, asked, tmp_path):
-    line = one_line(train(tmp_path / "head", "--reward", "p_gold"))
+    line = one_line(train(tmp_path / "head", "--set", "reward=p_gold"))
     assert "needs the log-probability of given text" in line
     assert asked == []
-
-
-@pytest.mark.parametrize("option", ["--out", "--checkpoint", "--pictures"])
-def test_a_folder_that_cannot_be_made_is_found_before_the_work(option, tmp_path):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    line = refused(tmp_path, record(2), more=[option, tmp_path / "file"])
-    assert line == f"cannot make the folder {tmp_path / 'file'}: {tmp_path / 'file'} is a file"
-
-
-def test_a_folder_without_a_head_is_named(examples, questions, tmp_path):
-    for command in (
-        ["rank", tmp_path, examples, "--query", "who?"],
-        ["evaluate", tmp_path, examples, questions],
-    ):
-        line = one_line(ltrag("dur", *command))
-        assert line.startswith(f"there is no head in {tmp_path} (no dur.json)")
 
 
 def test_a_damaged_head_is_named(head, examples, tmp_path):
@@ -558,55 +467,6 @@ def test_a_damaged_head_is_named(head, examples, tmp_path):
 def test_a_query_without_words_is_refused(pool):
     line = one_line(ltrag("dur", "rank", pool, "--untrained", "--query", " "))
     assert line == "the question is empty; there is nothing to rank by"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["train", "one.jsonl", "--out", "head"], "CANDIDATES.jsonl"),
-        (["train", "1", "2", "3", "--own-passages", "--out", "head"], "QUESTIONS.jsonl"),
-        (["train", "1", "2"], "--out"),
-        (["train", "1", "2", "--out", "head", "--encoder", "none"], "ranks by vectors"),
-        (["train", "1", "2", "--out", "head", "--model", "nonesuch"], "nonesuch"),
-        (["train", "1", "2", "--out", "head", "--preset", "best"], "--preset"),
-        (["train", "1", "2", "--out", "head", "--shots", "0"], "--shots"),
-        (["train", "1", "2", "--out", "head", "--max-calls", "0"], "--max-calls"),
-        (["evaluate", "head", "1"], "CANDIDATES.jsonl"),
-        (["rank", "1", "--query", "who?"], "--untrained"),
-        (["rank", "head", "1"], "--query"),
-        (["rank", "head", "1", "--query", "who?", "--sigma", "2"], "number from 0 to 1"),
-        (["rank", "head", "1", "--query", "who?", "--top-n", "0"], "--top-n"),
-    ],
-)
-def test_wrong_usage_leaves_with_two(arguments, says):
-    result = ltrag("dur", *arguments)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    # the box around the message may break lines
-    told = " ".join(result.stderr.replace("│", "").split())
-    assert says in told
-
-
-def test_the_choices_are_those_of_the_settings():
-    assert get_args(options.Format) == tuple(FORMATS)
-    assert get_args(options.Preset) == tuple(PRESETS)
-    assert get_args(options.Preselect) == get_args(settings.Preselect)
-    assert get_args(options.Reward) == get_args(settings.Reward)
-    for choice in get_args(options.OptionCalibration):
-        assert settings.DURSettings(option_calibration=choice).option_calibration == choice
-
-
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "rank"])
-def test_help_loads_nothing_heavy(command):
-    code = (
-        "import sys, typer.testing, ltrag_plugins.cli as c\n"
-        f"r = typer.testing.CliRunner().invoke(c.app, 'dur {command} --help'.split())\n"
-        "assert r.exit_code == 0 and 'Usage' in r.stdout, r.output\n"
-        "heavy = {'torch', 'scipy', 'sklearn', 'transformers', 'numpy', 'matplotlib'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)) or None)\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
 
 
 # --- as a program
@@ -628,15 +488,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
         arguments = ["dur", "train", examples, questions, "--model", f"openai:slow@{url}"]
         arguments += ["--encoder", encoder, "--shots", 2, "--epochs", 2]
         arguments += ["--checkpoint", run, "--out", out]
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ltrag_plugins.cli", *map(str, arguments)],
-            env={**os.environ, "OPENAI_API_KEY": "not-a-secret"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # a background shell starts its children with SIGINT ignored
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        process = program(*arguments)
         assert came.wait(80), process.communicate()
         process.send_signal(signal.SIGINT)
         go_on.set()  # requests that are under way may end

@@ -3,15 +3,15 @@
 import json
 
 import pytest
+from cli_parts import KNOWN, book, lines_file, ltrag, page, write
 from contracts.methods import Letters
 from openai_server import openai_server
-from test_cli_gate import KNOWN, ltrag, write
 from typer.testing import Result
 
-from ltrag_plugins.cli.evaluating_gate import Gating, loaded_gate
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.gating import RunGate, load_gate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -27,13 +27,9 @@ def server():
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    lines = [
-        {"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]}
-        for i in range(40)
-    ]
-    pool = [{"text": f"book {i} was written by Author {i}"} for i in range(40)]
-    for name, rows in (("first", lines[:10]), ("others", lines[10:]), ("pool", pool)):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines_file(folder / "first.jsonl", *map(book, range(10)))
+    lines_file(folder / "others.jsonl", *map(book, range(10, 40)))
+    lines_file(folder / "pool.jsonl", *map(page, range(40)))
     return folder
 
 
@@ -99,7 +95,7 @@ def test_a_gate_of_another_rate_is_not_taken_for_this_one(files, server, tmp_pat
 
 
 def test_seeds_repeat_what_draws_and_nothing_else(files, server, tmp_path):
-    more = ("--methods", "direct,random-shots", "--seeds", 2, "--json")
+    more = ("--methods", "direct,random-shots", "--set", "seeds=2", "--json")
     result = evaluated(files, server, tmp_path, *more, "--labelled", files / "others.jsonl")
     assert result.exit_code == 0, result.output
     names = [row["name"] for row in json.loads(result.stdout)["rows"]]
@@ -148,42 +144,12 @@ def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(files, 
     assert [bool(r.error) for r in RunFolder(tmp_path).records("direct")].count(True) == 1
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--methods", "dirct"], "did you mean direct"),
-        (["--methods", "single:kk=3"], "did you mean k?"),
-        (["--metrics", "emm"], "did you mean em"),
-        (["--methods", "skr"], "add --labelled"),
-        (["--gate", "gece"], "add --labelled"),
-        (["--search", "encoder"], "add --encoder embedded"),
-        (["--compare", "nobody"], "--compare 'nobody' is no row; there will be direct, single"),
-        (["--methods", "direct,direct"], "the method 'direct' comes twice"),
-        (["--methods", "dur", "--head", "head"], "add --encoder embedded"),
-    ],
-)
-def test_what_cannot_be_run_is_one_line(files, server, tmp_path, more, said):
-    before = len(server[1])
-    result = evaluated(files, server, tmp_path, *more)
-    assert result.exit_code == 1
-    assert len(server[1]) == before
-    assert said in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_a_question_file_is_checked_before_anything_is_asked(files, server, tmp_path):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('{"question": "who?", "answers": ["x"]}\n{"question": "why?"}\n')
-    result = ltrag("evaluate", bad, "--out", tmp_path / "run")
-    assert result.exit_code == 1
-    assert f"{bad}, line 2, field 'answers'" in result.stderr
-
-
 def test_methods_lists_every_row():
     result = ltrag("methods", "--json")
     assert [row["method"] for row in json.loads(result.stdout)] == list(METHODS)
     assert all(name in ltrag("methods").stdout for name in METHODS)
     assert ltrag("methods", "single").stdout.splitlines()[1] == "  k=3"
+    assert "at least 1" in ltrag("methods", "single").stdout
     assert "did you mean single" in ltrag("methods", "sngle").stderr
 
 
@@ -227,20 +193,20 @@ def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
     llm = ScriptedLLM(lambda _: "A0")
     plain = GECEGate.fit(known, llm=llm, target_rate=0.5)
     plain.save(tmp_path / "plain")
-    found = loaded_gate(tmp_path / "plain", World(llm=llm, encoder=Letters()))
+    found = load_gate(tmp_path / "plain", World(llm=llm, encoder=Letters()))
     assert (found.name, found.world.encoder) == (plain.name, None)
     GECEGate.fit(known, llm=llm, encoder=Letters(), target_rate=0.5).save(tmp_path / "vectors")
     encoder = Letters()
-    assert loaded_gate(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
+    assert load_gate(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
     with pytest.raises(ArtifactMismatch, match="encoder"):
-        loaded_gate(tmp_path / "vectors", World(llm))
+        load_gate(tmp_path / "vectors", World(llm))
 
 
 def test_no_gate_is_put_before_a_method_that_is_one(files, server, tmp_path):
     own = ("gate-frequency", "gate-logprob", "skr", "adaptive")
     for name in own:
-        assert not Gating("gece", 0.5).before(METHODS[name])
-    assert Gating("gece", 0.5).before(METHODS["single"])
+        assert not RunGate("gece", 0.5).before(METHODS[name])
+    assert RunGate("gece", 0.5).before(METHODS["single"])
     more = ("--gate", "gece", "--labelled", files / "others.jsonl", "--methods", "gate-frequency")
     result = evaluated(files, server, tmp_path, *more)
     assert result.exit_code == 0, result.output
@@ -260,14 +226,22 @@ def test_the_folder_of_a_run_may_begin_with_a_tilde(files, server, tmp_path, mon
     assert told["gate"]["target"] == "target rate 0.5"
 
 
-def test_the_questions_are_named_once_by_place_or_by_option(files, server, tmp_path):
-    first = evaluated(files, server, tmp_path / "a")
-    given = ("--model", f"openai:scripted@{server[0]}", "--passages", files / "pool.jsonl")
-    env = {"OPENAI_API_KEY": "not-a-secret"}
-    by_option = ("--data", files / "first.jsonl", "--out", tmp_path / "a")
-    assert ltrag("evaluate", *by_option, *given, env=env).stdout == first.stdout
-    both = ltrag("evaluate", files / "first.jsonl", *by_option, *given, env=env)
-    neither = ltrag("evaluate", "--out", tmp_path / "b", *given, env=env)
-    for result in (both, neither):
-        assert result.exit_code == 1
-        assert "name the file of questions once" in result.stderr
+def rows_of(files, place, methods: str) -> list[str]:
+    """The rows of a run over answers that were recorded."""
+    answers = [
+        {"question": f"who wrote book {i}?", "direct": "nobody", "retrieved": f"Author {i}"}
+        for i in range(10)
+    ]
+    recorded = lines_file(place / "recorded.jsonl", *answers)
+    told = ("--recorded", recorded, "--methods", methods, "--json")
+    result = ltrag("evaluate", files / "first.jsonl", "--out", place / methods, *told)
+    assert result.exit_code == 0, result.output
+    return [row["name"] for row in json.loads(result.stdout)["rows"]]
+
+
+def test_all_may_stand_among_others_and_runs_none_of_them_twice(files, tmp_path):
+    assert rows_of(files, tmp_path, "all") == ["direct", "single"]
+    assert rows_of(files, tmp_path, "all,direct") == ["direct", "single"]
+    assert rows_of(files, tmp_path, "all,all") == ["direct", "single"]
+    assert rows_of(files, tmp_path, "single,all") == ["single", "direct"]
+    assert rows_of(files, tmp_path, "all,single:k=5") == ["direct", "single", "single:k=5"]

@@ -1,20 +1,15 @@
-"""`ltrag sgic finetune` and `--adapter`, as a user meets them."""
+"""`ltrag sgic finetune`, and its adapter as a part of MODEL, as a user meets them."""
 
 import json
 
 import pytest
-from typer.testing import CliRunner
+from cli_parts import ltrag, one_line
 
-from ltrag_plugins.cli import app
 from ltrag_plugins.cli.models import load_llm
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import TAUGHT, tiny
 
-QUICK = ["--steps", "2", "--batch", "2", "--held-out", "0.25"]
-
-
-def ltrag(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
+QUICK = ["--steps", "2", "--batch", "2", "--set", "held_out=0.25"]
 
 
 @pytest.fixture(scope="module")
@@ -39,38 +34,23 @@ def data(tmp_path):
 
 def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, data, tmp_path):
     out = tmp_path / "adapter"
-    done = ltrag(
-        "sgic", "finetune", data, "--model", base, "--out", out, "--max-tokens", 90, *QUICK
-    )
+    told = ["sgic", "finetune", data, "--model", base, "--out", out, "--set", "max_tokens=90"]
+    done = ltrag(*told, *QUICK)
     assert done.exit_code == 0, done.output
-    assert (
-        done.stderr
-        == f"ltrag: the adapter is in {out}; use it with --model {base} --adapter {out}\n"
-    )
+    tuned_name = f"{base}+adapter:{out}"
+    assert done.stderr == f"ltrag: the adapter is in {out}; use it with --model {tuned_name}\n"
     assert "2 steps over 3 examples" in done.stdout
     assert "left out as too long: q4 (" in done.stdout
-    plain, tuned = load_llm(str(base)), load_llm(f"{base}+adapter:{out}")
+    plain, tuned = load_llm(str(base)), load_llm(tuned_name)
     assert plain.name != tuned.name
-    again = ltrag(
-        "sgic",
-        "finetune",
-        data,
-        "--model",
-        base,
-        "--out",
-        out,
-        "--max-tokens",
-        90,
-        *QUICK,
-        "--json",
-    )
-    told = json.loads(again.stdout)
-    assert (told["examples"], told["held_out"], told["steps"]) == (3, 1, 2)
-    assert [point["step"] for point in told["validation"]] == [0, 2]
+    again = ltrag(*told, *QUICK, "--json")
+    found = json.loads(again.stdout)
+    assert (found["examples"], found["held_out"], found["steps"]) == (3, 1, 2)
+    assert [point["step"] for point in found["validation"]] == [0, 2]
     passages = tmp_path / "passages.jsonl"
     passages.write_text('{"text": "Emma is a novel by Jane Austen."}\n')
     asked = ["sgic", "answer", passages, "--question", "Who wrote Emma?", "--rounds", "1", "--json"]
-    answered = ltrag(*asked, "--model", base, "--adapter", out)
+    answered = ltrag(*asked, "--model", tuned_name)
     assert answered.exit_code == 0, answered.output
 
 
@@ -83,19 +63,10 @@ def test_the_whole_model_is_a_model_like_any_other(base, data, tmp_path):
     assert load_llm(str(out)).generate(["Who wrote Emma?"], GenerationSettings(max_tokens=2))
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--model", "openai:any@http://localhost:1"], "is a server, whose weights cannot"),
-        (["--batch", "4", "--micro-batch", "3"], "micro_batch 3 does not divide batch 4"),
-        (["--learning-rate", "0"], "learning_rate is 0.0; it must be a number above 0"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_trained_is_one_line(data, tmp_path, words, told):
-    done = ltrag("sgic", "finetune", data, "--out", tmp_path / "out", *words)
-    assert done.exit_code == 1
-    assert done.stderr.count("\n") == 1
-    assert told in done.stderr
+def test_a_server_cannot_be_trained(data, tmp_path):
+    server = "openai:any@http://localhost:1"
+    line = one_line(ltrag("sgic", "finetune", data, "--out", tmp_path / "out", "--model", server))
+    assert line.startswith(f"{server} is a server, whose weights cannot")
     assert not (tmp_path / "out").exists()
 
 
@@ -105,15 +76,3 @@ def test_a_broken_line_is_named(tmp_path):
     done = ltrag("sgic", "finetune", path, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert "line 1" in done.stderr
-
-
-def test_an_adapter_needs_local_weights_that_are_named_and_a_folder_that_is_there(tmp_path):
-    asked = ["sgic", "answer", tmp_path / "p.jsonl", "--question", "who?"]
-    for words, told in (
-        (["--adapter", tmp_path], "--adapter is for local weights"),
-        (["--adapter", tmp_path, "--model", "openai:x@http://localhost:1"], "is for local weights"),
-        (["--adapter", tmp_path / "gone", "--model", "embedded"], "there is no folder"),
-    ):
-        done = ltrag(*asked, *words)
-        assert done.exit_code == 2
-        assert told in " ".join(done.stderr.replace("│", " ").split())

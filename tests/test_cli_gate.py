@@ -1,33 +1,18 @@
 """`ltrag gate ...` against a real HTTP server: the answers, the files, the exit codes."""
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from cli_parts import book, lines_file, ltrag, page, program, write
 from openai_server import openai_server
-from typer.testing import CliRunner
 
-from ltrag_plugins.cli import app
 from ltrag_plugins.gece import score_questions
 from ltrag_plugins.types import Question
-
-KNOWN = {f"who wrote book {i}?": f"Author {i}" for i in range(0, 40, 2)}
-"""What the server knows by heart; every other answer it gets wrong, and is unsure of."""
-
-
-def write(prompt: str) -> tuple[str, float]:
-    question = prompt.partition("Question: ")[2].partition("\n")[0]
-    number = question.removeprefix("who wrote book ").rstrip("?")
-    if "text above" in prompt:  # it reads what it is shown
-        return f"Author {number}", 0.9
-    return (KNOWN[question], 0.95) if question in KNOWN else ("some other person", 0.4)
 
 
 @pytest.fixture(scope="module")
@@ -46,29 +31,18 @@ def model(server):
 @pytest.fixture(scope="module")
 def questions(tmp_path_factory):
     path = tmp_path_factory.mktemp("questions") / "questions.jsonl"
-    lines = [
-        json.dumps({"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]})
-        for i in range(40)
-    ]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
+    return lines_file(path, *map(book, range(40)))
 
 
 @pytest.fixture(scope="module")
 def passages(tmp_path_factory):
     path = tmp_path_factory.mktemp("passages") / "pool.jsonl"
-    lines = (json.dumps({"text": f"book {i} was written by Author {i}"}) for i in range(40))
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def ltrag(*arguments: object, env: dict[str, str] | None = None):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments], env=env)
+    return lines_file(path, *map(page, range(40)))
 
 
 def fit(path: Path, model: str, *more: object, env: dict[str, str] | None = None):
     """With one signal as the scorer: nothing to learn, so it is quick."""
-    return ltrag("gate", "fit", path, "--model", model, "--scorer", "product", *more, env=env)
+    return ltrag("gate", "fit", path, "--model", model, "--set", "scorer=product", *more, env=env)
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +67,19 @@ def test_a_fit_prints_its_report_and_saves_the_gate(fitted):
 
 
 def test_the_tier_may_be_lower_than_what_the_model_gives(questions, model, tmp_path):
-    arguments = ["--tier", "text", "--rate", 0.5, "--json", "--out", tmp_path]
+    arguments = ["--set", "tier=text", "--rate", 0.5, "--json", "--out", tmp_path]
     result = ltrag("gate", "fit", questions, "--model", model, *arguments)
     assert json.loads(result.stdout)["tier"] == "text", result.stderr
 
 
 def test_the_formula_can_do_without_gradients(questions, model, tmp_path):
-    arguments = ["--scorer", "gece", "--json", "--out", tmp_path]
+    arguments = ["--set", "scorer=gece", "--json", "--out", tmp_path]
     refused = ltrag("gate", "fit", questions, "--model", model, *arguments)
     assert refused.exit_code == 1
     assert "needs the gradient term" in refused.stderr
-    result = ltrag("gate", "fit", questions, "--model", model, *arguments, "--without-semantics")
+    result = ltrag(
+        "gate", "fit", questions, "--model", model, *arguments, "--set", "semantics=false"
+    )
     assert json.loads(result.stdout)["scorer"] == "gece", result.stderr
 
 
@@ -128,16 +104,8 @@ def test_with_passages_the_fit_answers_with_retrieval_too(questions, passages, m
 
 
 def test_the_passages_of_the_questions_do_as_well(model, tmp_path):
-    path = tmp_path / "questions.jsonl"
-    records = [
-        {
-            "question": f"who wrote book {i}?",
-            "answers": [f"Author {i}"],
-            "passages": [{"text": f"book {i} was written by Author {i}"}],
-        }
-        for i in range(24)
-    ]
-    path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
+    records = [book(i, passages=[page(i)]) for i in range(24)]
+    path = lines_file(tmp_path / "questions.jsonl", *records)
     result = fit(path, model, "--json", "--out", tmp_path / "gate")
     assert json.loads(result.stdout)["retrieval_accuracy"] == 1.0
 
@@ -210,7 +178,7 @@ def test_decide_gives_one_json_line_for_each_question_in_order(gate, questions, 
 
 def test_score_without_gradients_shows_the_formula_of_the_paper(questions, model, tmp_path):
     out = tmp_path / "scores.jsonl"
-    arguments = ["--model", model, "--without-semantics", "--out", out, "--limit", 4]
+    arguments = ["--model", model, "--set", "semantics=false", "--out", out, "--limit", 4]
     result = ltrag("gate", "score", questions, *arguments)
     assert result.exit_code == 0
     assert result.stdout == ""
@@ -223,15 +191,15 @@ def test_score_without_gradients_shows_the_formula_of_the_paper(questions, model
 
 
 def test_without_statistics_the_frequency_does_not_divide(questions, model):
-    flags = ["--without-semantics", "--without-statistics", "--quality", "chrf", "--json"]
-    result = ltrag("gate", "score", questions, "--model", model, *flags, "--limit", 1)
+    flags = ["--set", "semantics=false", "--set", "statistics=false", "--set", "quality=chrf"]
+    result = ltrag("gate", "score", questions, "--model", model, *flags, "--json", "--limit", 1)
     record = json.loads(result.stdout)
     assert record["quality"] == "chrf"
     assert record["gece"] == pytest.approx(abs(record["meteor"] - 0.95))
 
 
 def test_a_score_table_shows_every_ingredient(questions, model):
-    arguments = ["--model", model, "--without-semantics", "--limit", 2]
+    arguments = ["--model", model, "--set", "semantics=false", "--limit", 2]
     result = ltrag("gate", "score", questions, *arguments)
     for title in ("question", "GECE", "METEOR", "mean p", "word freq.", "gradient"):
         assert title in result.stdout
@@ -283,7 +251,7 @@ def test_a_model_without_gradients_is_refused_before_it_is_asked(questions, mode
     result = ltrag("gate", "score", questions, "--model", model)
     assert result.exit_code == 1
     assert "has no gradients" in result.stderr
-    assert "--without-semantics" in result.stderr
+    assert "semantics=False" in result.stderr
     assert server[1] == []
 
 
@@ -312,18 +280,6 @@ def test_a_gate_of_another_model_is_refused(gate, server):
 # --- as a program
 
 
-def started(*arguments: object) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, "-m", "ltrag_plugins.cli", *map(str, arguments)],
-        env={**os.environ, "OPENAI_API_KEY": "not-a-secret"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # a background shell starts its children with SIGINT ignored
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
 def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
     came, go_on = threading.Event(), threading.Event()
 
@@ -334,7 +290,7 @@ def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
 
     with openai_server(slow) as (url, _):
         arguments = ["gate", "fit", questions, "--model", f"openai:slow@{url}"]
-        process = started(*arguments, "--out", tmp_path / "gate")
+        process = program(*arguments, "--out", tmp_path / "gate")
         assert came.wait(60), process.communicate()
         process.send_signal(signal.SIGINT)
         go_on.set()  # requests that are under way may end
@@ -345,7 +301,7 @@ def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
 
 
 def test_a_reader_that_leaves_early_is_no_error(gate, questions, model):
-    process = started("gate", "decide", questions, "--gate", gate, "--model", model)
+    process = program("gate", "decide", questions, "--gate", gate, "--model", model)
     assert process.stdout is not None
     process.stdout.close()
     assert process.stderr is not None
@@ -362,7 +318,7 @@ def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
         for country, city in capitals.items()
     ]
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
-    process = started("gate", "score", path, "--json")
+    process = program("gate", "score", path, "--json")
     stdout, stderr = process.communicate(timeout=900)
     assert process.returncode == 0, stderr
     found = [json.loads(line) for line in stdout.splitlines()]

@@ -1,24 +1,18 @@
 """`ltrag report`, on a run that `ltrag evaluate` wrote with a real HTTP server."""
 
-import json
-
 import pytest
+from cli_parts import KNOWN, book, lines_file, ltrag, page, write
 from openai_server import openai_server
 from report_parts import Parsed, cells, run_folder
-from test_cli_gate import KNOWN, ltrag, write
 from test_imports import python
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
-    lines = [
-        {"id": f"q{i}", "question": f"who wrote book {i}?", "answers": [f"Author {i}"]}
-        for i in range(40)
-    ]
-    pool = [{"text": f"book {i} was written by Author {i}"} for i in range(40)]
-    for name, rows in (("first", lines[:10]), ("others", lines[10:]), ("pool", pool)):
-        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    lines_file(folder / "first.jsonl", *map(book, range(10)))
+    lines_file(folder / "others.jsonl", *map(book, range(10, 40)))
+    lines_file(folder / "pool.jsonl", *map(page, range(40)))
     out = folder / "run"
     with openai_server(write) as (url, _):
         result = ltrag(

@@ -1,27 +1,20 @@
 """`ltrag sgic ...` against a real HTTP server: what is asked, said, written; and wrong input."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
+from cli_parts import lines_file, ltrag, one_line, program
 from openai_server import openai_server
-from typer.testing import CliRunner
 
-from ltrag_plugins.cli import app, calibrating, calibrating_output
-from ltrag_plugins.cli import calibrating_options as own
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.sgic import SGICSettings, analyse, answer, read_run, settings
-from ltrag_plugins.sgic.fitting.variants import METRICS
+from ltrag_plugins.sgic import SGICSettings, analyse, read_run
 from ltrag_plugins.training import CorpusSettings, load
-from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 from tests.sgic_parts import documents_in, rounds_in
 
 COUNT = 40
@@ -51,12 +44,6 @@ def record(i: int) -> dict[str, object]:
         "id": f"q{i}",
         "passages": [{"title": f"Title {n}", "text": text} for n, text in enumerate(texts)],
     }
-
-
-def lines_file(path: Path, *records: object) -> Path:
-    lines = [r if isinstance(r, str) else json.dumps(r) for r in records]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -90,24 +77,12 @@ def passages(tmp_path_factory):
     return lines_file(path, *reversed(record(1)["passages"]))
 
 
-def ltrag(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
 @pytest.fixture(scope="module")
 def calibration(questions, model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fitted") / "calibration"
     result = ltrag("sgic", "fit", questions, "--model", model, "--rounds", ROUNDS, "--out", folder)
     assert result.exit_code == 0, result.output
     return folder
-
-
-def one_line(result) -> str:
-    """The only line on stderr; nothing may be on stdout."""
-    assert result.exit_code == 1, result.output
-    assert result.stdout == ""
-    [line] = result.stderr.splitlines()
-    return line.removeprefix("ltrag: error: ")
 
 
 # --- fit
@@ -199,7 +174,8 @@ def test_answers_above_a_limit_are_kept_back_and_counted(questions, model, calib
 
 def test_the_records_of_a_run_are_what_an_analysis_reads(questions, model, calibration, tmp_path):
     path = tmp_path / "deep" / "records.jsonl"
-    told = ["--model", model, "--rounds", ROUNDS, "--certain-below", 0, "--refuse-above", 1]
+    told = ["--model", model, "--rounds", ROUNDS, "--refuse-above", 1]
+    told += ["--set", "certain_below=0"]
     told += ["--calibration", calibration, "--batch", 7, "--records", path, "--json"]
     result = ltrag("sgic", "answer", questions, *told)
     assert result.exit_code == 0, result.output
@@ -214,17 +190,10 @@ def test_the_records_of_a_run_are_what_an_analysis_reads(questions, model, calib
     assert figures.mending.mended == COUNT / 4
 
 
-def test_records_need_accepted_answers_and_a_place_before_a_model_is_loaded(questions, tmp_path):
-    bare = lines_file(tmp_path / "q.jsonl", {**GOOD, "answers": []})
-    line = one_line(ltrag("sgic", "answer", bare, "--records", tmp_path / "records.jsonl"))
-    assert "line 1, field 'answers': no accepted answers" in line
-    line = one_line(ltrag("sgic", "answer", questions, "--records", questions / "records.jsonl"))
-    assert line.startswith("cannot make the folder")
-
-
 def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, model, calibration):
     told = ["--question", "who wrote novel 1?", "--model", model, "--calibration", calibration]
-    told += ["--show", "answers", "--rounds", 3, "--certain-below", 0, "--json"]
+    told += ["--set", "documents=none", "--set", "earlier=text", "--set", "choose=repeated"]
+    told += ["--set", "certain_below=0", "--rounds", 3, "--json"]
     result = ltrag("sgic", "answer", passages, *told)
     assert "P(wrong) was fitted with the calibration's own settings" in result.stderr
     one = json.loads(result.stdout)
@@ -234,15 +203,16 @@ def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, mo
 
 def test_another_estimator_than_the_calibrations_is_refused(passages, model, calibration):
     told = ["--question", "who?", "--model", model, "--calibration", calibration]
-    line = one_line(ltrag("sgic", "answer", passages, *told, "--estimator", "margin"))
-    assert line.endswith("or fit one with 'ltrag sgic fit --estimator margin'")
+    line = one_line(ltrag("sgic", "answer", passages, *told, "--set", "estimator=margin"))
+    assert "margin" in line
+    assert "product" in line
 
 
 @pytest.mark.parametrize(
     ("told", "says"),
     [
         (["--rounds", 0], "none after the first answer: by the settings"),
-        (["--certain-below", 99], "none after the first answer: it is certain enough"),
+        (["--set", "certain_below=99"], "none after the first answer: it is certain enough"),
     ],
 )
 def test_why_there_was_no_round_is_told(told, says, passages, model):
@@ -309,18 +279,13 @@ def test_all_pruned_is_one_line_and_a_second_try_asks_nothing(questions, model, 
 def test_other_data_in_the_folder_is_one_line(questions, model, tmp_path):
     told = ["--model", model, "--limit", 4, "--rounds", 1, "--out", tmp_path]
     assert ltrag("sgic", "build", questions, *told).exit_code == 0
-    line = one_line(ltrag("sgic", "build", questions, *told, "--include-direct", "none"))
+    line = one_line(ltrag("sgic", "build", questions, *told, "--set", "corpus.include_direct=none"))
     assert "corpus.include_direct was 'all' and is now 'none'" in line
 
 
 def build_program(questions: Path, model: str, out: Path) -> subprocess.Popen[str]:
-    told = ["--model", model, "--rounds", str(ROUNDS), "--batch", "4", "--out", str(out)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "ltrag_plugins.cli", "sgic", "build", str(questions), *told],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ),
-        # a shell has the programs it starts in the background ignore Ctrl-C
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    told = ["--model", model, "--rounds", ROUNDS, "--batch", 4, "--out", out]
+    return program("sgic", "build", questions, *told)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
@@ -357,81 +322,18 @@ def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, que
 # --- wrong input
 
 
-GOOD = record(0)
-
-
-@pytest.mark.parametrize("command", ["fit", "build"])
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
-        ("{oops", "line 2, column 2: not JSON"),
-        ({**GOOD, "answers": []}, "line 2, field 'answers': no accepted answers"),
-        ({**GOOD, "passages": []}, "record 2 (id 'q0'): no passages of its own; add 'passages'"),
-        ({**GOOD, "passages": ["a"]}, "line 2, field 'passages[0]': expected an object"),
-        ({**GOOD, "question": "?!"}, "record 2 (id 'q0'): the question '?!' has no words"),
-    ],
-)
-def test_a_wrong_record_is_named_before_a_model_is_loaded(command, wrong, says, tmp_path):
-    path = lines_file(tmp_path / "q.jsonl", GOOD, wrong)
-    line = one_line(ltrag("sgic", command, path, "--out", tmp_path / "out"))
-    assert line.startswith(f"{path}, ")
-    assert says in line
-
-
-def test_places_and_folders_that_cannot_serve_are_named(questions, passages, model, tmp_path):
-    for command in ("fit", "build"):
-        line = one_line(ltrag("sgic", command, questions, "--out", questions / "x"))
-        assert line.startswith("cannot make the folder")
-    told = ["--question", "who?", "--calibration", tmp_path]
-    assert one_line(ltrag("sgic", "answer", passages, *told)) == (
-        f"there is no calibration in {tmp_path} (no sgic.json); fit one with 'ltrag sgic fit'"
-    )
+def test_a_damaged_calibration_is_named(passages, model, tmp_path):
     (tmp_path / "sgic.json").write_text("{}")
-    line = one_line(ltrag("sgic", "answer", passages, *told))
-    assert line.endswith("says how to reach its model; add --model")
-    line = one_line(ltrag("sgic", "answer", passages, *told, "--model", model))
-    assert "holds no readable calibration" in line
+    told = ["--question", "who?", "--calibration", tmp_path, "--model", model]
+    assert "holds no readable calibration" in one_line(ltrag("sgic", "answer", passages, *told))
 
 
 def test_p_wrong_is_not_made_up(passages, model):
     told = ["--question", "who wrote novel 1?", "--model", model, "--refuse-p-wrong-above", 0.5]
-    line = one_line(ltrag("sgic", "answer", passages, *told))
-    assert line.startswith("--refuse-p-wrong-above needs --calibration with P(wrong), and there")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["answer"], "give QUESTIONS.jsonl"),
-        (["answer", "q", "--question", "who?", "--limit", "3"], "not for --question"),
-        (["answer", "q", "--question", "who?", "--records", "x"], "--records is for QUESTIONS"),
-        (["fit", "q", "--out", "x", "--cut-to", "1,0"], "no list of whole numbers"),
-        (["fit", "q", "--out", "x", "--cut-to", "many"], "no list of whole numbers"),
-        (["fit", "q", "--out", "x", "--rounds", "0"], "--rounds"),
-        (["fit", "q", "--out", "x", "--model", "nonesuch"], "nonesuch"),
-        (["build", "q", "--out", "x", "--keep-wrong", "2"], "--keep-wrong"),
-        (["build", "q", "--out", "x", "--estimator", "guess"], "--estimator"),
-    ],
-)
-def test_wrong_usage_leaves_with_two(arguments, says):
-    result = ltrag("sgic", *arguments)
-    assert result.exit_code == 2
-    # the box around the message may break lines
-    assert says in " ".join(result.stderr.replace("│", "").split())
-
-
-def test_the_choices_are_those_of_the_settings():
-    assert {*get_args(own.Estimator)} == {*TOKEN_SIGNALS, AGREEMENT}
-    assert get_args(own.Choose) == get_args(settings.Choose)
-    assert get_args(own.Show) == get_args(settings.Variant)
-    assert get_args(own.Metric) == tuple(METRICS)
-    assert {*calibrating_output.STOPS} == {*get_args(answer.Stop)}
-
-
-@pytest.mark.parametrize("show", get_args(own.Show))
-def test_what_a_look_shows_is_the_row_of_table_five(show):
-    mine = calibrating.changed(SGICSettings.paper(), own.Changes(show=show))
-    assert mine == SGICSettings.paper(show)
+    result = ltrag("sgic", "answer", passages, *told)
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "P(wrong)" in result.stderr
 
 
 def test_the_defaults_of_build_are_those_of_the_function(questions, model, tmp_path):
@@ -440,16 +342,3 @@ def test_the_defaults_of_build_are_those_of_the_function(questions, model, tmp_p
     manifest = load(tmp_path).manifest
     assert manifest["corpus"] == CorpusSettings().as_dict()
     assert manifest["settings"]["rounds"] == SGICSettings.paper().rounds
-
-
-@pytest.mark.parametrize("command", [[], ["fit"], ["answer"], ["build"]])
-def test_help_loads_nothing_heavy(command):
-    code = (
-        "import sys, typer.testing, ltrag_plugins.cli as c\n"
-        f"r = typer.testing.CliRunner().invoke(c.app, {['sgic', *command, '--help']})\n"
-        "assert r.exit_code == 0 and 'Usage' in r.stdout, r.output\n"
-        "heavy = {'torch', 'sklearn', 'transformers', 'numpy', 'langchain_core', 'llama_index'}\n"
-        "sys.exit(', '.join(heavy & set(sys.modules)) or None)\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from ltrag_plugins.cli.io import TrainingBar
 from ltrag_plugins.dur import Batch, DURSettings, DURTrainer
 from ltrag_plugins.dur.batch import by_epoch, total
-from ltrag_plugins.dur.progress import TrainingBar
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.report.dur_figures import (

@@ -10,7 +10,7 @@ from contracts.methods import world as scoring_world
 from test_evaluate import DIRECT, SINGLE, many, without_ms, world
 
 from ltrag_plugins.artifacts import DAMAGE
-from ltrag_plugins.cli.inputs import pool_of
+from ltrag_plugins.cli.io import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings

@@ -4,30 +4,60 @@ Data goes to stdout, progress and messages to stderr. Exit codes: 0 fine, 1 an e
 line on stderr, 2 wrong usage, 130 interrupted.
 """
 
+import logging
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from ltrag_plugins.cli import dur, gate, sgic
-from ltrag_plugins.cli.evaluate import evaluate, methods
-from ltrag_plugins.cli.guard import GuardedGroup, remember_debug
-from ltrag_plugins.cli.report import report
+from ltrag_plugins.cli.dur import dur_app
+from ltrag_plugins.cli.evaluate import run_app
+from ltrag_plugins.cli.gate import gate_app
+from ltrag_plugins.cli.io import say
+from ltrag_plugins.cli.sgic import sgic_app
+from ltrag_plugins.errors import LtragError
+
+
+class _GuardedGroup(TyperGroup):
+    """The outermost group of commands: what a command raises on purpose becomes one line."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            say("stopped")
+            raise typer.Exit(130) from stop  # as shells report a program that Ctrl-C ended
+        except BrokenPipeError:
+            raise  # whoever read our output has seen enough: no matter for a message
+        except (LtragError, OSError) as error:
+            if ctx.params.get("debug"):
+                raise
+            say(f"error: {' '.join(str(error).split())}")
+            raise typer.Exit(1) from error
+
+
+class _Notes(logging.Handler):
+    """What the library warns of becomes one line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Say it."""
+        say(f"note: {record.getMessage()}")
+
 
 app = typer.Typer(
     name="ltrag",
-    cls=GuardedGroup,
+    cls=_GuardedGroup,
     help="Retrieval only where the model needs it, of it only what helps, and answers that know "
     "how sure they are: learned from your questions.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(gate.app, name="gate")
-app.add_typer(dur.app, name="dur")
-app.add_typer(sgic.app, name="sgic")
-app.command()(evaluate)
-app.command()(methods)
-app.command()(report)
+app.add_typer(gate_app, name="gate")
+app.add_typer(dur_app, name="dur")
+app.add_typer(sgic_app, name="sgic")
+app.add_typer(run_app)
 
 
 def _show_version(asked: bool) -> None:
@@ -37,7 +67,8 @@ def _show_version(asked: bool) -> None:
 
 
 @app.callback()
-def main(
+def _main(
+    ctx: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
@@ -45,8 +76,10 @@ def main(
         ),
     ] = False,
     debug: Annotated[
-        bool,
-        typer.Option("--debug", callback=remember_debug, help="Errors with their whole traceback."),
+        bool, typer.Option("--debug", help="Errors with their whole traceback.")
     ] = False,
 ) -> None:
     """What stands before any command."""
+    log, notes = logging.getLogger("ltrag_plugins"), _Notes(logging.WARNING)
+    log.addHandler(notes)
+    ctx.call_on_close(lambda: log.removeHandler(notes))

@@ -1,237 +1,230 @@
-"""`ltrag dur ...`: train a ranking head, hold it against other rankers, rank with it."""
+"""`ltrag dur ...`: which examples or passages help this model, and how many?"""
 
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
 import typer
 
-from ltrag_plugins.cli import options as opt
-from ltrag_plugins.cli.output import say, show, show_json, show_table
+from ltrag_plugins.cli import io
+from ltrag_plugins.cli.models import load_encoder, load_llm, noted, write_notes
+from ltrag_plugins.cli.options import Opt, changed, option, utf8
+from ltrag_plugins.data import read_candidates, read_passages, read_questions
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.types import Passage, Question
 
-app = typer.Typer(
+if TYPE_CHECKING:  # numpy behind them would slow --help down
+    import numpy as np
+
+    from ltrag_plugins.dur import DURRanker, DURSettings, Shot, TrainingResult
+    from ltrag_plugins.dur.shots import ShotRanker
+    from ltrag_plugins.llm.base import Encoder
+
+dur_app = typer.Typer(
     help="Which examples or passages help this model, and how many?",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
-_FILES = (
-    "CANDIDATES.jsonl are solved examples (questions with 'answers') or passages (with 'text') "
-    "that all questions share; QUESTIONS.jsonl are questions with 'answers', one JSON object a "
-    "line. Both may be gzipped (.gz). With --own-passages CANDIDATES.jsonl may be left out."
-)
+_Files = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="CANDIDATES.jsonl QUESTIONS.jsonl",
+        help="Solved examples (questions with 'answers') or passages (with 'text') that all "
+        "questions share, and questions with 'answers', one JSON object a line; may be gzipped "
+        "(.gz). With --own-passages CANDIDATES.jsonl may be left out.",
+        show_default=False,
+    ),
+]
 
 
-@app.command()
-def train(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="CANDIDATES.jsonl QUESTIONS.jsonl", help=_FILES, show_default=False),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", metavar="HEAD/", help="Folder for the head; an older head in it is replaced."
-        ),
-    ],
-    model: opt.Model = "embedded",
-    adapter: opt.Adapter = None,
-    encoder: opt.TrainingEncoder = "embedded",
-    own_passages: opt.OwnPassages = False,
-    prompts: Annotated[
-        opt.Format | None,
-        typer.Option(
-            "--format",
-            help="What a prompt shows: Q question, O options, S statement (the context), A answer; "
-            "or passages.",
-            show_default="all that the candidates have",
-        ),
-    ] = None,
+@dur_app.command("train")
+def _train(
+    files: _Files,
+    out: Opt.Out,
+    own_passages: Opt.OwnPassages = False,
+    limit: Opt.Limit = None,
+    model: Opt.Model = "embedded",
+    encoder: Opt.HeadEncoder = "embedded",
     preset: Annotated[
-        opt.Preset,
-        typer.Option(
-            help="Settings to begin with: ours, the paper's algorithm 1, its authors' code "
-            "(paper-batch), or PromptPG."
-        ),
+        Literal["default", "paper", "paper-batch", "promptpg"],
+        option("Method", "Ours, the paper's algorithm 1, its authors' code, or PromptPG."),
     ] = "default",
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over the questions.", show_default="10")
-    ] = None,
-    shots: Annotated[
-        int | None, typer.Option(min=1, help="K: most shots in a prompt.", show_default="5")
-    ] = None,
-    preselect: Annotated[
-        opt.Preselect | None,
-        typer.Option(
-            help="Who chooses the 20 candidates that are ranked for a question; none: all are.",
-            show_default="the preset's",
-        ),
-    ] = None,
-    reward: Annotated[
-        opt.Reward | None,
-        typer.Option(help="What the model's reply is worth.", show_default="the preset's"),
-    ] = None,
-    option_calibration: Annotated[
-        opt.OptionCalibration | None,
-        typer.Option(
-            help="Take out what the model thinks of the options whatever the question.",
-            show_default="none",
-        ),
-    ] = None,
-    held_out: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            max=0.9,
-            help="Share of the questions that choose head and number of shots; 0: nothing does.",
-            show_default="the preset's",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Of the head, the order and the draws.", show_default="0")
-    ] = None,
+    epochs: Annotated[int | None, option("Method", "Passes over the questions.", min=1)] = None,
+    shots: Annotated[int | None, option("Method", "K: most shots in a prompt.", min=1)] = None,
+    words: Opt.Set = None,
+    seed: Opt.Seed = None,
     max_calls: Annotated[
-        int | None,
-        typer.Option(min=1, help="Begin no batch once so many prompts were sent."),
+        int | None, option("Cost", "Begin no batch once so many prompts were sent.", min=1)
     ] = None,
     max_tokens: Annotated[
-        int | None,
-        typer.Option(min=1, help="Begin no batch once so many tokens were read and written."),
+        int | None, option("Cost", "Begin no batch once so many tokens were used.", min=1)
     ] = None,
+    cache: Opt.Cache = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Written after each batch; the same command goes on from what is there.",
-        ),
+        option("Output", "Folder written after each batch; the same command goes on from there."),
     ] = None,
     pictures: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Draw shots, loss and turns of the training there."),
+        Path | None, option("Output", "Draw shots, loss and turns into this folder.")
     ] = None,
-    limit: opt.Limit = None,
-    cache: opt.HeadCache = None,
-    as_data: opt.Json = False,
+    as_data: Opt.Json = False,
 ) -> None:
     """Ask the model with more and more shots, learn which ones help, save the head.
 
     [dim]ltrag dur train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
     """
     _check_count(files, own_passages)
-    from ltrag_plugins.cli import ranking
+    from ltrag_plugins.dur import DURTrainer
 
-    trained = ranking.train(
-        ranking.Job(files, own_passages, limit, cache),
-        out,
-        model=model,
-        encoder=encoder,
-        preset=preset,
-        changes=ranking.Changes(
-            format=prompts,
-            epochs=epochs,
-            shots=shots,
-            preselect=preselect,
-            reward=reward,
-            option_calibration=option_calibration,
-            held_out=held_out,
-            seed=seed,
-        ),
-        bounds=ranking.Bounds(max_calls, max_tokens),
-        checkpoint=checkpoint,
-        pictures=pictures,
-    )
-    say(f"the head is in {out}")
+    settings = changed(_preset(preset), words, epochs=epochs, shots=shots, seed=seed)
+    for folder in filter(None, (out, checkpoint, pictures)):
+        io.checked_folder(folder)
+    draw = None
+    if pictures is not None:  # without matplotlib it is refused before the work
+        from ltrag_plugins.report.dur_figures import dur_pictures as draw
+    candidates, questions = _read(files, own_passages, limit)
+    if not any(word.startswith("format=") for word in words or ()):
+        settings = replace(settings, format=_widest_format(candidates))
+    _check_format(settings, candidates)
+    llm = load_llm(model, cache=cache, chat=False)  # few-shot prompts are text to go on with
+    trainer = DURTrainer(_vectors(encoder, cache), llm, settings=settings)
+    batches = trainer.batches(len(questions))
+    bar = io.TrainingBar(epochs=settings.epochs, batches=batches, max_calls=max_calls)
+    try:
+        with bar:
+            result = trainer.fit(
+                candidates,
+                questions,
+                checkpoint=checkpoint,
+                max_calls=max_calls,
+                max_tokens=max_tokens,
+                on_batch=bar.on_batch,
+                observers=[bar.on_step],
+            )
+    except KeyboardInterrupt:
+        if checkpoint is None:
+            io.say("nothing is kept; with --checkpoint FOLDER a run that is stopped can go on")
+        else:
+            done = f"{bar.done} of {batches * settings.epochs} batches are in {checkpoint}"
+            io.say(f"{done}; run the same command to go on")
+        raise
+    result.ranker.save(out)
+    write_notes(out, model, encoder or "")
+    if draw is not None and pictures is not None:
+        draw(result.history, pictures, shots=settings.shots)
+    io.say(f"the head is in {out}")
+    found = {
+        "candidates": None if candidates is None else len(candidates),
+        "questions": len(questions),
+        **_figures(result),
+    }
     if as_data:
-        show_json(ranking.train_record(trained), indent=1)
+        history = [asdict(batch) for batch in result.history]
+        io.show(found | {"settings": asdict(result.ranker.settings), "history": history})
     else:
-        show(ranking.train_report(trained))
+        own = sum(len(question.passages) for question in questions)
+        kind = f"{own} passages of their own" if candidates is None else _count(candidates)
+        material = {"candidates, questions": f"{kind}, {len(questions)} questions"}
+        rows = material | _report(found, result.ranker.settings)
+        io.show("\n".join(f"{name:<27}{value}" for name, value in rows.items()))
 
 
-@app.command()
-def evaluate(
+@dur_app.command("evaluate")
+def _evaluate(
     head: Annotated[
         Path,
         typer.Argument(
             metavar="HEAD/", help="Folder that 'ltrag dur train' wrote.", show_default=False
         ),
     ],
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="CANDIDATES.jsonl QUESTIONS.jsonl", help=_FILES, show_default=False),
-    ],
-    model: opt.HeadModel = None,
-    adapter: opt.Adapter = None,
-    encoder: opt.HeadEncoder = None,
-    own_passages: opt.OwnPassages = False,
+    files: _Files,
+    own_passages: Opt.OwnPassages = False,
+    limit: Opt.Limit = None,
+    model: Opt.NotedModel = None,
+    encoder: Opt.HeadEncoder = None,
     shots: Annotated[
-        int | None, typer.Option(min=1, help="Shots in a prompt.", show_default="the head's K")
+        int | None, option("Method", "Shots in a prompt, in the place of the head's K.", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the random shots.")] = 0,
-    limit: opt.Limit = None,
-    cache: opt.HeadCache = None,
-    as_data: opt.Json = False,
+    seed: Annotated[int, option("Method", "Of the random shots.")] = 0,
+    cache: Opt.Cache = None,
+    as_data: Opt.Json = False,
 ) -> None:
     """What the model answers with the head's shots, and with those of plain rankers.
 
     [dim]ltrag dur evaluate head/ examples.jsonl test.jsonl[/]
     """
     _check_count(files, own_passages)
-    from ltrag_plugins.cli import ranking
+    from ltrag_plugins.dur.evaluating import answered, summed
+    from ltrag_plugins.dur.prompts import text_of
 
-    found = ranking.evaluate(
-        ranking.Job(files, own_passages, limit, cache),
-        head,
-        model=model,
-        encoder=encoder,
-        shots=shots,
-        seed=seed,
-    )
-    record = ranking.evaluation_record(found)
+    model, encoder = noted(head, "dur.json", "dur train", model, encoder, "embedded")
+    candidates, questions = _read(files, own_passages, limit)
+    ranker = _load(head, encoder, cache)
+    _check_format(ranker.settings, candidates)
+    llm = load_llm(model, cache=cache, chat=False)  # few-shot prompts are text to go on with
+    shown = candidates or [passage for question in questions for passage in question.passages]
+    with io.working("encoding"):  # at once, which is faster than question by question
+        ranker.encoder.encode([q.text for q in questions] + [*map(text_of, shown)])
+    rankers = _rankers(ranker, shots or ranker.shots, own=candidates is None)
+    found: dict[str, Any] = {}
+    easy: list[bool] = []
+    with io.stages(*_stages(rankers, questions, ranker.settings)) as observer:
+        for name, make in rankers.items():
+            if candidates is not None:
+                ranked = make(candidates, seed)(questions)
+            else:  # a seed each: else chance would take the same places of every question's list
+                makers = [make(q.passages, seed + i) for i, q in enumerate(questions)]
+                ranked = [rank([q])[0] for rank, q in zip(makers, questions, strict=True)]
+            results = answered(ranked, questions, llm, ranker.settings, observers=[observer])
+            easy = easy or [result.right for result in results]
+            found[name] = asdict(summed(results, easy=easy))
     if as_data:
-        show_json(record, indent=1)
+        io.show({"questions": len(questions), "easy_questions": sum(easy), "rankers": found})
         return
     columns = ["shots by", "accuracy", "macro-F1", "p(gold)", "easy", "hard", "shots"]
-    show_table(columns, (_row(name, scores) for name, scores in record["rankers"].items()))
-    show(
-        f"{record['questions']} questions; without shots {record['easy_questions']} are right "
-        "(easy), the others wrong (hard)"
+    io.show_table(columns, (_row(name, scores) for name, scores in found.items()))
+    io.show(
+        f"{len(questions)} questions; without shots {sum(easy)} are right (easy), the others wrong "
+        "(hard)"
     )
 
 
-def _row(name: str, scores: dict[str, Any]) -> list[str]:
-    shares = [scores[field] for field in ("accuracy", "macro_f1", "p_gold", "easy", "hard")]
-    told = ["" if share is None else f"{share:.3f}" for share in shares]
-    return [name, *told, f"{scores['shots']:.2f}"]
+def _checked_sigma(value: str) -> str:
+    try:
+        if value == "trained" or 0 <= float(value) <= 1:
+            return value
+    except ValueError:
+        pass
+    raise typer.BadParameter(f"{value!r} is neither a number from 0 to 1 nor 'trained'")
 
 
-@app.command()
-def rank(
+@dur_app.command("rank")
+def _rank(
     files: Annotated[
         list[Path],
         typer.Argument(
             metavar="HEAD/ CANDIDATES.jsonl",
-            help="The folder that 'ltrag dur train' wrote (not with --untrained), and what is to "
-            "be ranked: passages (with 'text') or questions, one JSON object a line.",
+            help="A folder of 'ltrag dur train' (not with --untrained), and passages or questions.",
             show_default=False,
         ),
     ],
-    query: Annotated[str, typer.Option("--query", help="The question, in quotes.")],
+    query: Annotated[str, option("Data", "The question, in quotes.", callback=utf8)],
+    encoder: Opt.HeadEncoder = None,
     untrained: Annotated[
-        bool, typer.Option("--untrained", help="Plain similarity of the encoder's vectors.")
+        bool, option("Method", "Plain similarity of the encoder's vectors.", "--untrained")
     ] = False,
-    top_n: Annotated[
-        int | None, typer.Option("--top-n", min=1, help="Most to show.", show_default="all")
-    ] = None,
     sigma: Annotated[
-        str | None,
-        typer.Option(
-            metavar="0..1|trained",
-            callback=opt.checked_sigma,
-            help="Leave out what scores at most this; 'trained' is the threshold at the end of "
-            "the training.",
-            show_default="0",
+        str,
+        option(
+            "Method",
+            "Leave out what scores at most this, 0 to 1; 'trained': the training's threshold.",
+            callback=_checked_sigma,
         ),
-    ] = None,
-    encoder: opt.HeadEncoder = None,
-    as_data: opt.Json = False,
+    ] = "0",
+    top_n: Annotated[int | None, option("Output", "Most to show.", min=1)] = None,
+    as_data: Opt.Json = False,
 ) -> None:
     """The passages or examples of a file, the most helpful first.
 
@@ -241,32 +234,208 @@ def rank(
         raise typer.BadParameter(
             "give CANDIDATES.jsonl alone with --untrained, else HEAD/ CANDIDATES.jsonl"
         )
-    from ltrag_plugins.cli import ranking
-
-    ranked = ranking.rank(
-        None if untrained else files[0],
-        files[-1],
-        query,
-        encoder=encoder,
-        top_n=top_n,
-        sigma=sigma,
-    )
-    records = [ranking.ranked_record(*pair) for pair in ranked]
+    candidates = read_candidates(files[-1], solved=False)
+    ranker = _load(None if untrained else files[0], encoder)
+    least = ranker.sigma if sigma == "trained" else float(sigma)
+    with io.working("ranking"):
+        ranked = ranker.rank(query, candidates, top_n=top_n, sigma=least)
+    records: list[dict[str, Any]] = []
+    for place in ranked:
+        shot = candidates[place.index]
+        title = {"title": shot.title} if isinstance(shot, Passage) and shot.title else {}
+        record = {"score": place.score, "index": place.index, "id": shot.id}
+        records.append(record | title | {"text": shot.text})
     if as_data:
-        show_json({"query": query, "ranked": records}, indent=1)
-        return
-    rows = ([_short(r), r["id"], f"{r['score']:.4f}"] for r in records)
-    show_table(["candidate", "id", "score"], rows)
+        io.show({"query": query, "ranked": records})
+    else:
+        rows = ([_short(one), one["id"], f"{one['score']:.4f}"] for one in records)
+        io.show_table(["candidate", "id", "score"], rows)
 
 
-def _short(record: dict[str, Any], most: int = 72) -> str:
-    text = " ".join(f"{record.get('title', '')} {record['text']}".split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def _check_count(files: list[Path], own_passages: bool) -> None:
+def _check_count(files: Sequence[Path], own_passages: bool) -> None:
     if len(files) > 2 or len(files) < (1 if own_passages else 2):
         raise typer.BadParameter(
             "give CANDIDATES.jsonl and QUESTIONS.jsonl; with --own-passages QUESTIONS.jsonl alone "
             "will do"
         )
+
+
+def _read(
+    files: Sequence[Path], own_passages: bool, limit: int | None
+) -> "tuple[Sequence[Shot] | None, list[Question]]":
+    """Candidates that all questions share (None: each has passages of its own), and questions."""
+    *before, path = files
+    if not own_passages:
+        candidates = read_candidates(before[0], solved=True)
+        return candidates, read_questions(path, require_answers=True)[:limit]
+    pool = read_passages(before[0]) if before else ()
+    questions = read_questions(path, require_answers=True, pool=pool)[:limit]
+    io.check_records(path, questions, io.check_passages)
+    return None, questions
+
+
+def _preset(name: str) -> "DURSettings":
+    from ltrag_plugins.dur import DURSettings
+
+    if name == "promptpg":
+        return DURSettings.promptpg()
+    if name == "default":
+        return DURSettings()
+    return DURSettings.paper(sigma="batch" if name == "paper-batch" else "immediate")
+
+
+def _widest_format(candidates: "Sequence[Shot] | None") -> str:
+    """The prompt format that shows all there is in these candidates."""
+    examples = [one for one in candidates or () if isinstance(one, Question)]
+    if not examples:
+        return "passages"
+    if not all(example.options for example in examples):
+        return "Q-A"
+    return "SQO-A" if all(example.context for example in examples) else "QO-A"
+
+
+def _check_format(settings: "DURSettings", candidates: "Sequence[Shot] | None") -> None:
+    widest, wanted = _widest_format(candidates), settings.format
+    if isinstance(wanted, str) and (wanted == "passages") != (widest == "passages"):
+        raise InvalidInput(
+            f"the format {wanted!r} shows nothing of these candidates; use the format {widest!r}, "
+            "or other candidates"
+        )
+
+
+def _load(head: Path | None, encoder: str | None, cache: Path | None = None) -> "DURRanker":
+    """The head in a folder with its encoder, or plain similarity where there is no folder."""
+    from ltrag_plugins.dur import DURRanker
+
+    if head is None:
+        return DURRanker.untrained(_vectors(encoder, cache))
+    _, encoder = noted(head, "dur.json", "dur train", "", encoder, "embedded")
+    return DURRanker.load(head, encoder=_vectors(encoder, cache))
+
+
+def _vectors(spec: str | None, cache: Path | None) -> "Encoder":
+    from ltrag_plugins.llm.cached import CachedEncoder
+
+    encoder = load_encoder(spec or "embedded")
+    assert encoder is not None  # the option refuses "none"
+    if cache is None:
+        return _Remembering(encoder)
+    return CachedEncoder(encoder, cache.with_name(f"{cache.stem}.vectors{cache.suffix}"))
+
+
+@final
+class _Remembering:
+    """An encoder that encodes no text twice while it lives."""
+
+    def __init__(self, encoder: "Encoder") -> None:
+        self.name, self._encoder = encoder.name, encoder
+        self._known: dict[str, np.ndarray] = {}
+
+    def encode(self, texts: Sequence[str]) -> "np.ndarray":
+        import numpy as np
+
+        new = [text for text in dict.fromkeys(texts) if text not in self._known]
+        rows = np.asarray(self._encoder.encode(new))
+        self._known |= dict(zip(new, rows, strict=True))
+        return np.stack([self._known[text] for text in texts]) if texts else rows
+
+
+def _figures(result: "TrainingResult") -> dict[str, Any]:
+    """A training as plain values."""
+    from ltrag_plugins.dur.batch import by_epoch, total
+
+    shots, choice = result.ranker.settings.shots, result.choice
+    whole, epochs = total(result.history, shots=shots), by_epoch(result.history, shots=shots)
+    tokens = [whole.tokens, 0 if choice is None else choice.tokens]
+    return {
+        "epochs": len(epochs),
+        "batches": whole.batches,
+        "calls": result.calls,
+        "tokens": None if None in tokens else sum(filter(None, tokens)),
+        "first_reward": epochs[0].reward,
+        "last_reward": epochs[-1].reward,
+        "shots": whole.shots,
+        "fixed_shots": whole.fixed_shots,
+        "sigma": result.ranker.sigma,
+        "answer_shots": result.ranker.shots,
+        "choice": choice and {**asdict(choice), "head": choice.head},
+        "stopped": result.stopped,
+    }
+
+
+def _report(found: dict[str, Any], settings: "DURSettings") -> dict[str, str]:
+    from ltrag_plugins.dur.train import learned_count
+
+    questions, choice = learned_count(found["questions"], settings), found["choice"]
+    batches = -(-questions // settings.batch_size) * settings.epochs
+    share = f"{found['shots'] / found['fixed_shots']:.0%} of {found['fixed_shots']}"
+    held_out = "none"
+    if choice is not None:
+        trained, start = max(choice["trained"][1:]), max(choice["start"][1:])
+        kept = "kept" if choice["head"] == "trained" else "did not pay; the head before it is kept"
+        worth = f"worth {trained:.3f}; {start:.3f} before training, which {kept}"
+        held_out = f"{choice['questions']}, {worth}"
+    tokens = "unknown" if found["tokens"] is None else found["tokens"]
+    progress = f"{found['batches']} of {batches}, epoch {found['epochs']} of {settings.epochs}"
+    return {
+        "format, reward": f"{settings.format}, {settings.reward}",
+        "batches": progress,
+        "calls, tokens": f"{found['calls']}, {tokens}",
+        "mean reward, first epoch": f"{found['first_reward']:.3f}",
+        "mean reward, last epoch": f"{found['last_reward']:.3f}",
+        "shots in all prompts": f"{found['shots']}, {share} with {settings.shots} in one prompt a "
+        "question",
+        "threshold sigma": f"{found['sigma']:.4g}",
+        "held-out questions": held_out,
+        "shots to answer with": found["answer_shots"],
+        "stopped": found["stopped"] or "after the last epoch",
+    }
+
+
+def _count(candidates: "Sequence[Shot]") -> str:
+    kind = "solved examples" if isinstance(candidates[0], Question) else "passages"
+    return f"{len(candidates)} {kind}"
+
+
+def _rankers(
+    ranker: "DURRanker", shots: int, *, own: bool
+) -> "dict[str, Callable[[Sequence[Shot], int], ShotRanker]]":
+    """By name, what makes a ranker from candidates and a seed."""
+    from ltrag_plugins.dur import DURRanker
+    from ltrag_plugins.dur import shots as by
+
+    first = partial(by.preselected_shots, shots=shots, encoder=ranker.encoder)
+    if own:  # such passages are not preselected in training either
+        everything = replace(ranker.settings, preselect="none")
+        ranker = DURRanker(ranker.head, ranker.encoder, everything, sigma=ranker.sigma)
+    return {
+        "zero-shot": lambda pool, seed: by.no_shots(),
+        "random": lambda pool, seed: by.random_shots(pool, shots=shots, seed=seed),
+        "BM25": lambda pool, seed: first(pool, how="bm25"),
+        "nearest": lambda pool, seed: first(pool, how="encoder"),
+        "head": lambda pool, seed: by.learned_shots(ranker, pool, shots=shots),
+    }
+
+
+def _stages(
+    names: dict[str, Any], questions: Sequence[Question], settings: "DURSettings"
+) -> list[tuple[str, type, int]]:
+    """One for each ranker: prompts to score, or for a model that does not score, to answer."""
+    from ltrag_plugins.flow import Ask, Score
+
+    each = 2 if settings.option_calibration == "content-free" else 1
+    scored = sum(each * len(q.options) if q.options else 1 for q in questions)
+    return [
+        stage for name in names for stage in ((name, Ask, len(questions)), (name, Score, scored))
+    ]
+
+
+def _row(name: str, scores: dict[str, Any]) -> list[str]:
+    shares = [scores[field] for field in ("accuracy", "macro_f1", "p_gold", "easy", "hard")]
+    known = ["" if share is None else f"{share:.3f}" for share in shares]
+    return [name, *known, f"{scores['shots']:.2f}"]
+
+
+def _short(record: dict[str, Any], most: int = 72) -> str:
+    text = " ".join(f"{record.get('title', '')} {record['text']}".split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,0 +1,133 @@
+"""The gate of a run, fitted in its folder or read from another, and the rows it stands before."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ltrag_plugins.artifacts import DAMAGE, writing
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.run import digest_of
+from ltrag_plugins.evaluate.spec import RESERVED, Cell, is_gate
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.methods import Method
+from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.types import Question
+
+_LATER: Any = object()
+"""Stands in a cell for a gate that is not there yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunGate:
+    """Which gate a run has."""
+
+    spec: str
+    """"none"; "gece" for one that is fitted in the run's folder; or the folder of a saved one."""
+    rate: float = 0.2
+    """For "gece": share of the questions that may retrieve, 0 to 1."""
+
+    @property
+    def name(self) -> str:
+        """The gate's part of a cell's name."""
+        return "gece" if self.spec == "gece" else RESERVED.sub("-", Path(self.spec).name)
+
+    def folder(self, run: RunFolder) -> Path:
+        """Where it is kept."""
+        return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
+
+    def before(self, method: Method) -> bool:
+        """Whether it is put before this method: it retrieves, and is no gate itself."""
+        return self.spec != "none" and "retriever" in method.needs and not is_gate(method.name)
+
+    def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
+        """Each cell with every seed, alone and behind this gate, which is not there yet."""
+        found: list[Cell] = []
+        for cell in alone:
+            drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
+            seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
+            found += seeded
+            if self.before(cell.method):
+                found += [replace(one, gate=_LATER, gate_name=self.name) for one in seeded]
+        return found
+
+    def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
+        """The gate of the folder, or one fitted there; it drafts through the run's cache.
+
+        Raises:
+            ArtifactMismatch: it was fitted for another rate, model or encoder, or on other
+                questions.
+            UnreadableArtifact: it is damaged.
+            CalibrationError: there is nothing to fit one on.
+        """
+        llm = CachedLLM(_model(world), run.answers)
+        folder = self.folder(run)
+        if self.spec != "gece":
+            return load_gate(folder, replace(world, llm=llm))
+        retriever = world.retriever
+        fitted_on = {"labelled": digest_of(labelled), "retriever": getattr(retriever, "name", "")}
+        if _is_fitted(folder, fitted_on, run):
+            gate = load_gate(folder, replace(world, llm=llm))
+            if gate.report.target != f"target rate {self.rate:g}":
+                raise ArtifactMismatch(
+                    f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
+                    "another folder, or the same rate"
+                )
+            return gate
+        gate = GECEGate.fit(
+            labelled,
+            llm=llm,
+            encoder=world.encoder,
+            target_rate=self.rate,
+            retriever=retriever,
+            retrieving=partial(single_retrieval) if retriever is not None else None,
+            batch=16,
+        )
+        with writing(folder):  # first: a gate without it is fitted again
+            text = json.dumps(fitted_on, indent=1)
+            (folder / "fitted_on.json").write_text(f"{text}\n", encoding="utf-8")
+        gate.save(folder)
+        return gate
+
+
+def load_gate(folder: Path, world: World) -> GECEGate:
+    """The gate in a folder, with the run's encoder only if it was fitted with one.
+
+    Raises:
+        UnreadableArtifact, ArtifactMismatch: as `GECEGate.load`.
+    """
+    plain = _read(folder / "gate.json").get("encoder", "") is None
+    return GECEGate.load(folder, llm=_model(world), encoder=None if plain else world.encoder)
+
+
+def _is_fitted(folder: Path, on: dict[str, str], run: RunFolder) -> bool:
+    if not (folder / "gate.json").is_file():
+        return False
+    known = _read(folder / "fitted_on.json")
+    if not known:  # by an older version: what it was fitted on, run.json says
+        return run.read() is not None
+    if known != on:
+        raise ArtifactMismatch(
+            f"{folder} was fitted on {known.get('labelled')}, now there are {on['labelled']}, or "
+            "on other passages: name another folder, or the same questions and passages"
+        )
+    return True
+
+
+def _model(world: World) -> Any:
+    if world.llm is None:
+        raise InvalidInput("a gate drafts with a model, and there is none")
+    return world.llm
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """What stands in a file of JSON; {} where that cannot be read."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except DAMAGE:
+        return {}

@@ -1,0 +1,509 @@
+"""What the command line refuses: when, with which line or box, and with which exit code."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_parts import book, lines_file, ltrag, one_line, program, wrong_usage
+from openai_server import openai_server
+
+from ltrag_plugins.cli.io import checked_file, checked_folder
+from ltrag_plugins.errors import InvalidInput, UnwritableArtifact
+from ltrag_plugins.evaluate.folder import RunFolder
+
+NOWHERE = Path("/proc/ltrag")
+"""Nobody, root included, can make a folder here."""
+needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+NOVEL = {
+    "question": "who wrote Emma?",
+    "answers": ["Jane Austen"],
+    "id": "q0",
+    "passages": [{"text": "A fortress."}, {"text": "A coast."}],
+}
+NO_SERVER = ("--model", "openai:none@http://localhost:9")
+
+
+def call(command: str, path: Path, *more: object):
+    """A command over one file of questions; nothing answers, as the input is looked at first."""
+    words = command.format(q=path, d=path.parent).split()
+    return ltrag(*words, *more)
+
+
+FIT, BUILD, GATE = (
+    f"{command} {{q}} --out {{d}}/out" for command in ("sgic fit", "sgic build", "gate fit")
+)
+TRAIN = "dur train {q} {q} --out {d}/out --model openai:none@http://localhost:9"
+EVALUATE = "evaluate {q} --out {d}/out"
+
+
+# --- records
+
+
+@pytest.mark.parametrize("command", [GATE, FIT, BUILD, TRAIN, EVALUATE])
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        ("{oops}", "line 2, column 2: not JSON"),
+        ("[1]", "line 2: expected an object"),
+        ({"q": "who?"}, "line 2, field 'question': missing; this line has only 'q'"),
+        ({**NOVEL, "question": " "}, "line 2, field 'question'"),
+        ({**NOVEL, "question": 3}, "line 2, field 'question': expected a string, got int"),
+        ({**NOVEL, "answers": "a"}, "line 2, field 'answers': expected a list"),
+        ({**NOVEL, "answers": [1]}, "line 2, field 'answers[0]': expected a string"),
+        ({"question": "who?"}, "line 2, field 'answers': no accepted answers"),
+        ({**NOVEL, "passages": ["a"]}, "line 2, field 'passages[0]': expected an object"),
+    ],
+)
+def test_a_wrong_record_is_named_with_its_file_and_field(command, record, says, tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", NOVEL, record)
+    line = one_line(call(command, path))
+    assert line.startswith(f"{path}, ")
+    assert says in line
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("command", "record", "says"),
+    [
+        (GATE, {"question": "?!", "answers": ["a"], "id": "odd"}, "(id 'odd'): the question"),
+        (GATE, {"question": "so " * 3000, "answers": ["a"], "id": "long"}, "(id 'long')"),
+        (FIT, {**NOVEL, "question": "?!"}, "(id 'q0'): the question '?!' has no words"),
+        (BUILD, {**NOVEL, "passages": []}, "(id 'q0'): no passages of its own; add 'passages'"),
+        (f"{TRAIN} --own-passages", {**NOVEL, "passages": []}, "(id 'q0'): no passages"),
+    ],
+)
+def test_a_record_that_cannot_serve_is_named_by_its_number(command, record, says, tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", NOVEL, record)
+    line = one_line(call(command.replace("train {q} {q}", "train {q}"), path))
+    assert line.startswith(f"{path}, record 2 ")
+    assert says in line
+
+
+@pytest.mark.parametrize("command", [GATE, FIT, BUILD, TRAIN, EVALUATE])
+def test_a_file_that_is_missing_empty_or_cut_off_is_named(command, tmp_path):
+    gone = tmp_path / "nowhere.jsonl"
+    assert one_line(call(command, gone)) == f"cannot read {gone}: No such file or directory"
+    empty = lines_file(tmp_path / "empty.jsonl")
+    assert one_line(call(command, empty)).startswith(f"{empty}: no questions in it")
+    half = tmp_path / "questions.jsonl.gz"
+    half.write_bytes(gzip.compress(json.dumps(NOVEL).encode() * 99)[:-20])
+    assert f"{half}: not a whole gzip file" in one_line(call(command, half))
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([NOVEL, NOVEL], "have the same id 'q0'"),
+        ([{"text": "a b"}, {"title": "a"}], "line 2, field 'text': missing"),
+    ],
+)
+def test_a_wrong_candidate_is_named_with_its_file(records, says, tmp_path):
+    candidates = lines_file(tmp_path / "candidates.jsonl", *records)
+    questions = lines_file(tmp_path / "questions.jsonl", NOVEL)
+    line = one_line(ltrag("dur", "train", candidates, questions, *NO_SERVER, "--out", tmp_path))
+    assert line.startswith(str(candidates))
+    assert says in line
+
+
+def test_a_wrong_passage_is_named(tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", *[NOVEL] * 20)
+    pool = lines_file(tmp_path / "pool.jsonl", {"text": "a b"}, {"title": "no text"})
+    line = one_line(call(GATE, path, "--passages", pool))
+    assert line.startswith(f"{pool}, line 2, field 'text': missing")
+
+
+def test_too_few_questions_are_refused_before_a_model_is_loaded(tmp_path):
+    line = one_line(call(GATE, lines_file(tmp_path / "q.jsonl", NOVEL, NOVEL)))
+    assert "2 calibration questions; a gate needs at least 20" in line
+
+
+def test_a_format_that_shows_nothing_of_the_candidates_is_refused(tmp_path):
+    solved = lines_file(tmp_path / "solved.jsonl", NOVEL)
+    passages = lines_file(tmp_path / "passages.jsonl", {"text": "a b"})
+    for candidates, wanted, better in ((passages, "QO-A", "passages"), (solved, "passages", "Q-A")):
+        told = ["--set", f"format={wanted}", *NO_SERVER, "--out", tmp_path / "head"]
+        line = one_line(ltrag("dur", "train", candidates, solved, *told))
+        assert line.startswith(f"the format {wanted!r} shows nothing of these candidates")
+        assert repr(better) in line
+
+
+# --- models, and folders that were fitted
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("gate explain who? --gate {d}", "gate.json"),
+        ("dur rank {d} {q} --query who?", "dur.json"),
+        ("dur evaluate {d} {q} {q}", "dur.json"),
+        ("sgic answer {q} --calibration {d}", "sgic.json"),
+        ("evaluate {q} --out {d}/run --gate {d}", "gate.json"),
+        ("evaluate {q} --out {d}/run --encoder embedded --head {d}", "dur.json"),
+    ],
+)
+def test_a_folder_that_was_not_fitted_is_named(command, file, tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", NOVEL)
+    line = one_line(call(command, path))
+    assert f"there is no {file} in {tmp_path}" in line
+    assert "'ltrag " in line  # what would write one
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_from_python_asks_for_its_model(tmp_path):
+    body = {"llm": "mine@1234", "encoder": "vectors@5678"}
+    for name in ("gate", "sgic"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(body), encoding="utf-8")
+    told = ["gate", "explain", "who?", "--gate", tmp_path]
+    line = one_line(ltrag(*told))
+    assert "mine@1234" in line
+    assert line.endswith("add --model")
+    line = one_line(ltrag(*told, "--model", "embedded"))
+    assert "vectors@5678" in line
+    assert line.endswith("add --encoder")
+    line = one_line(ltrag("sgic", "answer", "--question", "who?", "--calibration", tmp_path))
+    assert line.endswith("add --model")
+
+
+def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", *[NOVEL] * 20)
+    line = one_line(call(GATE, path, "--model", tmp_path))
+    assert str(tmp_path) in line
+    assert "config.json" in line
+    fake = tmp_path / "fake.gguf"
+    fake.write_bytes(b"not a model")
+    assert f"cannot load the model {str(fake)!r}" in one_line(call(GATE, path, "--model", fake))
+
+
+# --- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "says"),
+    [
+        (GATE, ["--model", "nonesuch"], "nonesuch"),
+        (GATE, ["--model", "openai:gpt@ftp://host"], "openai:gpt@ftp://host"),
+        (GATE, ["--model", "openai:gpt@localhost:8000"], "openai:gpt@localhost:8000"),
+        (GATE, ["--model", "openai:"], "openai:"),
+        (GATE, ["--model", ""], "no folder or file"),
+        (GATE, ["--model", "openai:x@http://h+adapter:a"], "openai:x@http://h"),
+        (GATE, ["--model", "openai:x+adapter:a"], "is a server"),
+        (GATE, ["--model", "embedded+adapter:gone"], "there is no folder 'gone'"),
+        (GATE, ["--encoder", "nonesuch"], "nonesuch"),
+        (GATE, ["--rate", "1.5"], "--rate"),
+        (GATE, ["--rate", "0.2", "--accuracy", "0.5"], "not both"),
+        (GATE, ["--set", "correct=roughly"], "correct must be one of contains"),
+        (GATE, ["--set", "corect=f1"], "correct"),
+        (GATE, ["--set", "samples=-1"], "samples"),
+        (GATE, ["--set", "samples"], "NAME=VALUE"),
+        (GATE, ["--limit", "0"], "--limit"),
+        (GATE, ["--batch", "0"], "--batch"),
+        (GATE, ["--nonesuch"], "--nonesuch"),
+        (TRAIN, ["--encoder", "none"], "ranks by vectors"),
+        (TRAIN, ["--preset", "best"], "--preset"),
+        (TRAIN, ["--shots", "0"], "--shots"),
+        (TRAIN, ["--max-calls", "0"], "--max-calls"),
+        ("dur train {q} --out head", [], "CANDIDATES.jsonl"),
+        ("dur train 1 2 3 --own-passages --out head", [], "QUESTIONS.jsonl"),
+        ("dur train {q} {q}", [], "--out"),
+        ("dur evaluate head {q}", [], "CANDIDATES.jsonl"),
+        ("dur rank {q} --query who?", [], "--untrained"),
+        ("dur rank head {q}", [], "--query"),
+        ("dur rank head {q} --query who? --sigma 2", [], "number from 0 to 1"),
+        ("dur rank head {q} --query who? --top-n 0", [], "--top-n"),
+        ("sgic answer", [], "give QUESTIONS.jsonl"),
+        ("sgic answer {q} --question who? --limit 3", [], "not for --question"),
+        ("sgic answer {q} --question who? --records x", [], "not for --question"),
+        (FIT, ["--cut-to", "1,0"], "no list of whole numbers"),
+        (FIT, ["--cut-to", "many"], "no list of whole numbers"),
+        (FIT, ["--rounds", "-1"], "rounds"),
+        (BUILD, ["--keep-wrong", "2"], "keep_wrong"),
+        (BUILD, ["--set", "corpus.right=guess"], "right must be one of em, f1"),
+        (BUILD, ["--set", "estimator=guess"], "estimator"),
+        (EVALUATE, ["--set", "search=best"], "search must be one of bm25, encoder"),
+        ("sgic finetune {q} --out x", ["--learning-rate", "0"], "learning_rate"),
+        ("sgic finetune {q} --out x --batch 4", ["--set", "micro_batch=3"], "micro_batch 3"),
+    ],
+)
+def test_wrong_usage_leaves_with_two(command, more, says, tmp_path):
+    path = lines_file(tmp_path / "questions.jsonl", NOVEL)
+    told = wrong_usage(call(command, path, *more))
+    # the box around the message may break words
+    assert says in told or says.replace(" ", "") in told.replace(" ", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+# --- ltrag evaluate: what a run lacks
+
+MODEL, ENCODER = "has no config.json", "cannot load the encoder"
+"""What is said as soon as the model here is loaded, or the encoder before it."""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Questions with passages, without any, and others to learn from; a folder of nothing."""
+    told = [book(i, passages=[{"text": f"Author q{i}"}]) for i in range(8)]
+    lines_file(tmp_path / "asked.jsonl", *told[:2])
+    lines_file(tmp_path / "others.jsonl", *told[2:])
+    lines_file(tmp_path / "bare.jsonl", *map(book, range(8)))
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+def evaluated(place: Path, *more: object, asked: str = "asked", out: str = "run"):
+    weights = ("--model", place / "empty")
+    return ltrag("evaluate", place / f"{asked}.jsonl", *weights, "--out", place / out, *more)
+
+
+def refused(result, *said: str) -> None:
+    assert result.exit_code == 1
+    for words in said:
+        assert words in result.stderr
+    assert MODEL not in result.stderr
+    assert ENCODER not in result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len([line for line in lines if "left out: " not in line]) == 1
+
+
+def test_what_is_in_order_gets_as_far_as_the_model(place):
+    for more in (("--methods", "direct"), ("--methods", "single"), ("--methods", "all,direct")):
+        result = evaluated(place, *more)
+        assert result.exit_code == 1
+        assert MODEL in result.stderr
+
+
+@pytest.mark.parametrize("methods", ["direct", "single", "all", "random-shots"])
+def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
+    told = ("--methods", methods, "--labelled", place / "others.jsonl")
+    for gone in ("nogate", "empty", "asked.jsonl"):
+        refused(evaluated(place, *told, "--gate", place / gone), str(place / gone), "gate fit")
+    assert not (place / "run").exists()
+
+
+def test_a_gate_that_is_there_is_read_when_the_model_is(place):
+    (place / "gate").mkdir()
+    (place / "gate" / "gate.json").write_text("{}")
+    assert MODEL in evaluated(place, "--gate", place / "gate").stderr
+
+
+@pytest.mark.parametrize("methods", ["dur", "direct", "all"])
+def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
+    told = ("--methods", methods, "--encoder", place / "empty", "--head", place / "nohead")
+    refused(evaluated(place, *told), str(place / "nohead"), "ltrag dur train")
+    assert not (place / "run").exists()
+    (place / "nohead").mkdir()
+    (place / "nohead" / "dur.json").write_text("{}")
+    assert ENCODER in evaluated(place, *told).stderr
+
+
+@pytest.mark.parametrize("out", ["asked.jsonl", "asked.jsonl/run"])
+@pytest.mark.parametrize("methods", ["direct", "single", "all"])
+def test_a_folder_that_cannot_be_written_to_is_refused_at_once(place, out, methods):
+    refused(evaluated(place, "--methods", methods, out=out), f"cannot write to {place / out}")
+
+
+def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
+    with RunFolder(place / "run").held():
+        refused(evaluated(place), "another run is writing to")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--methods", "single"], "the method single needs a retriever"),
+        (["--methods", "direct,all,single"], "the method single needs a retriever"),
+        (["--methods", "dur"], "the method dur needs an encoder"),
+        (["--methods", "skr"], "add --labelled"),
+        (["--methods", ","], "name at least one method"),
+        (["--methods", "direct,direct"], "the method 'direct' comes twice"),
+        (["--methods", "all,direct,direct"], "the method 'direct' comes twice"),
+        (["--methods", "all,dirct"], "did you mean direct"),
+        (["--methods", "single:kk=3"], "did you mean k?"),
+        (["--metrics", "emm"], "did you mean em"),
+        (["--gate", "gece"], "add --labelled"),
+        (["--set", "search=encoder"], "add --encoder embedded"),
+        (["--set", "compare=nobody", "--methods", "direct"], "there will be direct"),
+        (["--methods", "dur", "--head", "head"], "add --encoder embedded"),
+    ],
+)
+def test_what_a_run_lacks_is_said_at_once(place, more, said):
+    refused(evaluated(place, *more, asked="bare"), said)
+    assert not (place / "run").exists()
+
+
+def test_what_gains_are_over_is_held_against_the_rows_of_all_too(place):
+    result = evaluated(place, "--methods", "all", "--set", "compare=nobody")
+    refused(result, "nobody", "there will be direct, single")
+
+
+# --- places to write to
+
+
+@pytest.fixture(scope="module")
+def server():
+    with openai_server(lambda _: ("x", 0.5)) as found, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "not-a-secret")
+        yield found
+
+
+@pytest.fixture
+def novels(tmp_path):
+    lines = [{**NOVEL, "question": f"who wrote novel {i}?", "id": f"q{i}"} for i in range(24)]
+    return lines_file(tmp_path / "questions.jsonl", *lines)
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    ("command", "option", "place"),
+    [
+        ("sgic fit {q}", "--out", NOWHERE / "calibration"),
+        ("sgic build {q}", "--out", NOWHERE / "data"),
+        ("sgic answer {q}", "--records", NOWHERE / "run.jsonl"),
+        ("sgic answer {q}", "--records", Path("/proc/run.jsonl")),
+        ("gate fit {q} --encoder none", "--out", NOWHERE / "gate"),
+        ("gate score {q} --set semantics=false", "--out", Path("/proc/scores.jsonl")),
+        ("dur train {q} {q} --out {d}/head", "--checkpoint", NOWHERE / "run"),
+        ("dur train {q} {q} --out {d}/head", "--pictures", NOWHERE / "pictures"),
+        ("dur train {q} {q}", "--out", NOWHERE / "head"),
+    ],
+)
+def test_no_prompt_is_paid_for_where_nothing_can_be_kept(
+    command, option, place, novels, server, tmp_path
+):
+    url, asked = server
+    asked.clear()
+    line = one_line(call(command, novels, "--model", f"openai:m@{url}", option, place))
+    assert line.startswith(f"cannot write to {place.parent if place.suffix else place} (")
+    assert line.endswith("Name another folder, or mend this one.")
+    assert asked == []
+    assert [path.name for path in tmp_path.iterdir()] == ["questions.jsonl"]
+
+
+@needs_proc
+@pytest.mark.parametrize(
+    "words", ["sgic finetune {d} --out", "report {d} --pictures", "report {d} --out"]
+)
+def test_a_command_that_asks_no_model_says_the_same(words, tmp_path):
+    place = Path("/proc/page.html") if words.startswith("report {d} --out") else NOWHERE / "x"
+    # there is neither data nor a run in that folder, and the place is looked at before
+    line = one_line(ltrag(*words.format(d=tmp_path).split(), place))
+    assert line.startswith("cannot write to /proc")
+
+
+def test_records_need_answers_and_go_into_a_folder_that_is_made(novels, server, tmp_path):
+    told = ["--model", f"openai:m@{server[0]}", "--limit", 2, "--rounds", 0]
+    records = tmp_path / "deep" / "new" / "run.jsonl"
+    bare = lines_file(tmp_path / "bare.jsonl", {**NOVEL, "answers": []})
+    line = one_line(ltrag("sgic", "answer", bare, *told, "--records", records))
+    assert "line 1, field 'answers': no accepted answers" in line
+    assert not (tmp_path / "deep").exists()
+    result = ltrag("sgic", "answer", novels, *told, "--records", records)
+    assert result.exit_code == 0, result.output
+    assert len(records.read_text().splitlines()) == 2
+
+
+def test_trying_a_place_leaves_it_as_it_was(tmp_path):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "kept.txt").write_text("kept")
+    before = sorted(tmp_path.rglob("*"))
+    modes = [path.stat().st_mode for path in before]
+    for place in ("there", "new", "there/deep/er", "."):
+        assert checked_folder(tmp_path / place) == tmp_path / place
+    for place in ("there/kept.txt", "new.txt"):
+        assert checked_file(tmp_path / place) == tmp_path / place
+    assert sorted(tmp_path.rglob("*")) == before
+    assert [path.stat().st_mode for path in before] == modes
+    assert (tmp_path / "there" / "kept.txt").read_text() == "kept"
+
+
+def test_a_place_beside_the_program_is_tried_as_well(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert checked_folder(Path("out")) == Path("out")
+    assert checked_file(Path("run.jsonl")) == Path("run.jsonl")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_files_and_folders_in_the_way_are_named(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for place in (file, file / "x", file / "x" / "y"):
+        with pytest.raises(InvalidInput, match=f"cannot make the folder .*{file.name} is a file"):
+            checked_folder(place)
+    with pytest.raises(InvalidInput, match="there is no folder"):
+        checked_file(tmp_path / "no" / "run.jsonl")
+    with pytest.raises(InvalidInput, match="it is a folder"):
+        checked_file(tmp_path)
+
+
+def test_a_name_that_no_file_system_takes_is_one_error_and_leaves_nothing(tmp_path):
+    for place in (tmp_path / "new" / ("x" * 300), tmp_path / "new" / ("x" * 300) / "y"):
+        with pytest.raises(UnwritableArtifact, match="cannot write to"):
+            checked_folder(place)
+    os.symlink(tmp_path / "gone", tmp_path / "dangling")
+    with pytest.raises(UnwritableArtifact, match="cannot write to"):
+        checked_folder(tmp_path / "dangling")
+    assert [path.name for path in tmp_path.iterdir()] == ["dangling"]
+
+
+# --- as a program
+
+
+def test_the_program_tells_its_version():
+    process = program("--version")
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stderr) == (0, "")
+    assert stdout.startswith("ltrag 0.")
+
+
+def test_an_error_of_the_program_is_one_line_unless_debugged(tmp_path):
+    told = ("gate", "fit", tmp_path / "nowhere", "--out", tmp_path / "gate")
+    process = program(*told)
+    stdout, stderr = process.communicate(timeout=120)
+    assert (process.returncode, stdout, stderr.count("\n")) == (1, "", 1)
+    assert "No such file" in stderr
+    debugged = program("--debug", *told)
+    assert "Traceback" in debugged.communicate(timeout=120)[1]
+    assert debugged.returncode == 1
+
+
+def test_help_loads_nothing_heavy():
+    code = (
+        "import sys, typer.testing, typer.main, ltrag_plugins.cli as c\n"
+        "def walk(command, words):\n"
+        "    r = typer.testing.CliRunner().invoke(c.app, [*words, '--help'])\n"
+        "    assert r.exit_code == 0 and 'Usage' in r.stdout, r.output\n"
+        "    inner = getattr(command, 'commands', {})\n"
+        "    return 1 + sum(walk(one, [*words, name]) for name, one in inner.items())\n"
+        "assert walk(typer.main.get_command(c.app), []) > 15\n"
+        "heavy = {'torch', 'sklearn', 'scipy', 'transformers', 'numpy', 'matplotlib',\n"
+        "         'langchain_core', 'llama_index'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or None)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+# --- what --set takes
+
+
+@pytest.mark.parametrize("name", ["gate", "dur", "sgic", "build", "finetune", "evaluate"])
+def test_settings_lists_what_set_takes_with_its_meaning(name):
+    listed = json.loads(ltrag("settings", name, "--json").stdout)
+    assert all(one["takes"] and one["meaning"] for one in listed)
+    text = ltrag("settings", name).stdout
+    assert all(f"  {one['setting']}=" in text for one in listed)
+    assert name in ltrag("settings").stdout
+
+
+def test_settings_of_an_unknown_name_names_the_nearest():
+    assert "did you mean gate" in one_line(ltrag("settings", "gat"))
+
+
+def test_choices_and_ranges_are_listed_from_the_declarations():
+    text = ltrag("settings", "build").stdout
+    assert "corpus.form=" in text
+    assert "one of sgic, direct" in text
+    assert "one of bm25, encoder" in ltrag("settings", "evaluate").stdout
