@@ -52,7 +52,8 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
             "for them (ChatOpenAI: logprobs=True), or read texts alone (gate: tier='text'; SGIC: "
             "estimator='agreement')."
         )
-    return tuple(checked_token(token, model) for token in generation.tokens)
+    tokens = generation.tokens
+    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in tokens)
 
 
 def mean_probability(generation: Generation) -> float:

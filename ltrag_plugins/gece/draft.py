@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, PromptTooLong
-from ltrag_plugins.flow import Flow, agree, ask, embed
+from ltrag_plugins.flow import Ask, Flow, agree, embed
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.base import Direction
-from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import GradientAgreement
 
@@ -33,6 +32,11 @@ def askable_question(question: str, max_words: int) -> str:
     return question.strip()
 
 
+def draft_prompt(question: str, settings: GECESettings) -> str:
+    """The zero-shot prompt of the draft; the settings have checked that it holds the question."""
+    return settings.prompt.replace("{question}", question)
+
+
 def drafting(
     question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
 ) -> Flow[Evidence]:
@@ -43,18 +47,12 @@ def drafting(
         along: the mean gradient; None leaves the gradient term out.
     """
     question = askable_question(question, settings.max_words)
-    prompt = direct_prompt(question, settings.prompt)
-    max_tokens, stop = settings.max_tokens, settings.stop
-    [draft] = yield from ask(prompt, max_tokens=max_tokens, stop=stop)
+    prompt, writing = draft_prompt(question, settings), settings.writing
+    [draft] = yield Ask((prompt,), writing)
     samples = []
     for i in range(settings.samples):
-        samples += yield from ask(
-            prompt,
-            max_tokens=max_tokens,
-            stop=stop,
-            temperature=settings.temperature,
-            seed=settings.seed + i,
-        )
+        sampling = replace(writing, temperature=settings.temperature, seed=settings.seed + i)
+        samples += yield Ask((prompt,), sampling)
     rows = (yield from embed(question, draft.text.strip())) if vectors else None
     evidence = Evidence(question, draft, tuple(samples), rows)
     return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
@@ -67,7 +65,7 @@ def with_gradient_term(
     if not evidence.draft.text:  # nothing was said, so no token has a gradient
         return replace(evidence, agreement=GradientAgreement(0.0, 0.0))
     [found] = yield from agree(
-        [direct_prompt(evidence.question, settings.prompt)],
+        [draft_prompt(evidence.question, settings)],
         [evidence.draft.text],
         along=along,
         cosine=settings.agreement == "cosine",

@@ -21,13 +21,12 @@ import numpy as np
 from ltrag_plugins.errors import MissingReferences, NeedsGradients
 from ltrag_plugins.flow import Observer, World, agree, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
-from ltrag_plugins.gece.draft import drafting
+from ltrag_plugins.gece.draft import draft_prompt, drafting
 from ltrag_plugins.gece.settings import GECESettings, Quality
 from ltrag_plugins.gece.signals import WordFrequencies
 from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
 from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.prompts.question import render_question
-from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
 
@@ -186,9 +185,7 @@ def references_like(
 
     A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
     """
-    prompts = [
-        direct_prompt(render_question(question).strip(), settings.prompt) for question in questions
-    ]
+    prompts = [draft_prompt(render_question(question).strip(), settings) for question in questions]
     blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
     return prompts, [
         blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)

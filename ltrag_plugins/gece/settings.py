@@ -1,12 +1,14 @@
 """What can be set about a gate."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT
 from ltrag_plugins.settings import Count, Holds, Positive, Range, Settings, Whole
+from ltrag_plugins.types import GenerationSettings
 
 Quality = Literal["meteor", "chrf", "ter"]
 
@@ -64,6 +66,11 @@ class GECESettings(Settings):
     def _check_together(self) -> None:
         if self.tier == "text" and self.gradients == "always":
             raise InvalidInput("tier='text' reads no gradients; leave one of the two as it is")
+
+    @cached_property
+    def writing(self) -> GenerationSettings:
+        """How the model writes the draft."""
+        return GenerationSettings(self.max_tokens, self.stop)
 
     @classmethod
     def paper(cls) -> "GECESettings":

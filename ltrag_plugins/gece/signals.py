@@ -159,43 +159,21 @@ def _agreement(evidence: Evidence) -> GradientAgreement:
     return evidence.agreement
 
 
-def _of_draft(
-    function: Callable[[Generation], float], sign: float
-) -> Callable[[Evidence, WordFrequencies], float]:
-    return lambda evidence, _: sign * function(evidence.draft)
+def _of_draft(name: str) -> Signal:
+    signal = uncertainty.TOKEN_SIGNALS[name]
+    about = signal.meaning if signal.sign > 0 else f"{signal.meaning}, negated"
+    return Signal(
+        lambda evidence, _: signal.sign * signal.value(evidence.draft), "probabilities", about
+    )
 
 
 SIGNALS: dict[str, Signal] = {
-    "mean_logprob": Signal(
-        _of_draft(uncertainty.mean_logprob, -1.0),
-        "probabilities",
-        "mean negative log-probability of the draft's tokens",
-    ),
-    "mean_probability": Signal(
-        _of_draft(uncertainty.mean_probability, -1.0),
-        "probabilities",
-        "mean probability of the draft's tokens, negated",
-    ),
-    "product": Signal(
-        _of_draft(uncertainty.product_uncertainty, 1.0),
-        "probabilities",
-        "one minus the product of the draft's token probabilities",
-    ),
-    "least_probability": Signal(
-        _of_draft(uncertainty.least_probability, -1.0),
-        "probabilities",
-        "probability of the draft's least likely token, negated",
-    ),
-    "entropy": Signal(
-        _of_draft(uncertainty.mean_entropy, 1.0),
-        "probabilities",
-        "mean entropy of the next-token distributions",
-    ),
-    "margin": Signal(
-        _of_draft(uncertainty.mean_margin, -1.0),
-        "probabilities",
-        "mean lead of the likeliest token over the next, negated",
-    ),
+    "mean_logprob": _of_draft("mean_logprob"),
+    "mean_probability": _of_draft("mean_probability"),
+    "product": _of_draft("product"),
+    "least_probability": _of_draft("least_probability"),
+    "entropy": _of_draft("entropy"),
+    "margin": _of_draft("margin"),
     "word_frequency": Signal(
         lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
         "text",
@@ -206,11 +184,7 @@ SIGNALS: dict[str, Signal] = {
         "text",
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
-    "disagreement": Signal(
-        _disagreement,
-        "text",
-        "disagreement among sampled drafts",
-    ),
+    "disagreement": Signal(_disagreement, "text", "disagreement among sampled drafts"),
     "gradient_dot": Signal(_dot, "gradients", "gradient agreement (dot product), negated"),
     "gradient_cosine": Signal(_cosine, "gradients", "gradient agreement (cosine), negated"),
 }
@@ -284,7 +258,7 @@ def features(
         CalibrationError: one of the caller's own signals is missing.
         NoTokenProbabilities, NeedsGradients: a signal's source is missing.
     """
-    rows = [[_read(item, name, frequencies) for name in names] for item in evidence]
+    rows = [_row(item, names, frequencies) for item in evidence]
     traits = [list(read_traits(item, frequencies).values()) for item in evidence]
     vectors = [_vectors(item) for item in evidence]
     if sizes := sorted({len(vector) for vector in vectors})[1:]:
@@ -339,22 +313,25 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _read(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
-    if name in SIGNALS:
-        value = SIGNALS[name].read(evidence, frequencies)
-    elif name in evidence.extra:
-        value = float(evidence.extra[name])
-    else:
-        raise CalibrationError(
-            f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
-            f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
-        )
-    if not abs(value) < _LARGEST:
-        raise InvalidInput(
-            f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
-            "signals are finite numbers. Find its source, or leave the signal out."
-        )
-    return value
+def _row(evidence: Evidence, names: Sequence[str], frequencies: WordFrequencies) -> list[float]:
+    row = []
+    for name in names:
+        if name in SIGNALS:
+            value = SIGNALS[name].read(evidence, frequencies)
+        elif name in evidence.extra:
+            value = float(evidence.extra[name])
+        else:
+            raise CalibrationError(
+                f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
+                f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
+            )
+        if not abs(value) < _LARGEST:
+            raise InvalidInput(
+                f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
+                "signals are finite numbers. Find its source, or leave the signal out."
+            )
+        row.append(value)
+    return row
 
 
 def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:

@@ -1,6 +1,7 @@
 """A gate before any chain, on a graph's edge, or before a retriever.
 
-The gate's decision is a run of its own (GECEGate), which callbacks and traces can see.
+The gate's decision is a run of its own (GECEGate), which callbacks and traces can see, and
+metadata `gece` of every run after it.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,6 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
-from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.utils import (
     AddableDict,
     ConfigurableFieldSpec,
@@ -46,15 +46,9 @@ def question_of(value: Any, key: str = "question") -> str:
             return str(value.text)
         case PromptValue():
             return _last_human(value.to_messages())
-        case Mapping():
-            return _in_entries(value, value, key)
         case Sequence():
             return _last_human(value)
-        case _:
-            return _in_entries(getattr(value, "__dict__", {}), value, key)
-
-
-def _in_entries(entries: Mapping[str, Any], value: Any, key: str) -> str:
+    entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
     if key in entries:
         return question_of(entries[key], key)
     if "messages" in entries:
@@ -76,35 +70,21 @@ def _last_human(messages: Sequence[Any]) -> str:
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
 
 
-class Verdict(dict[str, Any]):
-    """The decision as plain values, for traces, with the `Decision` itself at hand."""
-
-    def __init__(self, decision: Decision) -> None:
-        super().__init__(decision.as_metadata())
-        self.decision = decision
-
-
-class GateStep(Runnable[Any, Verdict]):
-    """Question in, decision out; a run named GECEGate, the model's runs its children.
-
-    Args:
-        question_key: where the question is in an input that is a mapping; see `question_of`.
-    """
+class _GateStep(Runnable[Any, "_Verdict"]):
+    """Question in, decision out; a run named GECEGate, the model's runs its children."""
 
     name = "GECEGate"
 
     def __init__(self, gate: DecidingGate, question_key: str = "question") -> None:
-        self.gate = checked_gate(gate)
+        self.gate = gate
         self.question_key = question_key
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Verdict:
-        """Decide about one question."""
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> "_Verdict":
         return self._call_with_config(self._decide, input, config)
 
     async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Verdict:
-        """As `invoke`, with the gate's own async call."""
+        self, input: Any, config: RunnableConfig | None = None, **_: Any
+    ) -> "_Verdict":
         return await self._acall_with_config(self._adecide, input, config)
 
     def batch(
@@ -113,23 +93,23 @@ class GateStep(Runnable[Any, Verdict]):
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Verdict]:
-        """Decide about all questions, their model calls merged."""
+        **_: Any,
+    ) -> list["_Verdict"]:
         return self._batch_with_config(
             self._decide_many, inputs, config, return_exceptions=return_exceptions
         )
 
-    def _decide(self, value: Any) -> Verdict:
-        return Verdict(self.gate.decide(question_of(value, self.question_key)))
+    def _decide(self, value: Any) -> "_Verdict":
+        return _Verdict(self.gate.decide(question_of(value, self.question_key)))
 
-    async def _adecide(self, value: Any) -> Verdict:
-        return Verdict(await self.gate.adecide(question_of(value, self.question_key)))
+    async def _adecide(self, value: Any) -> "_Verdict":
+        return _Verdict(await self.gate.adecide(question_of(value, self.question_key)))
 
     def _decide_many(
         self, values: list[Any], run_manager: Any, config: list[RunnableConfig]
-    ) -> list[Exception | Verdict]:
-        outcomes: dict[int, Exception | Verdict] = {}
+    ) -> list["Exception | _Verdict"]:
+        """Decide about all questions, their model calls merged."""
+        outcomes: dict[int, Exception | _Verdict] = {}
         questions: dict[int, str] = {}
         for i, value in enumerate(values):
             try:
@@ -139,27 +119,39 @@ class GateStep(Runnable[Any, Verdict]):
         flows = [self.gate.deciding(question) for question in questions.values()]
         decided = run_merged(flows, self.gate.world, [config[i] for i in questions])
         for i, decision in zip(questions, decided, strict=True):
-            outcomes[i] = decision if isinstance(decision, Exception) else Verdict(decision)
+            outcomes[i] = decision if isinstance(decision, Exception) else _Verdict(decision)
         return [outcomes[i] for i in range(len(values))]
 
 
-def checked_gate(gate: Any) -> DecidingGate:
-    """The gate itself, if it is one.
+class _Verdict(dict[str, Any]):
+    """The decision as plain values, for traces, with the `Decision` itself at hand."""
 
-    Raises:
-        InvalidInput: it cannot decide.
-    """
-    if not isinstance(gate, DecidingGate):
-        raise InvalidInput(
-            f"a gate must have decide, adecide, decide_many and world, got {gate!r:.60}. "
-            "Fit or load one with ltrag_plugins.gece.GECEGate."
-        )
-    return gate
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.as_metadata())
+        self.decision = decision
+
+    def with_decision_metadata(self, config: RunnableConfig) -> RunnableConfig:
+        """The config for what follows the decision."""
+        metadata = {**config.get("metadata", {}), "gece": {**self}}
+        return {**config, "metadata": metadata}
 
 
-def told(config: RunnableConfig | None, decision: Decision) -> RunnableConfig:
-    """The config for what follows a decision: its runs carry it as metadata 'gece'."""
-    return merge_configs(config, {"metadata": {"gece": decision.as_metadata()}})
+class _Draft(Runnable[Any, str]):
+    """The draft as a branch, so that it too is a run that carries the decision."""
+
+    name = "GECEDraft"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
+        return self._call_with_config(lambda _: self.text, input, config)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
+        async def say(_: Any) -> str:
+            return self.text
+
+        return await self._acall_with_config(say, input, config)
 
 
 class GECERouter(RunnableSerializable[Any, Any]):
@@ -198,7 +190,7 @@ class GECERouter(RunnableSerializable[Any, Any]):
         name: str | None = None,
     ) -> None:
         fields: dict[str, Any] = {
-            "gate": checked_gate(gate),
+            "gate": _checked_gate(gate),
             "retrieving": coerce_to_runnable(retrieving),
             "direct": None if direct is None else coerce_to_runnable(direct),
             "question_key": question_key,
@@ -254,36 +246,33 @@ class GECERouter(RunnableSerializable[Any, Any]):
             yield chunk
 
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        decision = self._gate.invoke(value, config).decision
-        output = self._branch(decision).invoke(value, told(config, decision), **kwargs)
-        return self._shown(decision, output)
+        branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
+        return self._shown(decision, branch.invoke(value, config, **kwargs))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        decision = (await self._gate.ainvoke(value, config)).decision
-        output = await self._branch(decision).ainvoke(value, told(config, decision), **kwargs)
-        return self._shown(decision, output)
+        branch, decision, config = self._chosen(await self._gate.ainvoke(value, config), config)
+        return self._shown(decision, await branch.ainvoke(value, config, **kwargs))
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
-            decision = self._gate.invoke(value, config).decision
+            branch, decision, told = self._chosen(self._gate.invoke(value, config), config)
             if self.return_decision:
                 yield AddableDict(decision=decision)
-            for chunk in self._branch(decision).stream(value, told(config, decision), **kwargs):
+            for chunk in branch.stream(value, told, **kwargs):
                 yield AddableDict(output=chunk) if self.return_decision else chunk
 
     async def _astream(
         self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
-            decision = (await self._gate.ainvoke(value, config)).decision
+            branch, decision, told = self._chosen(await self._gate.ainvoke(value, config), config)
             if self.return_decision:
                 yield AddableDict(decision=decision)
-            chunks = self._branch(decision).astream(value, told(config, decision), **kwargs)
-            async for chunk in chunks:
+            async for chunk in branch.astream(value, told, **kwargs):
                 yield AddableDict(output=chunk) if self.return_decision else chunk
 
     def _batch(
@@ -297,51 +286,43 @@ class GECERouter(RunnableSerializable[Any, Any]):
     ) -> list[Any]:
         verdicts = self._gate.batch(values, config, return_exceptions=keep_going)
         outputs: dict[int, Any] = dict(enumerate(verdicts))  # errors stay in their places
-        decided = {i: v.decision for i, v in enumerate(verdicts) if isinstance(v, Verdict)}
-        for branch, members in self._by_branch(decided):
-            answers = branch.batch(
+        groups: dict[Any, list[int]] = {}
+        chosen = {
+            i: self._chosen(verdict, config[i])
+            for i, verdict in enumerate(verdicts)
+            if isinstance(verdict, _Verdict)
+        }
+        for i, (branch, _, _) in chosen.items():
+            groups.setdefault(id(branch), []).append(i)
+        for members in groups.values():
+            answers = chosen[members[0]][0].batch(
                 [values[i] for i in members],
-                [told(config[i], decided[i]) for i in members],
+                [chosen[i][2] for i in members],
                 return_exceptions=keep_going,
                 **kwargs,
             )
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(decided[i], answer)
+                outputs[i] = answer if failed else self._shown(chosen[i][1], answer)
         return [outputs[i] for i in range(len(values))]
 
     @property
-    def _gate(self) -> GateStep:
-        return GateStep(self.gate, self.question_key)
+    def _gate(self) -> _GateStep:
+        return _GateStep(self.gate, self.question_key)
 
-    def _branch(self, decision: Decision) -> Runnable[Any, Any]:
+    def _chosen(
+        self, verdict: _Verdict, config: RunnableConfig
+    ) -> tuple[Runnable[Any, Any], Decision, RunnableConfig]:
+        """The branch that answers, what was decided, and the branch's config."""
+        decision, direct = verdict.decision, self.direct
         if decision.retrieve:
-            return self.retrieving
-        return _saying(decision.answer) if self.direct is None else self.direct
-
-    def _by_branch(
-        self, decided: Mapping[int, Decision]
-    ) -> Iterator[tuple[Runnable[Any, Any], list[int]]]:
-        groups: dict[int, tuple[Runnable[Any, Any], list[int]]] = {}
-        for i, decision in decided.items():
-            branch = self._branch(decision)
-            groups.setdefault(id(branch), (branch, []))[1].append(i)
-        yield from groups.values()
+            branch = self.retrieving
+        else:
+            branch = _Draft(decision.answer) if direct is None else direct
+        return branch, decision, verdict.with_decision_metadata(config)
 
     def _shown(self, decision: Decision, output: Any) -> Any:
         return {"output": output, "decision": decision} if self.return_decision else output
-
-
-def _saying(draft: str) -> Runnable[Any, str]:
-    """The draft as a branch, so that it too is a run that carries the decision."""
-
-    def say(_: Any, **__: Any) -> str:
-        return draft
-
-    async def asay(_: Any, **__: Any) -> str:
-        return draft
-
-    return RunnableLambda(say, asay, name="GECEDraft")
 
 
 def gece_edge(
@@ -369,22 +350,27 @@ def gece_edge(
             of `messages` is the question.
         question: from the state to the question, where it lies elsewhere.
     """
-    step = GateStep(gate, question_key)
-
-    def named(verdict: Verdict) -> str:
-        return retrieve if verdict.decision.retrieve else direct
-
-    def asked(state: Any) -> Any:
-        return question_of(state, question_key) if question is None else question(state)
+    step = _GateStep(_checked_gate(gate), question_key)
+    read = question or partial(question_of, key=question_key)
 
     def choose(state: Any, config: RunnableConfig) -> str:
-        return named(step.invoke(asked(state), config))
+        return retrieve if step.invoke(read(state), config).decision.retrieve else direct
 
     async def achoose(state: Any, config: RunnableConfig) -> str:
-        return named(await step.ainvoke(asked(state), config))
+        verdict = await step.ainvoke(read(state), config)
+        return retrieve if verdict.decision.retrieve else direct
 
     choose.__annotations__["return"] = Literal[retrieve, direct]  # LangGraph draws it
     return RunnableLambda(choose, achoose, name="gece_edge")
+
+
+def _checked_gate(gate: Any) -> DecidingGate:
+    if not isinstance(gate, DecidingGate):
+        raise InvalidInput(
+            f"a gate must have decide, adecide, decide_many and world, got {gate!r:.60}. "
+            "Fit or load one with ltrag_plugins.gece.GECEGate."
+        )
+    return gate
 
 
 class GECERetriever(BaseRetriever):
@@ -394,7 +380,7 @@ class GECERetriever(BaseRetriever):
     be the answer, take `GECERouter`: here it is paid for and not used.
     """
 
-    gate: Annotated[DecidingGate, BeforeValidator(checked_gate)]
+    gate: Annotated[DecidingGate, BeforeValidator(_checked_gate)]
     """Decides; a fitted `ltrag_plugins.gece.GECEGate`."""
     retriever: Runnable[str, list[Document]]
     """Finds the documents; a `BaseRetriever` or any Runnable from a query to documents."""
@@ -408,18 +394,20 @@ class GECERetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        config: Any = {"callbacks": run_manager.get_child()}
-        decision = GateStep(self.gate).invoke(query, config).decision
-        if not decision.retrieve:
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        verdict = _GateStep(self.gate).invoke(query, config)
+        if not verdict.decision.retrieve:
             return []
-        return asking_for(self.retriever, k).invoke(query, told(config, decision))[:k]
+        config = verdict.with_decision_metadata(config)
+        return asking_for(self.retriever, k).invoke(query, config)[:k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        config: Any = {"callbacks": run_manager.get_child()}
-        decision = (await GateStep(self.gate).ainvoke(query, config)).decision
-        if not decision.retrieve:
+        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        verdict = await _GateStep(self.gate).ainvoke(query, config)
+        if not verdict.decision.retrieve:
             return []
-        return (await asking_for(self.retriever, k).ainvoke(query, told(config, decision)))[:k]
+        config = verdict.with_decision_metadata(config)
+        return (await asking_for(self.retriever, k).ainvoke(query, config))[:k]
