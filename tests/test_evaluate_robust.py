@@ -16,7 +16,7 @@ from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
 from ltrag_plugins.evaluate import METHODS, Cell, evaluate
-from ltrag_plugins.evaluate.folder import BLOCK, RunFolder
+from ltrag_plugins.evaluate.folder import READ_BLOCK, RunFolder
 from ltrag_plugins.evaluate.recorded import RECORDABLE as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
@@ -170,7 +170,7 @@ def test_an_error_inside_is_not_taken_for_one_of_the_folder(tmp_path):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, on_record=broken_pipe)
 
 
-@pytest.mark.parametrize("size", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK])
+@pytest.mark.parametrize("size", [1, READ_BLOCK - 1, READ_BLOCK, READ_BLOCK + 1, 3 * READ_BLOCK])
 def test_a_torn_line_of_any_length_is_written_over(tmp_path, size):
     folder = RunFolder(tmp_path)
     first, second = (Record(name, "who?", ("a",), "a", {"em": 1.0}) for name in ("q0", "q1"))

@@ -26,8 +26,8 @@ try:
 except ImportError:  # Windows: two runs into one folder are then the caller's to avoid
     fcntl = None
 
-FORMAT = 1
-BLOCK = 1 << 16
+_FORMAT = 1
+READ_BLOCK = 1 << 16
 
 
 class RunFolder:
@@ -93,7 +93,7 @@ class RunFolder:
         if known is not None:
             _check_same(self.path, known["identity"], json.loads(json.dumps(identity)))
             return
-        body = {"format": FORMAT, "identity": identity, **told}
+        body = {"format": _FORMAT, "identity": identity, **told}
         with writing(self.path):
             content = json.dumps(body, indent=1, ensure_ascii=False).encode()
             replace_file(self.path / "run.json", content)
@@ -109,8 +109,8 @@ class RunFolder:
             return None
         try:
             body = json.loads(path.read_bytes())
-            if body["format"] != FORMAT:
-                raise ValueError(f"format {body['format']}, this version reads {FORMAT}")
+            if body["format"] != _FORMAT:
+                raise ValueError(f"format {body['format']}, this version reads {_FORMAT}")
             body["identity"].items()
             return body
         except DAMAGE as error:
@@ -193,7 +193,7 @@ def _whole_lines(file: BinaryIO) -> int:
     """Bytes up to the last line's end, which is looked for from behind."""
     end = file.seek(0, os.SEEK_END)
     while end:
-        start = max(0, end - BLOCK)
+        start = max(0, end - READ_BLOCK)
         file.seek(start)
         found = file.read(end - start).rfind(b"\n")
         if found >= 0:

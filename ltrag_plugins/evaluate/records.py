@@ -71,16 +71,7 @@ class Record:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a flow of an evaluation returns."""
-
-    answer: Answer
-    decision: Decision | None = None
-
-
-def told(passage: Passage) -> dict[str, Any]:
-    """A passage as a record names it."""
+def _named(passage: Passage) -> dict[str, Any]:
     return {"id": passage.id, "title": passage.title, "score": _finite(passage.score)}
 
 
@@ -91,23 +82,22 @@ def _finite(value: Any) -> float | None:
 
 def recorded(
     question: Question,
-    outcome: Outcome | None,
+    answer: Answer,
+    decision: Decision | None,
     cost: Cost,
     scores: Mapping[str, float],
     error: Exception | None = None,
     trace: tuple[Mapping[str, Any], ...] | None = None,
     rounds: Mapping[str, Any] | None = None,
 ) -> Record:
-    """A record of an outcome, or of what was raised instead of one."""
-    answer = Answer("") if outcome is None else outcome.answer
-    decision = None if outcome is None else outcome.decision
+    """A record of an answer, or of what was raised instead of one."""
     return Record(
         question.id,
         question.text,
         question.answers,
         answer.text,
         scores,
-        tuple(map(told, answer.passages)),
+        tuple(map(_named, answer.passages)),
         _finite(answer.uncertainty),
         None if decision is None else decision.as_metadata(),
         cost.calls,

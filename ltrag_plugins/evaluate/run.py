@@ -13,7 +13,7 @@ from typing import Any
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.records import Outcome, Record, recorded
+from ltrag_plugins.evaluate.records import Record, recorded
 from ltrag_plugins.evaluate.spec import DEFAULT_METRICS, LOWER_IS_BETTER, Cell, metrics_named
 from ltrag_plugins.flow import (
     Ask,
@@ -30,7 +30,7 @@ from ltrag_plugins.flow import (
     run_many,
 )
 from ltrag_plugins.flow.requests import items
-from ltrag_plugins.gece.decision import decided
+from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer
@@ -146,7 +146,7 @@ class Work:
         return [
             self._alone(question, outcome)
             if isinstance(outcome, Exception)
-            else self._record(question, outcome, watch, i)
+            else self._record(question, *outcome, watch, i)
             for i, (question, outcome) in enumerate(zip(some, found, strict=True))
         ]
 
@@ -156,19 +156,19 @@ class Work:
         """The record of a question that got no answer: the worst scores, and why."""
         watch = watch or FlowWatch()
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
-        return recorded(question, None, watch.cost(), worst, error, watch.trace())
+        return recorded(question, Answer(""), None, watch.cost(), worst, error, watch.trace())
 
-    def _flow(self, question: Question) -> Flow[Outcome]:
+    def _flow(self, question: Question) -> Flow[tuple[Answer, Decision | None]]:
         cell, settings = self.cell, self.cell.set
         if cell.gate is None:
-            return Outcome((yield from cell.method.flow(question, settings, self.learned)))
+            return (yield from cell.method.flow(question, settings, self.learned)), None
         answer, decision = yield from decided(
             render_question(question),
             cell.gate,
             lambda _: cell.method.flow(question, settings, self.learned),
         )
         drafted = not decision.retrieve  # by no method, so it was read by none
-        return Outcome(picked(answer, question.options) if drafted else answer, decision)
+        return (picked(answer, question.options) if drafted else answer), decision
 
     def _alone(self, question: Question, failed: Exception) -> Record:
         """Ask again, by itself: what failed may have been another question of the batch."""
@@ -176,21 +176,28 @@ class Work:
             raise failed
         watch = FlowWatch(self.trace)
         try:
-            outcome = run(self._flow(question), self.world, observers=(watch, *self.observers))
+            answer, decision = run(
+                self._flow(question), self.world, observers=(watch, *self.observers)
+            )
         except CacheUnreadable:
             raise
         except LtragError as error:
             return self.failed(question, error, watch)
-        return self._record(question, outcome, watch)
+        return self._record(question, answer, decision, watch)
 
     def _record(
-        self, question: Question, outcome: Outcome, watch: FlowWatch, flow: int = 0
+        self,
+        question: Question,
+        answer: Answer,
+        decision: Decision | None,
+        watch: FlowWatch,
+        flow: int = 0,
     ) -> Record:
-        text, metrics = outcome.answer.text, metrics_named(self.metrics)
+        text, metrics = answer.text, metrics_named(self.metrics)
         scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
-        rounds = self._rounds(question, outcome.answer)
+        rounds = self._rounds(question, answer)
         cost, trace = watch.cost(flow), watch.trace(flow)
-        return recorded(question, outcome, cost, scores, trace=trace, rounds=rounds)
+        return recorded(question, answer, decision, cost, scores, trace=trace, rounds=rounds)
 
     def _rounds(self, question: Question, answer: Answer) -> Mapping[str, Any] | None:
         if not isinstance(answer, SGICAnswer) or answer.calibrated is None:

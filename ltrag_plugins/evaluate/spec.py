@@ -17,7 +17,7 @@ from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
 from ltrag_plugins.settings import split_assignments, with_values
 
 _LONGEST_LABEL = 60  # names become file names
-OWN_GATES = frozenset({"skr", "adaptive"})
+_OWN_GATES = frozenset({"skr", "adaptive"})
 """Methods that decide on retrieval before all else, as `gate-*` do."""
 _NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
 RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
@@ -67,7 +67,7 @@ class CellName:
 
 def is_gate(method: str) -> bool:
     """Whether the method of this name is a gate itself: it decides on retrieval first."""
-    return method in OWN_GATES or method.startswith("gate-")
+    return method in _OWN_GATES or method.startswith("gate-")
 
 
 def direct_of(names: Iterable[str]) -> str | None:
