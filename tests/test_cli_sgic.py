@@ -7,13 +7,16 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from cli_parts import lines_file, ltrag, one_line, program
 from openai_server import openai_server
 
+from ltrag_plugins.cli import sgic as commands
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic import SGICSettings, analyse, read_run
+from ltrag_plugins.sgic.answer import Stop
 from ltrag_plugins.training import CorpusSettings, load
 from tests.sgic_parts import documents_in, rounds_in
 
@@ -342,3 +345,7 @@ def test_the_defaults_of_build_are_those_of_the_function(questions, model, tmp_p
     manifest = load(tmp_path).manifest
     assert manifest["corpus"] == CorpusSettings().as_dict()
     assert manifest["settings"]["rounds"] == SGICSettings.paper().rounds
+
+
+def test_every_reason_to_stop_has_words():
+    assert {*commands._STOPS} == {*get_args(Stop)}

@@ -55,20 +55,14 @@ def _train(
     shots: Annotated[int | None, option("Method", "K: most shots in a prompt.", min=1)] = None,
     words: Opt.Set = None,
     seed: Opt.Seed = None,
-    max_calls: Annotated[
-        int | None, option("Cost", "Begin no batch once so many prompts were sent.", min=1)
-    ] = None,
-    max_tokens: Annotated[
-        int | None, option("Cost", "Begin no batch once so many tokens were used.", min=1)
-    ] = None,
+    max_calls: Annotated[int | None, option("Cost", "Stop after so many prompts.", min=1)] = None,
+    max_tokens: Annotated[int | None, option("Cost", "Stop after so many tokens.", min=1)] = None,
     cache: Opt.Cache = None,
     checkpoint: Annotated[
         Path | None,
         option("Output", "Folder written after each batch; the same command goes on from there."),
     ] = None,
-    pictures: Annotated[
-        Path | None, option("Output", "Draw shots, loss and turns into this folder.")
-    ] = None,
+    pictures: Annotated[Path | None, option("Output", "Draw shots, loss and turns there.")] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """Ask the model with more and more shots, learn which ones help, save the head.
@@ -144,9 +138,7 @@ def _evaluate(
     limit: Opt.Limit = None,
     model: Opt.NotedModel = None,
     encoder: Opt.HeadEncoder = None,
-    shots: Annotated[
-        int | None, option("Method", "Shots in a prompt, in the place of the head's K.", min=1)
-    ] = None,
+    shots: Annotated[int | None, option("Method", "Shots, if not the head's K.", min=1)] = None,
     seed: Annotated[int, option("Method", "Of the random shots.")] = 0,
     cache: Opt.Cache = None,
     as_data: Opt.Json = False,
@@ -212,9 +204,7 @@ def _rank(
     ],
     query: Annotated[str, option("Data", "The question, in quotes.", callback=utf8)],
     encoder: Opt.HeadEncoder = None,
-    untrained: Annotated[
-        bool, option("Method", "Plain similarity of the encoder's vectors.", "--untrained")
-    ] = False,
+    untrained: Annotated[bool, option("Method", "Plain similarity.", "--untrained")] = False,
     sigma: Annotated[
         str,
         option(

@@ -52,18 +52,10 @@ class _RunSettings(Settings):
 def _evaluate(
     questions: Opt.Questions,
     out: Annotated[Path, option("Output", "Folder of the run; a run that was stopped goes on.")],
-    passages: Annotated[
-        Path | None,
-        option("Data", "Passages to search; else those in QUESTIONS.jsonl and in --labelled."),
-    ] = None,
+    passages: Annotated[Path | None, option("Data", "To search; else all in the files.")] = None,
     limit: Opt.Limit = None,
-    labelled: Annotated[
-        Path | None,
-        option("Data", "Other questions with answers, for methods and gates that learn."),
-    ] = None,
-    labelled_limit: Annotated[
-        int | None, option("Data", "Only the first so many of those.", min=1)
-    ] = None,
+    labelled: Annotated[Path | None, option("Data", "Answered questions to learn from.")] = None,
+    labelled_limit: Annotated[int | None, option("Data", "Only the first so many.", min=1)] = None,
     recorded: Annotated[
         list[Path] | None,
         option(
@@ -72,10 +64,7 @@ def _evaluate(
     ] = None,
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
-    head: Annotated[
-        Path | None,
-        option("Model", "For the method dur: a head of 'ltrag dur train'; else similarity."),
-    ] = None,
+    head: Annotated[Path | None, option("Model", "For dur: of 'ltrag dur train'.")] = None,
     methods: Annotated[
         str,
         option(
@@ -84,21 +73,14 @@ def _evaluate(
             "[bold]all[/]: every one that can be run.",
         ),
     ] = "direct,single",
-    gate: Annotated[
-        str,
-        option("Method", "Also behind one: [bold]gece[/], fitted on --labelled, or a folder."),
-    ] = "none",
-    rate: Annotated[
-        float, option("Method", "For --gate gece: share that may retrieve.", min=0, max=1)
-    ] = 0.2,
+    gate: Annotated[str, option("Method", "gece (fitted on --labelled) or a folder.")] = "none",
+    rate: Annotated[float, option("Method", "Share that may retrieve.", min=0, max=1)] = 0.2,
     words: Opt.Set = None,
     batch: Annotated[int, option("Cost", "Questions that run side by side.", min=1)] = 16,
     metrics: Annotated[
         str, option("Output", "Measures, with commas; the first decides easy and hard.")
     ] = "em,f1,rouge1,bleu4",
-    trace: Annotated[
-        bool, option("Output", "Keep every prompt and reply in the records.", "--trace")
-    ] = False,
+    trace: Annotated[bool, option("Output", "Keep all prompts and replies.", "--trace")] = False,
     as_data: Opt.Json = False,
 ) -> None:
     """Answer every question in every way, and show who was right at what cost.
@@ -265,15 +247,9 @@ def _report(
             metavar="RUN/", help="Folder that 'ltrag evaluate --out' wrote.", show_default=False
         ),
     ],
-    compare: Annotated[
-        str | None, option("Data", "The row that gains are over; by default the first.")
-    ] = None,
-    out: Annotated[
-        Path | None, option("Output", "The page; by default report.html in the folder.")
-    ] = None,
-    pictures: Annotated[
-        Path | None, option("Output", "Write the pictures here too, as PNG and SVG.")
-    ] = None,
+    compare: Annotated[str | None, option("Data", "The row that gains are over.")] = None,
+    out: Annotated[Path | None, option("Output", "The page; else RUN/report.html.")] = None,
+    pictures: Annotated[Path | None, option("Output", "Write PNG and SVG there too.")] = None,
 ) -> None:
     """Show a run as one page that needs no network: table, pictures, every question.
 

@@ -33,10 +33,7 @@ _Gate = Annotated[Path, option("Data", "Folder that 'ltrag gate fit' wrote.", me
 def _fit(
     questions: Opt.Questions,
     out: Opt.Out,
-    passages: Annotated[
-        Path | None,
-        option("Data", "To search, so that the gate learns where retrieval helps."),
-    ] = None,
+    passages: Annotated[Path | None, option("Data", "Passages to search for an answer.")] = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
@@ -100,9 +97,7 @@ def _score(
     words: Opt.Set = None,
     cache: Opt.Cache = None,
     batch: Opt.Batch = 16,
-    out: Annotated[
-        Path | None, option("Output", "JSON lines into this file, nothing on stdout.")
-    ] = None,
+    out: Annotated[Path | None, option("Output", "JSON lines, in place of stdout.")] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """The paper's GECE of each question against its answers, with its ingredients.
@@ -151,7 +146,7 @@ def _score(
 @gate_app.command("explain")
 def _explain(
     question: Annotated[
-        str, typer.Argument(callback=utf8, help="One question, in quotes.", show_default=False)
+        str, typer.Argument(callback=utf8, help="One question.", show_default=False)
     ],
     gate: _Gate,
     model: Opt.NotedModel = None,

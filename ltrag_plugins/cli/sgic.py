@@ -53,18 +53,10 @@ def _fit(
         str,
         option("Method", "Also try the M surest documents alone.", callback=_checked_counts),
     ] = "1,2,3",
-    samples: Annotated[
-        int, option("Method", "Hold so many sampled answers against them.", min=0)
-    ] = 0,
-    metric: Annotated[
-        str, option("Method", "What has to rise for a look to pay: em or f1.")
-    ] = "em",
-    level: Annotated[
-        float, option("Method", "Of the intervals, above 0 and below 1; a gain is above 0 in it.")
-    ] = 0.9,
-    method: Annotated[
-        str, option("Method", "Of P(wrong): platt, or isotonic with several hundred questions.")
-    ] = "platt",
+    samples: Annotated[int, option("Method", "Compare so many sampled answers.", min=0)] = 0,
+    metric: Annotated[str, option("Method", "What has to rise: em or f1.")] = "em",
+    level: Annotated[float, option("Method", "Of the intervals, 0 to 1.")] = 0.9,
+    method: Annotated[str, option("Method", "Of P(wrong): platt or isotonic.")] = "platt",
     words: Opt.Set = None,
     seed: Opt.Seed = None,
     cache: Opt.Cache = None,
@@ -113,15 +105,10 @@ def _answer(
             show_default=False,
         ),
     ] = None,
-    question: Annotated[
-        str | None, option("Data", "One question, in quotes.", callback=utf8)
-    ] = None,
+    question: Annotated[str | None, option("Data", "One question.", callback=utf8)] = None,
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
-    calibration: Annotated[
-        Path | None,
-        option("Model", "Folder that 'ltrag sgic fit' wrote: settings, scale and P(wrong)."),
-    ] = None,
+    calibration: Annotated[Path | None, option("Model", "Folder of 'ltrag sgic fit'.")] = None,
     model: Opt.NotedModel = None,
     rounds: Opt.Rounds = None,
     refuse_above: Annotated[
@@ -218,13 +205,10 @@ def _build(
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
-    form: Annotated[
-        str | None,
-        option("Method", "sgic: prompts of the looks; direct: plain ones, for the baseline."),
-    ] = None,
+    form: Annotated[str | None, option("Method", "sgic, or direct for the baseline.")] = None,
     keep_wrong: Annotated[
         float | None,
-        option("Method", "Share of the never right that stay, with their accepted answers."),
+        option("Method", "Share of never right ones to keep."),
     ] = None,
     rounds: Opt.Rounds = None,
     words: Opt.Set = None,
@@ -286,18 +270,11 @@ def _finetune(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path, option("Output", "New or empty folder; a run that was stopped goes on in it.")
-    ],
+    out: Annotated[Path, option("Output", "New or empty, or of a stopped run.")],
     model: Opt.Model = "embedded",
-    method: Annotated[
-        str | None,
-        option("Method", "lora: a small adapter beside the weights. full: all weights, anew."),
-    ] = None,
+    method: Annotated[str | None, option("Method", "lora: an adapter; full: all weights.")] = None,
     epochs: Annotated[int | None, option("Method", "Passes over the examples.")] = None,
-    learning_rate: Annotated[
-        float | None, option("Method", "At its highest; a small model learns more at 2e-4.")
-    ] = None,
+    learning_rate: Annotated[float | None, option("Method", "At its highest.")] = None,
     batch: Annotated[int | None, option("Method", "Examples in a step.")] = None,
     words: Opt.Set = None,
     seed: Opt.Seed = None,
