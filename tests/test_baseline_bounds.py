@@ -12,9 +12,9 @@ import pytest
 from contracts.methods import LABELLED, PASSAGES, Letters, Nothing, taught, too_much
 from contracts.methods import world as methods_world
 
-from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Generation, Passage, Question, Token

@@ -8,9 +8,8 @@ import pytest
 from contracts.methods import LABELLED, MethodContract, taught, world
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import Ask, run
-from ltrag_plugins.methods import method_named
+from ltrag_plugins.methods import METHODS, method_named
 from ltrag_plugins.types import Question
 
 

@@ -17,12 +17,13 @@ from test_evaluate import DIRECT, SINGLE, many, without_ms, world
 
 from ltrag_plugins.batch import on_ray
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import in_process
 from ltrag_plugins.flow import World, ask
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.llm.store import AnswerStore
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 

@@ -9,12 +9,12 @@ from openai_server import openai_server
 from typer.testing import Result
 
 from ltrag_plugins.errors import ArtifactMismatch
-from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.gating import RunGate, load_gate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Question
 
 

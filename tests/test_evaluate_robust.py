@@ -15,7 +15,7 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
-from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.evaluate.folder import READ_BLOCK, RunFolder
 from ltrag_plugins.evaluate.recorded import RECORDABLE as RECORDED
 from ltrag_plugins.evaluate.recorded import Recording
@@ -23,6 +23,7 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.dur import DURMethodSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token

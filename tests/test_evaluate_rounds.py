@@ -10,11 +10,12 @@ from report_parts import Parsed
 
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.errors import BadRecord, UnreadableArtifact
-from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.methods.trained_shots import DURShotsSettings, trained_shots
 from ltrag_plugins.report import write_report

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from test_evaluate import many
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import METHODS, Cell, cell_of, evaluate, summarize
+from ltrag_plugins.evaluate import Cell, cell_of, evaluate, summarize
 from ltrag_plugins.evaluate.spec import CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.listwise import ListwiseSettings
 from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.methods.single import SingleSettings

@@ -8,13 +8,13 @@ from langchain_parts import FunctionChat, Runs
 from llama_index_parts import FunctionLLM
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.langchain import GECERouter, PassageRetriever, as_runnable
 from ltrag_plugins.llama_index import GECERouter as EngineRouter
 from ltrag_plugins.llama_index import PassageRetriever as NodeRetriever
 from ltrag_plugins.llama_index import as_query_engine
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.self_rag import SelfRAGSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from contracts.methods import LABELLED, Letters, Scoring, taught, world
 
-from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method
 from ltrag_plugins.methods.sgic import SGICMethodSettings

@@ -8,9 +8,10 @@ from contracts.methods import Letters
 
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.evaluate import METHODS, Cell, evaluate
+from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.trained_shots import DURShotsSettings, PromptPGSettings, trained_shots
 from ltrag_plugins.types import Question
 

@@ -15,10 +15,8 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.run import Engine, Job, Work, evaluate, in_process
 from ltrag_plugins.evaluate.spec import METRICS, Cell, cell_of
 from ltrag_plugins.evaluate.summary import Summary, summarize
-from ltrag_plugins.methods import METHODS
 
 __all__ = [
-    "METHODS",
     "METRICS",
     "Cell",
     "Engine",

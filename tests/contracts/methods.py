@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.evaluate import METHODS
 from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods import Method
+from ltrag_plugins.methods import METHODS, Method
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Answer, Generation, GenerationSettings, Passage, Question, Token
