@@ -28,9 +28,9 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.batch import Adam, Case, Job, State, trained_batch
-from ltrag_plugins.dur.feedback import wanted_for
-from ltrag_plugins.dur.head import initial_head
+from ltrag_plugins.dur.batch import State, TrainingCase, TrainingRun, trained_batch
+from ltrag_plugins.dur.feedback import Wanted
+from ltrag_plugins.dur.head import Adam, initial_head
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.shots import Preselector
 from ltrag_plugins.flow import World
@@ -80,16 +80,16 @@ def naive(candidates: list[Question], validation: list[Question], encoder: Encod
             chooser = Preselector(candidates, vectors, how="bm25", size=SETTINGS.preselected)
             picks = chooser.choose(question, vector)
             cases.append(
-                Case(question, vector, tuple(candidates[i] for i in picks), vectors[picks])
+                TrainingCase(question, vector, tuple(candidates[i] for i in picks), vectors[picks])
             )
         if state is None:
             random = np.random.default_rng([SETTINGS.seed, 0])
             start = initial_head("random", vectors, dim=128, sharpness=1.0, random=random)
             state = State(start, Adam.start(start))
-        wanted = wanted_for(SETTINGS, scores=False)
+        wanted = Wanted.in_training(SETTINGS, scores=False)
         assert start is not None
-        job = Job(World(llm=scripted()), SETTINGS, wanted, start)
-        state = trained_batch(state, cases, job)
+        run = TrainingRun(World(llm=scripted()), SETTINGS, wanted, start)
+        state = trained_batch(state, cases, run)
     assert state is not None
     return state.head.weight
 

@@ -23,14 +23,8 @@ from pathlib import Path
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
-from ltrag_plugins.dur.evaluating import answered, summed
-from ltrag_plugins.dur.shots import (
-    ShotRanker,
-    learned_shots,
-    no_shots,
-    preselected_shots,
-    random_shots,
-)
+from ltrag_plugins.dur.evaluating import answer_with, summed
+from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -84,13 +78,14 @@ def ranker(
     settings = DURSettings(format=DATA[data][1])
     match name:
         case "zero-shot":
-            return no_shots(), settings, {}
+            return ShotRanker.random(candidates, shots=0, seed=0), settings, {}
         case "random":
-            return random_shots(candidates, shots=SHOTS, seed=seed), settings, {}
-        case "BM25" | "nearest":
-            how = "bm25" if name == "BM25" else "encoder"
-            chosen = preselected_shots(candidates, how=how, shots=SHOTS, encoder=encoder)
-            return chosen, settings, {}
+            return ShotRanker.random(candidates, shots=SHOTS, seed=seed), settings, {}
+        case "BM25":
+            return ShotRanker.bm25(candidates, shots=SHOTS), settings, {}
+        case "nearest":
+            nearest = ShotRanker.nearest(candidates, shots=SHOTS, encoder=encoder)
+            return nearest, settings, {}
     settings = replace(TRAINED[name](seed), format=DATA[data][1])
     validation = split(data, "validation")
     trainer = DURTrainer(encoder, llm, settings=settings)
@@ -102,7 +97,7 @@ def ranker(
             f"   {name} {b.epoch}.{b.number} {b.reward:+.3f} {b.sigma:.4f} {b.shots}", flush=True
         ),
     )
-    batches = trainer.batches(len(validation))
+    batches = settings.batches(len(validation))
     fixed = SHOTS * sum(b.questions for b in result.history[:batches])
     told = {
         "shots_by_epoch": [
@@ -116,7 +111,7 @@ def ranker(
         "reward": [round(b.reward, 4) for b in result.history],
         "sigma": [round(b.sigma, 4) for b in result.history],
     }
-    return learned_shots(result.ranker, candidates), settings, told
+    return ShotRanker.learned(result.ranker, candidates), settings, told
 
 
 def main() -> None:
@@ -162,14 +157,15 @@ def run(arguments: argparse.Namespace) -> None:
                 choose, settings, told = ranker(
                     name, data, seed, llm, encoder, out.parent / "checkpoints"
                 )
-                results = answered(choose(questions), questions, llm, settings)
+                shots = choose(questions)
+                results = answer_with(shots, questions, llm, settings)
                 if name == "zero-shot":
                     easy = [r.right for r in results]
                 if key in done:
                     continue
                 balanced = (
-                    answered(
-                        choose(questions),
+                    answer_with(
+                        shots,
                         questions,
                         llm,
                         replace(settings, option_calibration="batch"),
@@ -179,8 +175,8 @@ def run(arguments: argparse.Namespace) -> None:
                 )
                 cell = {
                     "key": key,
-                    "scores": asdict(summed(results, easy=easy)),
-                    "calibrated": asdict(summed(balanced, easy=easy)),
+                    "scores": asdict(summed(results, shots, easy=easy)),
+                    "calibrated": asdict(summed(balanced, shots, easy=easy)),
                     "seconds": round(time.perf_counter() - start),
                     **told,
                 }

@@ -173,7 +173,7 @@ def trained_ranker(data: Data, models: Models, console: Console) -> DURRanker:
         format="passages", shots=1, batch_size=10, epochs=2, held_out=held_out, learning_rate=1e-3
     )
     trainer = DURTrainer(models.encoder, models.llm, settings=settings)
-    total = settings.epochs * trainer.batches(len(data.head))
+    total = settings.epochs * settings.batches(len(data.head))
     with bar(console, "training, batches", total) as advance:
         result = trainer.fit(None, data.head, on_batch=lambda _: advance(1))
     kept = "the trained head"

@@ -53,7 +53,7 @@ def train(
     trainer = DURTrainer(encoder, llm, settings=settings)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(
-            "  training", total=settings.epochs * trainer.batches(len(questions))
+            "  training", total=settings.epochs * settings.batches(len(questions))
         )
         return trainer.fit(
             None, questions, max_calls=max_calls, on_batch=lambda batch: progress.advance(task)

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ltrag_plugins.dur.policy import bounded, ladder_cost, shots_above, turn, turned_sigma, turns
+from ltrag_plugins.dur.policy import (
+    bounded,
+    ladder_cost,
+    shots_above,
+    shots_that_turn,
+    turned_sigma,
+)
 
 SCORES = np.array([0.10, 0.40, 0.05, 0.25, 0.20])
 
@@ -41,8 +47,7 @@ def test_as_many_shots_as_scores_above_sigma_and_k_at_most(sigma, most, shots):
     ],
 )
 def test_a_turn_is_a_shot_after_which_a_right_answer_is_wrong(right, shots):
-    assert turns(right) == shots
-    assert turn(right) == (shots[0] if shots else None)
+    assert shots_that_turn(right) == shots
 
 
 @pytest.mark.parametrize(("j", "sigma"), [(1, 0.40), (2, 0.25), (3, 0.20), (4, 0.10)])

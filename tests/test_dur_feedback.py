@@ -9,17 +9,14 @@ import pytest
 from ltrag_plugins.dur import FORMATS, DURSettings, PromptFormat
 from ltrag_plugins.dur.feedback import (
     CONTENT_FREE,
-    Reading,
+    Feedback,
     Wanted,
-    balanced,
     bare_reply,
-    is_right,
-    log_p_gold,
+    contextual_calibration,
     option_in,
-    prediction,
-    reading,
+    option_prior,
+    read_feedback,
     reward,
-    wanted_for,
 )
 from ltrag_plugins.errors import (
     InvalidInput,
@@ -44,7 +41,11 @@ def token(text, logprob, best=None):
 
 
 def read(llm, question, wanted, *, form=FORM, shots=((),)):
-    return run(reading([(s, question) for s in shots], form, wanted), World(llm=llm))
+    return run(read_feedback(question, shots, form, wanted), World(llm=llm))
+
+
+def by_batch(found):
+    return contextual_calibration(found, option_prior(found))
 
 
 def test_options_are_scored_by_what_follows_the_lead_in():
@@ -59,9 +60,9 @@ def test_options_are_scored_by_what_follows_the_lead_in():
     [found] = read(llm, BIRDS, OPTIONS)
     assert found.options == (-0.5, -1.5, -2.5)
     assert llm.pairs[1] == (FORM.prompt([], BIRDS), " The answer is no")
-    assert prediction(found, BIRDS) == "yes"
+    assert found.answer == "yes"
     total = math.exp(-0.5) + math.exp(-1.5) + math.exp(-2.5)
-    assert log_p_gold(found, BIRDS) == pytest.approx(-0.5 - math.log(total))
+    assert found.log_p_gold == pytest.approx(-0.5 - math.log(total))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +98,8 @@ def test_an_answer_is_greedy_if_each_of_its_tokens_is_the_likeliest():
     [first_not] = read(llm((-2.0, -0.3), (-0.2, -0.2)), emma, GOLD)
     [last_not] = read(llm((-0.1, -0.1), (-2.0, -0.4)), emma, GOLD)
     assert [r.greedy for r in (surely, first_not, last_not)] == [True, False, False]
-    assert [is_right(r, emma) for r in (surely, first_not, last_not)] == [True, False, False]
-    assert (prediction(surely, emma), prediction(last_not, emma)) == ("Jane Austen", None)
+    assert [r.right for r in (surely, first_not, last_not)] == [True, False, False]
+    assert (surely.answer, last_not.answer) == ("Jane Austen", None)
     assert surely.gold == pytest.approx(-0.3)
 
 
@@ -124,10 +125,10 @@ def test_impossible_log_probabilities_are_refused(logprob):
 def test_a_probability_of_zero_is_a_small_reward_and_no_nan():
     llm = Scorer(by_word(lambda p, w: -math.inf if w == "yes" else -1.0))
     [found] = read(llm, BIRDS, OPTIONS)
-    assert log_p_gold(found, BIRDS) == -30.0
-    none = Reading(options=(-math.inf,) * 3)
-    assert log_p_gold(none, BIRDS) == -30.0
-    assert log_p_gold(Reading(gold=-math.inf), PARIS) == -30.0
+    assert found.log_p_gold == -30.0
+    none = Feedback(BIRDS, options=(-math.inf,) * 3)
+    assert none.log_p_gold == -30.0
+    assert Feedback(PARIS, gold=-math.inf).log_p_gold == -30.0
 
 
 def test_all_rungs_are_read_in_one_request():
@@ -151,9 +152,9 @@ def test_calibration_on_a_content_free_question_takes_out_what_is_thought_of_the
     wanted = replace(OPTIONS, content_free=True)
     [found] = read(llm, replace(BIRDS, context="secret"), wanted, form=FORMATS["SQO-A"])
     assert found.options == pytest.approx((1.0, -0.5, -0.5))
-    assert prediction(found, BIRDS) == "yes"
+    assert found.answer == "yes"
     [plain] = read(llm, BIRDS, OPTIONS)
-    assert prediction(plain, BIRDS) == "no"
+    assert plain.answer == "no"
     empty = [p for p, _ in llm.pairs if CONTENT_FREE in p]
     assert len(empty) == 3
     assert not any("secret" in p for p in empty)
@@ -161,36 +162,30 @@ def test_calibration_on_a_content_free_question_takes_out_what_is_thought_of_the
 
 
 def test_calibration_by_a_batch_takes_out_its_mean_view_of_the_options():
-    likes_no = [
-        Reading(options=tuple(np.log([0.3, 0.7]))),
-        Reading(options=tuple(np.log([0.1, 0.9]))),
-    ]
-    asked = [Question("a?", ("yes",), options=("yes", "no"))] * 2
-    found = balanced(likes_no, asked)
+    asked = Question("a?", ("yes",), options=("yes", "no"))
+    likes_no = [Feedback(asked, tuple(np.log(shares))) for shares in ([0.3, 0.7], [0.1, 0.9])]
+    found = by_batch(likes_no)
     # mean log shares: yes (ln 0.3 + ln 0.1) / 2, no (ln 0.7 + ln 0.9) / 2
     yes, no = math.log(0.03) / 2, math.log(0.63) / 2
     assert found[0].options == pytest.approx((math.log(0.3) - yes, math.log(0.7) - no))
     assert found[1].options == pytest.approx((math.log(0.1) - yes, math.log(0.9) - no))
-    assert [prediction(r, q) for r, q in zip(found, asked, strict=True)] == ["yes", "no"]
+    assert [f.answer for f in found] == ["yes", "no"]
 
 
 def test_calibration_by_a_batch_is_the_same_for_log_probabilities_that_do_not_sum_to_one():
-    shares = [
-        Reading(options=tuple(np.log([0.3, 0.7]))),
-        Reading(options=tuple(np.log([0.6, 0.4]))),
-    ]
-    rare = [Reading(options=tuple(np.array(r.options) - 5 * i)) for i, r in enumerate(shares)]
-    asked = [Question("a?", ("yes",), options=("yes", "no"))] * 2
-    for one, other in zip(balanced(shares, asked), balanced(rare, asked), strict=True):
+    asked = Question("a?", ("yes",), options=("yes", "no"))
+    shares = [Feedback(asked, tuple(np.log(row))) for row in ([0.3, 0.7], [0.6, 0.4])]
+    rare = [replace(f, options=tuple(np.array(f.options) - 5 * i)) for i, f in enumerate(shares)]
+    for one, other in zip(by_batch(shares), by_batch(rare), strict=True):
         assert one.options == pytest.approx(other.options)
 
 
 def test_calibration_by_a_batch_needs_one_set_of_options():
     other = replace(BIRDS, options=("yes", "no"))
-    readings = [Reading(options=(-1.0, -1.0, -1.0)), Reading(options=(-1.0, -1.0))]
+    found = [Feedback(BIRDS, (-1.0, -1.0, -1.0)), Feedback(other, (-1.0, -1.0))]
     with pytest.raises(InvalidInput, match="use 'content-free'"):
-        balanced(readings, [BIRDS, other])
-    assert balanced([Reading(text="x")], [PARIS]) == [Reading(text="x")]
+        by_batch(found)
+    assert by_batch([Feedback(PARIS, text="x")]) == [Feedback(PARIS, text="x")]
 
 
 @pytest.mark.parametrize(
@@ -231,8 +226,8 @@ def test_the_words_of_an_option_go_before_letters():
 
 def test_options_that_differ_in_signs_alone_are_told_apart():
     language = Question("Which?", ("C++",), options=("C", "C++"))
-    assert not is_right(Reading(options=(-0.1, -3.0)), language)
-    assert is_right(Reading(options=(-3.0, -0.1)), language)
+    assert not Feedback(language, (-0.1, -3.0)).right
+    assert Feedback(language, (-3.0, -0.1)).right
 
 
 @pytest.mark.parametrize(
@@ -253,10 +248,10 @@ def test_an_answer_is_read_without_lead_in_and_full_stop(written, answer):
 def test_a_written_answer_ends_with_its_line():
     llm = Scorer(by_word(lambda *_: 0.0), says=lambda _: " The answer is Paris.\n\nQuestion: Next?")
     [found] = read(llm, PARIS, TEXT, form=FORMATS["Q-A"])
-    assert found == Reading(text="Paris")
-    assert is_right(found, PARIS)
-    assert is_right(replace(found, text="the paris"), PARIS)
-    assert not is_right(replace(found, text="Paris in spring"), PARIS)
+    assert found == Feedback(PARIS, text="Paris")
+    assert found.right
+    assert replace(found, text="the paris").right
+    assert not replace(found, text="Paris in spring").right
 
 
 def test_a_form_whose_shots_share_a_line_stops_at_the_line_too():
@@ -266,19 +261,19 @@ def test_a_form_whose_shots_share_a_line_stops_at_the_line_too():
 
 
 def test_rewards_of_a_right_and_a_wrong_option():
-    right, wrong = Reading(options=(-0.1, -3.0, -3.0)), Reading(options=(-3.0, -0.1, -3.0))
-    assert reward(right, BIRDS, DURSettings(reward="match")) == 1.0
-    assert reward(wrong, BIRDS, DURSettings(reward="match")) == -1.0
+    right, wrong = (Feedback(BIRDS, row) for row in ((-0.1, -3.0, -3.0), (-3.0, -0.1, -3.0)))
+    assert reward(right, DURSettings(reward="match")) == 1.0
+    assert reward(wrong, DURSettings(reward="match")) == -1.0
     share = math.exp(-0.1) / (math.exp(-0.1) + 2 * math.exp(-3.0))
-    assert reward(right, BIRDS, DURSettings(reward="p_gold")) == pytest.approx(share)
-    told = reward(right, BIRDS, DURSettings(reward="log_p_gold"))
+    assert reward(right, DURSettings(reward="p_gold")) == pytest.approx(share)
+    told = reward(right, DURSettings(reward="log_p_gold"))
     assert told == pytest.approx(math.log(share))
 
 
 def test_several_right_options_share_their_probability():
     both = replace(BIRDS, answers=("yes", "maybe"))
-    found = Reading(options=tuple(np.log([0.2, 0.5, 0.3])))
-    assert log_p_gold(found, both) == pytest.approx(math.log(0.5))
+    found = Feedback(both, tuple(np.log([0.2, 0.5, 0.3])))
+    assert found.log_p_gold == pytest.approx(math.log(0.5))
 
 
 @pytest.mark.parametrize(
@@ -291,17 +286,17 @@ def test_rewards_of_free_text_are_one_above_the_threshold_and_minus_one_at_it(ki
 
     said, wanted = "the cat sat down", "cat sat"
     score = score or sentence_bleu(said, [wanted]).score / 100
-    question, found = Question("?", ("dog", wanted)), Reading(text=said)
+    found = Feedback(Question("?", ("dog", wanted)), text=said)
     below, above = score - 1e-6, score + 1e-6
     assert 0 < score < 1
-    assert reward(found, question, DURSettings(reward=kind, threshold=below)) == 1.0
-    assert reward(found, question, DURSettings(reward=kind, threshold=above)) == -1.0
+    assert reward(found, DURSettings(reward=kind, threshold=below)) == 1.0
+    assert reward(found, DURSettings(reward=kind, threshold=above)) == -1.0
 
 
 def test_at_the_threshold_the_reward_is_minus_one():
     question = Question("?", ("cat sat",))
     same = DURSettings(reward="f1", threshold=0.8)
-    assert reward(Reading(text="the cat sat down"), question, same) == -1.0
+    assert reward(Feedback(question, text="the cat sat down"), same) == -1.0
 
 
 def test_a_reward_of_ones_own_gets_the_answer_and_the_question():
@@ -311,14 +306,14 @@ def test_a_reward_of_ones_own_gets_the_answer_and_the_question():
         told.append((said, question))
         return 0.25
 
-    assert reward(Reading(text="x"), PARIS, DURSettings(reward=own)) == 0.25
+    assert reward(Feedback(PARIS, text="x"), DURSettings(reward=own)) == 0.25
     assert told == [("x", PARIS)]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "much"])
 def test_a_reward_that_is_no_finite_number_is_refused(value):
     with pytest.raises(InvalidInput, match=r"reward function.*'x' to 'Capital of France"):
-        reward(Reading(text="x"), PARIS, DURSettings(reward=lambda *_: value))
+        reward(Feedback(PARIS, text="x"), DURSettings(reward=lambda *_: value))
 
 
 def test_a_reward_that_raises_is_named_with_its_cause():
@@ -326,13 +321,13 @@ def test_a_reward_that_raises_is_named_with_its_cause():
         raise KeyError("oops")
 
     with pytest.raises(InvalidInput, match="reward function raised KeyError: 'oops'") as caught:
-        reward(Reading(text="x"), PARIS, DURSettings(reward=own))
+        reward(Feedback(PARIS, text="x"), DURSettings(reward=own))
     assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_a_probability_that_was_not_read_is_missed_by_name():
     with pytest.raises(NoTokenProbabilities, match="TransformersLLM"):
-        log_p_gold(Reading(text="x"), PARIS)
+        _ = Feedback(PARIS, text="x").log_p_gold
 
 
 def test_a_question_without_answers_has_nothing_to_score():
@@ -341,8 +336,10 @@ def test_a_question_without_answers_has_nothing_to_score():
 
 
 def test_what_is_read_follows_from_the_reward_and_the_model():
-    assert wanted_for(DURSettings(reward="match"), scores=False) == TEXT
-    assert wanted_for(DURSettings(reward="p_gold"), scores=True) == Wanted(True, True, False)
-    assert wanted_for(DURSettings(reward="bleu"), scores=True) == Wanted(True, False, True)
+    assert Wanted.in_training(DURSettings(reward="match"), scores=False) == TEXT
+    assert Wanted.in_training(DURSettings(reward="p_gold"), scores=True) == Wanted(
+        True, True, False
+    )
+    assert Wanted.in_training(DURSettings(reward="bleu"), scores=True) == Wanted(True, False, True)
     own = DURSettings(reward=lambda *_: 0.0, option_calibration="content-free")
-    assert wanted_for(own, scores=True) == Wanted(True, False, True, content_free=True)
+    assert Wanted.in_training(own, scores=True) == Wanted(True, False, True, content_free=True)

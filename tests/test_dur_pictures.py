@@ -66,7 +66,6 @@ def test_the_shots_of_a_history_are_those_in_the_prompts():
     whole = total(result.history, shots=3)
     in_prompts = [prompt.count("The answer is") for prompt in llm.prompts]
     assert whole.shots == sum(in_prompts)
-    assert whole.calls == len(llm.prompts)
     # each question once an epoch, with 3 shots
     assert whole.fixed_shots == 3 * 7 * 2
     assert whole.share == sum(in_prompts) / 42
@@ -83,7 +82,7 @@ def test_epochs_add_up_to_the_whole():
     first, second = by_epoch(HISTORY, shots=5)
     whole = total(HISTORY, shots=5)
     assert (first.batches, second.batches, whole.batches) == (2, 1, 3)
-    for name in ("questions", "shots", "fixed_shots", "calls", "tokens", "turned_hard"):
+    for name in ("questions", "shots", "fixed_shots", "tokens", "turned_hard"):
         assert getattr(first, name) + getattr(second, name) == getattr(whole, name)
 
 

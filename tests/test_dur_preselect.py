@@ -8,7 +8,6 @@ from rank_bm25 import BM25Plus
 
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.shots import Preselector
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 from tests.dur_parts import Nonsense, houses
 
@@ -72,14 +71,15 @@ def test_a_passage_may_have_the_questions_text():
     assert chosen(pool, POOL[0]) == [0, 1]
 
 
-def test_a_pool_that_holds_nothing_but_the_question_is_refused():
-    with pytest.raises(InvalidInput, match=r"every candidate is the question.*Add others"):
-        chosen([POOL[0], replace(POOL[0], id="twin")], POOL[0])
+def test_a_pool_that_holds_nothing_but_the_question_leaves_nothing():
+    for how in ("bm25", "encoder", "both", "none"):
+        assert chosen([POOL[0], replace(POOL[0], id="twin")], POOL[0], how=how) == []
 
 
-def test_an_empty_pool_is_refused():
-    with pytest.raises(InvalidInput, match="no candidates; give at least one"):
-        Preselector([], np.zeros((0, 3)), how="none", size=5)
+def test_the_same_words_about_another_text_are_another_question():
+    twin = Question("Is it true?", ("yes",), context="The sun is hot.")
+    assert chosen([twin], replace(twin, context="Ice is hot.")) == [0]
+    assert chosen([twin], replace(twin, answers=("no",))) == []
 
 
 def test_questions_in_a_script_without_spaces_and_of_signs_alone_are_told_apart():

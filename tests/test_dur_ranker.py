@@ -5,7 +5,7 @@ import pytest
 
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked
 from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.shots import learned_shots, no_shots, preselected_shots, random_shots
+from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError
 from ltrag_plugins.types import Passage
 from tests.dur_parts import Nonsense, houses, moody_llm
@@ -114,22 +114,19 @@ def test_an_encoder_that_gives_nan_ranks_nothing():
 
 
 def test_the_plain_rankers():
-    assert no_shots()(QUESTIONS) == [[]] * 8
-    told = random_shots(CANDIDATES, shots=5, seed=1)(QUESTIONS)
-    assert told == random_shots(CANDIDATES, shots=5, seed=1)(QUESTIONS)
-    assert told != random_shots(CANDIDATES, shots=5, seed=2)(QUESTIONS)
+    told = ShotRanker.random(CANDIDATES, shots=5, seed=1)(QUESTIONS)
+    assert told == ShotRanker.random(CANDIDATES, shots=5, seed=1)(QUESTIONS)
+    assert told != ShotRanker.random(CANDIDATES, shots=5, seed=2)(QUESTIONS)
     assert all(len({s.id for s in shots}) == 5 for shots in told)
-    own = random_shots(CANDIDATES, shots=25, seed=1)(CANDIDATES[:1])
+    own = ShotRanker.random(CANDIDATES, shots=25, seed=1)(CANDIDATES[:1])
     assert len(own[0]) == 24
     assert CANDIDATES[0] not in own[0]
-    nearest = preselected_shots(CANDIDATES, how="encoder", shots=3, encoder=Nonsense())
+    nearest = ShotRanker.nearest(CANDIDATES, shots=3, encoder=Nonsense())
     vectors = Nonsense().encode([c.text for c in CANDIDATES])
     asked = Nonsense().encode([QUESTIONS[0].text])[0]
     best = np.argsort(-(vectors @ asked))[:3]
     assert nearest(QUESTIONS[:1]) == [[CANDIDATES[i] for i in best]]
-    assert len(preselected_shots(CANDIDATES, how="bm25", shots=4, encoder=Nonsense())(
-        QUESTIONS
-    )[0]) == 4  # fmt: skip
+    assert len(ShotRanker.bm25(CANDIDATES, shots=4)(QUESTIONS)[0]) == 4
 
 
 @pytest.mark.parametrize("preselect", ["bm25", "none"])
@@ -143,13 +140,15 @@ def test_a_learned_ranker_asks_for_the_shots_that_training_would_have_climbed(pr
     )  # fmt: skip
     llm = moody_llm()
     result = DURTrainer(Nonsense(), llm, settings=settings).fit(CANDIDATES, QUESTIONS)
-    told = learned_shots(result.ranker, CANDIDATES)(QUESTIONS)
+    told = ShotRanker.learned(result.ranker, CANDIDATES)(QUESTIONS)
     longest = [p for p in llm.prompts if p.count("Question:") == 6]
     for question, shots in zip(QUESTIONS, told, strict=True):
         [prompt] = [p for p in longest if p.endswith(f"Question: {question.text}\nAnswer:")]
         asked = [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]
         assert asked == [s.text for s in shots]
-    assert learned_shots(result.ranker, CANDIDATES, shots=2)(QUESTIONS) == [s[:2] for s in told]
+    assert ShotRanker.learned(result.ranker, CANDIDATES, shots=2)(QUESTIONS) == [
+        s[:2] for s in told
+    ]
 
 
 def test_a_ranker_says_what_it_is():

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from ltrag_plugins.dur import FORMATS, DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.evaluating import Result, answered, summed
+from ltrag_plugins.dur.batch import Choice
+from ltrag_plugins.dur.evaluating import answer_with, summed
+from ltrag_plugins.dur.feedback import Feedback
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage, Question
@@ -210,6 +212,13 @@ def test_the_bounds_hold_in_every_batch():
         assert batch.deepest >= 0.8 * 6
 
 
+def test_the_budget_is_a_share_of_what_k_shots_a_question_would_cost():
+    settings = replace(FREE, reward="match", batch_size=6, epochs=4, budget=0.5, shots=5)
+    for batch in trained(settings).history:
+        most = 0.5 * 5 * 6
+        assert most - 5 < batch.shots <= most  # one more shot adds a rung of 5 at most
+
+
 def test_the_rest_of_a_ladder_is_not_asked_after_a_turn_if_so_set():
     settings = replace(FREE, reward="match", stop_at_turn=True, epochs=1, batch_size=12)
     llm = moody_llm()
@@ -319,45 +328,47 @@ def test_progress_is_json():
 def test_answers_are_judged_with_the_shots_they_were_given():
     shots = [[CANDIDATES[0]], [], [CANDIDATES[1], CANDIDATES[2]]]
     llm = moody_llm()
-    found = answered(shots, VALIDATION[:3], llm, DURSettings())
+    found = answer_with(shots, VALIDATION[:3], llm, DURSettings())
     form = FORMATS["Q-A"]
     for one, question, some in zip(found, VALIDATION[:3], shots, strict=True):
         said = moody(form.prompt(some, question)).removeprefix(" The answer is ").rstrip(".")
-        assert one == Result(question, said, said == question.answers[0], None, len(some))
+        assert (one.question, one.answer) == (question, said)
+        assert one.right == (said == question.answers[0])
+        assert (one.options, one.gold) == (None, None)
 
 
 def test_a_scoring_model_is_judged_by_its_options_and_probabilities():
     llm = Scorer(by_word(biased))
-    found = answered([[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A"))
+    found = answer_with([[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A"))
     assert {r.answer for r in found} == {"red"}
     red = math.exp(0.5) / (math.exp(0.5) + 3 * math.exp(-2.0))
-    assert found[0].p_gold == pytest.approx(red)
+    assert math.exp(found[0].log_p_gold) == pytest.approx(red)
     assert found[0].question.answers == ("red",)
-    level = answered(
+    level = answer_with(
         [[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A", option_calibration="batch")
     )
     assert all(r.right for r in level)
-    text = answered([[]], VALIDATION[:1], Scorer(by_word(lambda *_: -1.25)), DURSettings())
-    assert text[0].p_gold == pytest.approx(math.exp(-1.25))
+    text = answer_with([[]], VALIDATION[:1], Scorer(by_word(lambda *_: -1.25)), DURSettings())
+    assert text[0].log_p_gold == pytest.approx(-1.25)
 
 
 def test_means_are_taken_over_all_the_easy_and_the_hard():
-    def one(answer, gold, shots, p=None):
+    def one(answer, gold, p):
         question = Question("?", (gold,), options=("a", "b"))
-        return Result(question, answer, answer == gold, p, shots)
+        others = {answer: math.log(p), **{o: math.log(1 - p) for o in "ab" if o != answer}}
+        return Feedback(question, (others["a"], others["b"]))
 
-    results = [one("a", "a", 1, 0.9), one("a", "b", 3, 0.2), one("b", "b", 2, 0.7)]
-    results.append(one("b", "a", 2, 0.4))
-    told = summed(results, easy=[True, False, True, True])
+    found = [one("a", "a", 0.9), one("a", "b", 0.8), one("b", "b", 0.7), one("b", "a", 0.6)]
+    told = summed(found, [[()], [()] * 3, [()] * 2, [()] * 2], easy=[True, False, True, True])
     assert (told.questions, told.accuracy, told.shots) == (4, 0.5, 2.0)
-    assert told.p_gold == pytest.approx(0.55)
+    assert told.p_gold == pytest.approx((0.9 + 0.2 + 0.7 + 0.4) / 4)
     assert told.easy == pytest.approx(2 / 3)
     assert told.hard == 0.0
     # a: 1 right of 2 said and 2 meant, F1 1/2; b likewise
     assert told.macro_f1 == pytest.approx(0.5)
-    bare = summed([Result(Question("?", ("x",)), "x", True, None, 0)])
+    bare = summed([Feedback(Question("?", ("x",)), text="x")], [[]])
     assert (bare.macro_f1, bare.p_gold, bare.easy, bare.hard) == (None, None, None, None)
-    assert summed(results, easy=[True] * 4).hard is None
+    assert summed(found, [[]] * 4, easy=[True] * 4).hard is None
 
 
 MORE = houses(1, 40)
@@ -391,6 +402,35 @@ def test_head_and_number_of_shots_are_chosen_on_questions_that_were_not_trained_
     assert (plain.choice, plain.ranker.shots) == (None, 3)
     few = trained(CHOOSING, llm, validation=MORE[:36])  # 9 would be held out
     assert (few.choice, few.ranker.shots) == (None, 3)
+
+
+def test_one_hopeless_question_does_not_choose_the_number_of_shots():
+    """With one shot all are likely but one; with two all are as likely as not."""
+
+    def chances(prompt: str, _: str) -> float:
+        hopeless = asked(prompt) == MORE[0].text
+        return {0: -9.0, 1: -25.0 if hopeless else -0.1}.get(len(shots_of(prompt)), -0.7)
+
+    settings = replace(CHOOSING, reward="log_p_gold")
+    result = trained(settings, Scorer(by_word(chances)), validation=MORE)
+    assert result.choice is not None
+    one, two = (39 * math.exp(-0.1) + math.exp(-25)) / 40, math.exp(-0.7)
+    wanted = (math.exp(-9), one, two, two)
+    assert result.choice.everywhere == pytest.approx(wanted)
+    assert result.ranker.shots == 1
+    # a mean of logarithms would have chosen two
+    assert (39 * -0.1 - 25) / 40 < -0.7
+
+
+def test_the_trained_head_answers_with_the_shots_that_served_all_questions_best():
+    held_out = {"questions": 10, "error": 0.05, "calls": 0, "tokens": None}
+    trained = Choice(
+        trained=(0.0, 0.5, 0.4), start=(0.0, 0.1, 0.2), everywhere=(0.0, 0.3, 0.6), **held_out
+    )
+    assert (trained.head, trained.shots) == ("trained", 2)
+    # the head before it was asked about the held-out questions alone
+    start = replace(trained, trained=(0.0, 0.1, 0.2), start=(0.0, 0.5, 0.4))
+    assert (start.head, start.shots) == ("start", 1)
 
 
 @pytest.mark.parametrize(
@@ -486,8 +526,8 @@ def test_a_checkpoint_of_more_epochs_or_another_reward_is_another_run(tmp_path):
 
 
 def test_the_option_that_is_right_counts_wherever_it_stands_among_the_answers():
-    results = [
-        Result(Question("?", ("B", "yes"), options=("yes", "no")), "yes", True, None, 0),
-        Result(Question("!", ("A", "no"), options=("yes", "no")), "no", True, None, 0),
+    found = [
+        Feedback(Question("?", ("B", "yes"), options=("yes", "no")), (-0.1, -3.0)),
+        Feedback(Question("!", ("A", "no"), options=("yes", "no")), (-3.0, -0.1)),
     ]
-    assert summed(results).macro_f1 == 1.0
+    assert summed(found, [[], []]).macro_f1 == 1.0

@@ -20,7 +20,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.shots import learned_shots
+from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.langchain import DURExampleSelector, DURReranker, PassageRetriever, document_of
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -335,9 +335,9 @@ def examples(count: int = 30) -> list[dict[str, str]]:
 
 
 def shots_of(pool, *, shots, **settings) -> list[dict[str, str]]:
-    """The second route: the core's own `learned_shots` over the same questions."""
+    """The second route: the core's own `ShotRanker.learned` over the same questions."""
     questions = [Question(e["question"], (e["answer"],)) for e in pool]
-    rank = learned_shots(trained(**settings), questions, shots=shots)
+    rank = ShotRanker.learned(trained(**settings), questions, shots=shots)
     return [{"question": q.text, "answer": q.answers[0]} for q in rank([Question(QUESTION)])[0]]
 
 

@@ -37,7 +37,7 @@ def world() -> World:
 def test_the_prompt_shows_what_a_ranker_trained_by_hand_ranks_first():
     settings = DURShotsSettings(TRAINING, examples=0.5, seed=3)
     learned = trained_shots(KNOWN, settings, world())
-    examples = list(learned.examples)
+    examples = list(learned.ranker.preselector.candidates)
     others = [question for question in KNOWN if question not in examples]
     assert (len(examples), len(others)) == (6, 6)
     by_hand = DURTrainer(Letters(), ScriptedLLM(reply), settings=replace(TRAINING, seed=3))
@@ -63,8 +63,8 @@ def test_promptpg_asks_with_all_its_shots_and_once_a_question():
 def test_a_question_is_never_its_own_example():
     settings = DURShotsSettings(replace(TRAINING, shots=5), seed=1)
     learned = trained_shots(KNOWN, settings, world())
-    for question in learned.examples:
-        shown = learned.best(question, Letters().encode([question.text])[0])
+    examples = learned.ranker.preselector.candidates
+    for question, shown in zip(examples, learned.ranker(examples), strict=True):
         assert question not in shown
 
 

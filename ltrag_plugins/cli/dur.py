@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, final
 
@@ -84,7 +83,7 @@ def _train(
     _check_format(settings, candidates)
     llm = load_llm(model, cache=cache, chat=False)  # few-shot prompts are text to go on with
     trainer = DURTrainer(_vectors(encoder, cache), llm, settings=settings)
-    batches = trainer.batches(len(questions))
+    batches = settings.batches(len(questions))
     bar = io.TrainingBar(epochs=settings.epochs, batches=batches, max_calls=max_calls)
     try:
         with bar:
@@ -148,7 +147,7 @@ def _evaluate(
     [dim]ltrag dur evaluate head/ examples.jsonl test.jsonl[/]
     """
     _check_count(files, own_passages)
-    from ltrag_plugins.dur.evaluating import answered, summed
+    from ltrag_plugins.dur.evaluating import answer_with, summed
     from ltrag_plugins.dur.prompts import text_of
 
     model, encoder = noted(head, "dur.json", "dur train", model, encoder, "embedded")
@@ -169,9 +168,9 @@ def _evaluate(
             else:  # a seed each: else chance would take the same places of every question's list
                 makers = [make(q.passages, seed + i) for i, q in enumerate(questions)]
                 ranked = [rank([q])[0] for rank, q in zip(makers, questions, strict=True)]
-            results = answered(ranked, questions, llm, ranker.settings, observers=[observer])
-            easy = easy or [result.right for result in results]
-            found[name] = asdict(summed(results, easy=easy))
+            given = answer_with(ranked, questions, llm, ranker.settings, observers=[observer])
+            easy = easy or [feedback.right for feedback in given]
+            found[name] = asdict(summed(given, ranked, easy=easy))
     if as_data:
         io.show({"questions": len(questions), "easy_questions": sum(easy), "rankers": found})
         return
@@ -354,10 +353,7 @@ def _figures(result: "TrainingResult") -> dict[str, Any]:
 
 
 def _report(found: dict[str, Any], settings: "DURSettings") -> dict[str, str]:
-    from ltrag_plugins.dur.train import learned_count
-
-    questions, choice = learned_count(found["questions"], settings), found["choice"]
-    batches = -(-questions // settings.batch_size) * settings.epochs
+    choice, batches = found["choice"], settings.batches(found["questions"]) * settings.epochs
     share = f"{found['shots'] / found['fixed_shots']:.0%} of {found['fixed_shots']}"
     held_out = "none"
     if choice is not None:
@@ -392,18 +388,18 @@ def _rankers(
 ) -> "dict[str, Callable[[Sequence[Shot], int], ShotRanker]]":
     """By name, what makes a ranker from candidates and a seed."""
     from ltrag_plugins.dur import DURRanker
-    from ltrag_plugins.dur import shots as by
+    from ltrag_plugins.dur.shots import ShotRanker
 
-    first = partial(by.preselected_shots, shots=shots, encoder=ranker.encoder)
+    encoder = ranker.encoder
     if own:  # such passages are not preselected in training either
         everything = replace(ranker.settings, preselect="none")
         ranker = DURRanker(ranker.head, ranker.encoder, everything, sigma=ranker.sigma)
     return {
-        "zero-shot": lambda pool, seed: by.no_shots(),
-        "random": lambda pool, seed: by.random_shots(pool, shots=shots, seed=seed),
-        "BM25": lambda pool, seed: first(pool, how="bm25"),
-        "nearest": lambda pool, seed: first(pool, how="encoder"),
-        "head": lambda pool, seed: by.learned_shots(ranker, pool, shots=shots),
+        "zero-shot": lambda pool, seed: ShotRanker.random(pool, shots=0, seed=seed),
+        "random": lambda pool, seed: ShotRanker.random(pool, shots=shots, seed=seed),
+        "BM25": lambda pool, seed: ShotRanker.bm25(pool, shots=shots),
+        "nearest": lambda pool, seed: ShotRanker.nearest(pool, shots=shots, encoder=encoder),
+        "head": lambda pool, seed: ShotRanker.learned(ranker, pool, shots=shots),
     }
 
 

@@ -9,41 +9,29 @@ A is the raw reward in the paper (eq. 9); by default it is what shot j changed, 
 over the batch.
 
 References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10.
-
-Adam, on the two arrays of a head.
-
-References:
-    Kingma & Ba, ICLR 2015, "Adam: A Method for Stochastic Optimization", algorithm 1.
-
-What a training history adds up to, held against a fixed number of shots.
-
-PromptPG asks once for each question, with K shots; DUR asks with 0, 1, ..., k_i of them. The
-paper compares the two by the shots in all prompts together.
-
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.5 and figure 8.
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
+    figure 8 (shots of a history beside a fixed number of them).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import softmax
 
 from ltrag_plugins.dur.feedback import (
-    Reading,
+    PROMPTS_AT_ONCE,
+    Feedback,
     Wanted,
-    is_right,
-    levelled,
-    option_level,
-    reading,
+    contextual_calibration,
+    option_prior,
+    read_feedback,
     reward,
 )
-from ltrag_plugins.dur.head import Gradient, Head, pulled_back
+from ltrag_plugins.dur.head import Adam, Gradient, Head
 from ltrag_plugins.dur.policy import (
     bounded,
     draw,
@@ -51,56 +39,21 @@ from ltrag_plugins.dur.policy import (
     log_prob_gradients,
     log_probs,
     shots_above,
+    shots_that_turn,
     top,
-    turn,
     turned_sigma,
-    turns,
 )
 from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.flow import Flow, Observer, World, run, run_many
+from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.types import Question
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_LEAST_TO_CALIBRATE = 5  # questions; the mean of fewer says more of them than of the options
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Adam:
-    """The running means of the gradient and of its square, after `steps` steps."""
-
-    mean: Gradient
-    square: Gradient
-    steps: int = 0
-
-    @classmethod
-    def start(cls, head: Head) -> Self:
-        """Before the first step."""
-        zero = Gradient(np.zeros_like(head.weight), np.zeros_like(head.bias))
-        return cls(zero, zero)
-
-    def step(self, head: Head, gradient: Gradient, rate: float) -> tuple[Head, "Adam"]:
-        """The head one step down the gradient, and the state after it."""
-        t = self.steps + 1
-        parts = {}
-        for name in ("weight", "bias"):
-            g = getattr(gradient, name)
-            m = _BETA1 * getattr(self.mean, name) + (1 - _BETA1) * g
-            v = _BETA2 * getattr(self.square, name) + (1 - _BETA2) * g * g
-            spread = np.sqrt(v / (1 - _BETA2**t)) + _EPSILON
-            parts[name] = getattr(head, name) - rate * (m / (1 - _BETA1**t)) / spread, m, v
-        columns = zip(*parts.values(), strict=True)
-        values, means, squares = (dict(zip(parts, x, strict=True)) for x in columns)
-        return Head(**values), Adam(Gradient(**means), Gradient(**squares), t)
-
-
-AT_ONCE = 128
-"""Most prompts of one call to the model."""
-_LEAST_TO_LEVEL = 5  # questions; the mean of fewer says more of them than of the options
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Case:
+class TrainingCase:
     """One question to learn from, with the candidates that are ranked for it."""
 
     question: Question
@@ -191,7 +144,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class TrainingRun:
     """What stays the same through a run."""
 
     world: World
@@ -204,70 +157,55 @@ class Job:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Ladder:
-    """One question's shots, what was read with them, and what the readings are worth."""
+    """One question's shots, and what the model made of them."""
 
-    case: Case
+    case: TrainingCase
     scores: Float[np.ndarray, " docs"]
     picks: Int[np.ndarray, " shots"]
-    readings: tuple[Reading, ...]
+    feedback: tuple[Feedback, ...]
 
     @property
-    def softmax(self) -> Float[np.ndarray, " shots"]:
-        return softmax(self.scores)[self.picks]
+    def right(self) -> list[bool]:
+        """Of each rung."""
+        return [found.right for found in self.feedback]
+
+    def turned_sigma(self, j: int) -> float:
+        """The threshold after a turn at shot j."""
+        return turned_sigma(softmax(self.scores)[self.picks], j)
 
 
 def climb(
-    case: Case, picks: Int[np.ndarray, " shots"], settings: DURSettings, wanted: Wanted
-) -> Flow[tuple[Reading, ...]]:
+    case: TrainingCase, picks: Int[np.ndarray, " shots"], settings: DURSettings, wanted: Wanted
+) -> Flow[tuple[Feedback, ...]]:
     """Ask with 0, 1, ..., k of the picks, in their order; or with all of them alone."""
     form = format_for(settings.format)
     shots = [case.candidates[i] for i in picks]
-    rungs = range(len(shots) + 1) if settings.rungs == "all" else [len(shots)]
-    prompts = [(shots[:j], case.question) for j in rungs]
+    rungs = [shots[:j] for j in range(len(shots) + 1)] if settings.rungs == "all" else [shots]
     if not settings.stop_at_turn:
-        return tuple((yield from reading(prompts, form, wanted)))
-    found: list[Reading] = []
-    for prompt in prompts:
-        found += yield from reading([prompt], form, wanted)
-        if turn([is_right(r, case.question) for r in found]) is not None:
+        return tuple((yield from read_feedback(case.question, rungs, form, wanted)))
+    found: list[Feedback] = []
+    for rung in rungs:
+        found += yield from read_feedback(case.question, [rung], form, wanted)
+        if shots_that_turn([f.right for f in found]):
             break
     return tuple(found)
 
 
-def trained_batch(state: State, cases: Sequence[Case], job: Job) -> State:
+def trained_batch(state: State, cases: Sequence[TrainingCase], run: TrainingRun) -> State:
     """The state after one batch."""
-    world, settings, wanted = job.world, job.settings, job.wanted
-    random = np.random.default_rng([settings.seed, 1, state.epoch, state.batch])
-    counter = CostCounter()
-    watching = (*job.observers, counter)
-    scores = [state.head.scores(case.vector, case.vectors) for case in cases]
-    if settings.sigma == "immediate":
-        ladders, sigma = _one_by_one(
-            state.sigma,
-            cases,
-            scores,
-            random,
-            lambda flow: run(flow, world, observers=watching),
-            settings,
-            wanted,
-        )
-    else:
-        sigma = state.sigma
-        level = _within(settings, sigma, scores)
-        picks = [_picked(s, level, settings, random) for s in scores]
-        flows = [climb(c, p, settings, wanted) for c, p in zip(cases, picks, strict=True)]
-        read = run_many(flows, world, observers=watching, batch=AT_ONCE)
-        ladders = [_Ladder(*parts) for parts in zip(cases, scores, picks, read, strict=True)]
+    settings, counter = run.settings, CostCounter()
+    ladders, sigma = _climbed(state, cases, run, counter)
     ladders = _calibrated(ladders, settings)
-    rewards = [[reward(r, x.case.question, settings) for r in x.readings] for x in ladders]
+    rewards = [[reward(f, settings) for f in x.feedback] for x in ladders]
     loss, gradient = _loss(state.head, ladders, _credits(rewards, settings), settings)
     if settings.pull:
         gradient = gradient + Gradient(
-            settings.pull * (state.head.weight - job.start.weight),
-            settings.pull * (state.head.bias - job.start.bias),
+            settings.pull * (state.head.weight - run.start.weight),
+            settings.pull * (state.head.bias - run.start.bias),
         )
     if settings.sigma == "batch":
-        sigma = _batch_sigma(sigma, ladders)
+        turned = [x.turned_sigma(j) for x in ladders for j in shots_that_turn(x.right)[:1]]
+        sigma = float(np.mean(turned)) if turned else sigma
     head, adam = state.adam.step(state.head, gradient, settings.learning_rate)
     record = _recorded(state, ladders, rewards, loss, sigma, counter.cost, settings)
     return replace(
@@ -281,25 +219,28 @@ def trained_batch(state: State, cases: Sequence[Case], job: Job) -> State:
     )
 
 
-def _one_by_one(
-    sigma: float,
-    cases: Sequence[Case],
-    scores: Sequence[Float[np.ndarray, " _docs"]],
-    random: np.random.Generator,
-    ask: Callable[[Flow[tuple[Reading, ...]]], tuple[Reading, ...]],
-    settings: DURSettings,
-    wanted: Wanted,
+def _climbed(
+    state: State, cases: Sequence[TrainingCase], run: TrainingRun, counter: CostCounter
 ) -> tuple[list[_Ladder], float]:
-    """Algorithm 1 as printed: a turn moves sigma before the next question is asked."""
-    ladders = []
-    for case, row in zip(cases, scores, strict=True):
-        picks = _picked(row, _within(settings, sigma, [row]), settings, random)
-        read = ask(climb(case, picks, settings, wanted))
-        ladders.append(_Ladder(case, row, picks, read))
-        found = turns([is_right(r, case.question) for r in read])
-        if found and settings.rungs == "all":
+    """All ladders of a batch, and sigma after them."""
+    settings, sigma = run.settings, state.sigma
+    random = np.random.default_rng([settings.seed, 1, state.epoch, state.batch])
+    scored = [(case, state.head.scores(case.vector, case.vectors)) for case in cases]
+    # algorithm 1 as printed: a turn moves sigma before the next question is asked
+    at_once = 1 if settings.sigma == "immediate" else len(scored)
+    ladders: list[_Ladder] = []
+    for first in range(0, len(scored), at_once):
+        group = scored[first : first + at_once]
+        level = _within(settings, sigma, [scores for _, scores in group])
+        picks = [_picked(scores, level, settings, random) for _, scores in group]
+        flows = [climb(c, p, settings, run.wanted) for (c, _), p in zip(group, picks, strict=True)]
+        watching = (*run.observers, counter)
+        found = run_many(flows, run.world, observers=watching, batch=PROMPTS_AT_ONCE)
+        ladders += [_Ladder(*g, p, f) for g, p, f in zip(group, picks, found, strict=True)]
+        if settings.sigma == "immediate" and settings.rungs == "all":
             # line 16 runs at each turn of a ladder, and what it set last stays
-            sigma = turned_sigma(ladders[-1].softmax, found[-1])
+            for j in shots_that_turn(ladders[-1].right)[-1:]:
+                sigma = ladders[-1].turned_sigma(j)
     return ladders, sigma
 
 
@@ -327,30 +268,24 @@ def _picked(
     return top(scores, k) if settings.exploration == "top" else draw(scores, k, random)
 
 
-def _batch_sigma(sigma: float, ladders: Sequence[_Ladder]) -> float:
-    first = [(x, turn([is_right(r, x.case.question) for r in x.readings])) for x in ladders]
-    found = [turned_sigma(x.softmax, j) for x, j in first if j is not None]
-    return float(np.mean(found)) if found else sigma
-
-
 def _calibrated(ladders: list[_Ladder], settings: DURSettings) -> list[_Ladder]:
-    """The readings of each rung, less the batch's mean view of the options.
+    """The feedback of each rung, less the batch's mean view of the options.
 
     A rung that only a few of the questions reach has no mean to speak of: it gets that of the
     rung before.
     """
     if settings.option_calibration != "batch":
         return ladders
-    columns: list[list[Reading]] = [list(x.readings) for x in ladders]
-    level = None
+    columns = [list(x.feedback) for x in ladders]
+    prior = None
     for j in range(max(map(len, columns))):
-        here = [i for i, readings in enumerate(columns) if j < len(readings)]
-        read = [columns[i][j] for i in here]
-        if j == 0 or len(here) >= _LEAST_TO_LEVEL:
-            level = option_level(read, [ladders[i].case.question for i in here])
-        for i, r in zip(here, levelled(read, level), strict=True):
-            columns[i][j] = r
-    return [replace(x, readings=tuple(c)) for x, c in zip(ladders, columns, strict=True)]
+        here = [column for column in columns if j < len(column)]
+        rung = [column[j] for column in here]
+        if j == 0 or len(here) >= _LEAST_TO_CALIBRATE:
+            prior = option_prior(rung)
+        for column, found in zip(here, contextual_calibration(rung, prior), strict=True):
+            column[j] = found
+    return [replace(x, feedback=tuple(c)) for x, c in zip(ladders, columns, strict=True)]
 
 
 def _credits(
@@ -389,8 +324,7 @@ def _loss(
     settings: DURSettings,
 ) -> tuple[float, Gradient]:
     """The loss of eq. 9 and its gradient; a prompt with all shots credits all of them alike."""
-    loss = 0.0
-    gradient = Gradient(np.zeros_like(head.weight), np.zeros_like(head.bias))
+    loss, gradient = 0.0, Gradient.zero(head)
     for x, credit in zip(ladders, credits, strict=True):
         picks = x.picks if settings.rungs == "last" else x.picks[: len(credit)]
         weights = np.broadcast_to(credit, picks.shape) / len(ladders)
@@ -398,14 +332,8 @@ def _loss(
             continue
         loss -= weights @ log_probs(x.scores, picks, replacement=settings.replacement)
         by_score = -weights @ log_prob_gradients(x.scores, picks, replacement=settings.replacement)
-        gradient = gradient + pulled_back(head, x.case.vector, x.case.vectors, by_score)
+        gradient = gradient + head.gradient(x.case.vector, x.case.vectors, by_score)
     return float(loss), gradient
-
-
-def all_tokens(cost: Cost) -> int | None:
-    """Read and written; None: the model does not tell."""
-    both = cost.prompt_tokens, cost.completion_tokens
-    return None if None in both else sum(filter(None, both))
 
 
 def _recorded(
@@ -417,13 +345,10 @@ def _recorded(
     cost: Cost,
     settings: DURSettings,
 ) -> Batch:
-    right = [[is_right(r, x.case.question) for r in x.readings] for x in ladders]
     laddered = settings.rungs == "all"
-    asked = [len(r) - 1 if laddered else len(x.picks) for r, x in zip(right, ladders, strict=True)]
-    shots = sum(ladder_cost(k, last=not laddered) for k in asked)
-    tokens = all_tokens(cost)
-    easy = [r for r in right if r[0]] if laddered else None
-    hard = [r for r in right if not r[0]] if laddered else None
+    right = [x.right for x in ladders]
+    asked = [len(x.feedback) - 1 if laddered else len(x.picks) for x in ladders]
+    easy, hard = [r for r in right if r[0]], [r for r in right if not r[0]]
     return Batch(
         epoch=state.epoch,
         number=state.batch,
@@ -431,15 +356,15 @@ def _recorded(
         reward=float(np.mean([r[-1] for r in rewards])),
         sigma=sigma,
         questions=len(ladders),
-        shots=shots,
+        shots=sum(ladder_cost(k, last=not laddered) for k in asked),
         deepest=sum(asked),
         calls=cost.calls,
-        tokens=tokens,
-        easy=None if easy is None else len(easy),
-        easy_right=None if easy is None else sum(r[-1] for r in easy),
-        hard_right=None if hard is None else sum(r[-1] for r in hard),
-        turned_easy=None if easy is None else sum(len(set(r)) > 1 for r in easy),
-        turned_hard=None if hard is None else sum(len(set(r)) > 1 for r in hard),
+        tokens=cost.tokens,
+        easy=len(easy) if laddered else None,
+        easy_right=sum(r[-1] for r in easy) if laddered else None,
+        hard_right=sum(r[-1] for r in hard) if laddered else None,
+        turned_easy=sum(len(set(r)) > 1 for r in easy) if laddered else None,
+        turned_hard=sum(len(set(r)) > 1 for r in hard) if laddered else None,
     )
 
 
@@ -456,9 +381,6 @@ class Total:
     """In all prompts together."""
     fixed_shots: int
     """In the prompts of a method that asks about the same questions once each, with K shots."""
-    deepest: float
-    """Mean shots in the longest prompt of a question."""
-    calls: int
     tokens: int | None
     """None: the model does not tell."""
     turned_easy: int | None
@@ -485,8 +407,6 @@ def total(batches: Sequence[Batch], *, shots: int) -> Total:
         reward=sum(batch.reward * batch.questions for batch in batches) / questions,
         shots=sum(batch.shots for batch in batches),
         fixed_shots=shots * questions,
-        deepest=sum(batch.deepest for batch in batches) / questions,
-        calls=sum(batch.calls for batch in batches),
         tokens=_sum([batch.tokens for batch in batches]),
         turned_easy=_sum([batch.turned_easy for batch in batches]),
         turned_hard=_sum([batch.turned_hard for batch in batches]),

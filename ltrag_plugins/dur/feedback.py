@@ -1,8 +1,8 @@
-"""What the model makes of a prompt: the answer it gives, how likely it finds the right one.
+"""What a model makes of a prompt: its answer, and how likely it finds the right one.
 
-`reading` is a flow: it asks for log-probabilities of the options (multiple choice) or of the
-reference text where the model scores given text, else for an answer. The functions after it
-turn readings into predictions, probabilities and rewards.
+`read_feedback` is a flow. It asks for log-probabilities of the options (multiple choice) or of the
+reference text where the model scores given text, else for an answer. `reward` says what the
+feedback is worth.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3 and section 8;
@@ -13,6 +13,7 @@ References:
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float
@@ -23,19 +24,17 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, ask, score
 from ltrag_plugins.llm.base import checked_token
-from ltrag_plugins.metrics.answer import f1, normalized_exact_match
+from ltrag_plugins.metrics.answer import f1, is_right
 from ltrag_plugins.metrics.text import bleu, rouge_l
 from ltrag_plugins.prompts.replies import bare_reply, option_in
 from ltrag_plugins.types import Generation, Question, Token
 
+PROMPTS_AT_ONCE = 128
+"""Most prompts of one call to the model."""
 CONTENT_FREE = "N/A"
 """What stands in the question's place when options are calibrated against it."""
 _LEAST = -30.0  # log-probability; below it a reward would be all noise
-_TEXT_REWARDS: dict[str, Callable[[str, Sequence[str]], float]] = {
-    "f1": f1,
-    "rouge_l": rouge_l,
-    "bleu": bleu,
-}
+_TEXT_REWARDS = {"f1": f1, "rouge_l": rouge_l, "bleu": bleu}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,19 @@ class Wanted:
     """A written answer, for questions whose options are not read."""
     content_free: bool = False
 
+    @classmethod
+    def in_training(cls, settings: DURSettings, *, scores: bool) -> Self:
+        """What a training run reads of a model that scores given text, or does not."""
+        probabilities = settings.reward in ("p_gold", "log_p_gold")
+        free = settings.option_calibration == "content-free"
+        return cls(scores, gold=probabilities, text=not probabilities, content_free=free)
+
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Feedback:
     """What was read after one prompt; None where it was not asked for."""
 
+    question: Question
     options: tuple[float, ...] | None = None
     """Log-probability of each option, nats."""
     gold: float | None = None
@@ -63,118 +70,104 @@ class Reading:
     """Whether the model, taking the likeliest token each time, writes that answer."""
     text: str | None = None
 
+    @property
+    def answer(self) -> str | None:
+        """None where only the reference was scored and it is not greedy."""
+        if self.options is not None:
+            return self.question.options[int(np.argmax(self.options))]
+        if self.text is None:
+            return self.question.answers[0] if self.greedy else None
+        return option_in(self.text, self.question.options)
 
-def reading(
-    prompts: Sequence[tuple[Sequence[Shot], Question]], form: PromptFormat, wanted: Wanted
-) -> Flow[list[Reading]]:
-    """Read the model's mind on one question, after each of the shots' sequences."""
-    question = prompts[0][1]
-    texts = [form.prompt(shots, question) for shots, question in prompts]
+    @property
+    def right(self) -> bool:
+        """Whether the answer is an accepted one (eq. 3): normalized exact match, or the option."""
+        said, accepted = self.answer, _answers(self.question)
+        if said in self.question.options:
+            return said in accepted
+        return said is not None and is_right(said, accepted)
+
+    @property
+    def log_p_gold(self) -> float:
+        """Log-probability of the right answer, nats: among the options, or of the reference text.
+
+        Raises:
+            NoTokenProbabilities: neither was read.
+        """
+        if self.options is not None:
+            if max(self.options) == -math.inf:
+                return _LEAST
+            shares = log_softmax(np.array(self.options))
+            right = [option in self.question.answers for option in self.question.options]
+            return max(_LEAST, float(np.logaddexp.reduce(shares[right])))
+        if self.gold is None:
+            raise NoTokenProbabilities(
+                "the probability of the right answer was not read; use a model that scores given "
+                "text (TransformersLLM), or reward='match'"
+            )
+        return max(_LEAST, self.gold)
+
+
+def read_feedback(
+    question: Question, rungs: Sequence[Sequence[Shot]], form: PromptFormat, wanted: Wanted
+) -> Flow[list[Feedback]]:
+    """Ask one question after each of the sequences of shots, all in one request."""
+    texts = [form.prompt(shots, question) for shots in rungs]
     if question.options and wanted.options:
         options = yield from _options(texts, question.options, form)
         if wanted.content_free:
-            empty = [form.prompt(s, replace(q, text=CONTENT_FREE, context="")) for s, q in prompts]
-            options = options - (yield from _options(empty, question.options, form))
-        return [Reading(options=tuple(row)) for row in options.tolist()]
-    found = [Reading() for _ in texts]
+            blank = replace(question, text=CONTENT_FREE, context="")
+            texts = [form.prompt(shots, blank) for shots in rungs]
+            options = options - (yield from _options(texts, question.options, form))
+        return [Feedback(question, options=tuple(row)) for row in options.tolist()]
+    found = [Feedback(question) for _ in texts]
     if wanted.gold:
         gold = form.said(_answers(question)[0])
         scored = yield from score(texts, [gold] * len(texts))
-        told = [_after(form.lead, generation) for generation in scored]
-        if not wanted.text and any(greedy is None for _, greedy in told):
+        known = [_after(form.lead, generation) for generation in scored]
+        if not wanted.text and any(greedy is None for _, greedy in known):
             raise NoTokenProbabilities(
                 "the model scored a text without telling the likeliest tokens, so nobody knows "
                 "what it would have answered; use TransformersLLM, or reward='match'"
             )
-        found = [replace(r, gold=s, greedy=g) for r, (s, g) in zip(found, told, strict=True)]
+        found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
     if wanted.text:
         stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
-        said = yield from ask(*texts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
-        found = [
-            replace(r, text=bare_reply(g.text, form.lead)) for r, g in zip(found, said, strict=True)
-        ]
+        written = yield from ask(*texts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
+        said = [bare_reply(reply.text, form.lead) for reply in written]
+        found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
     return found
 
 
-def prediction(reading: Reading, question: Question) -> str | None:
-    """What the model answers; None where only the reference was scored and it is not greedy."""
-    if reading.options is not None:
-        return question.options[int(np.argmax(reading.options))]
-    if reading.text is None:
-        return question.answers[0] if reading.greedy else None
-    if question.options:
-        return option_in(reading.text, question.options)
-    return reading.text
-
-
-def is_right(reading: Reading, question: Question) -> bool:
-    """Whether the answer is an accepted one (eq. 3): normalized exact match, or the option."""
-    said = prediction(reading, question)
-    if said in question.options:
-        return said in _answers(question)
-    return said is not None and normalized_exact_match(said, _answers(question)) == 1.0
-
-
-def log_p_gold(reading: Reading, question: Question) -> float:
-    """Log-probability of the right answer, nats: among the options, or of the reference text.
-
-    Raises:
-        NoTokenProbabilities: neither was read.
-    """
-    if reading.options is not None:
-        if max(reading.options) == -math.inf:
-            return _LEAST
-        shares = log_softmax(np.array(reading.options))
-        right = [o in question.answers for o in question.options]
-        return max(_LEAST, float(np.logaddexp.reduce(shares[right])))
-    if reading.gold is None:
-        raise NoTokenProbabilities(
-            "the probability of the right answer was not read; use a model that scores given "
-            "text (TransformersLLM), or reward='match'"
-        )
-    return max(_LEAST, reading.gold)
-
-
-def reward(reading: Reading, question: Question, settings: DURSettings) -> float:
-    """What the reading is worth, by `settings.reward`.
+def reward(found: Feedback, settings: DURSettings) -> float:
+    """What the feedback is worth, by `settings.reward`.
 
     Raises:
         InvalidInput: the user's function raised, or returned what is no finite number.
     """
     kind = settings.reward
     if callable(kind):
-        return _own(kind, reading, question)
+        return _own(kind, found)
     if kind == "match":
-        return 1.0 if is_right(reading, question) else -1.0
+        return 1.0 if found.right else -1.0
     if kind == "p_gold":
-        return math.exp(log_p_gold(reading, question))
+        return math.exp(found.log_p_gold)
     if kind == "log_p_gold":
-        return log_p_gold(reading, question)
-    said = prediction(reading, question) or ""
-    return 1.0 if _TEXT_REWARDS[kind](said, _answers(question)) > settings.threshold else -1.0
+        return found.log_p_gold
+    value = _TEXT_REWARDS[kind](found.answer or "", _answers(found.question))
+    return 1.0 if value > settings.threshold else -1.0
 
 
-def balanced(readings: Sequence[Reading], questions: Sequence[Question]) -> list[Reading]:
-    """Options less their mean log-share over these readings, where all offer the same options.
-
-    Raises:
-        InvalidInput: the questions offer different options.
-    """
-    return levelled(readings, option_level(readings, questions))
-
-
-def option_level(
-    readings: Sequence[Reading], questions: Sequence[Question]
-) -> Float[np.ndarray, " options"] | None:
-    """The mean log-share of each option over these readings; None where no options were read.
+def option_prior(found: Sequence[Feedback]) -> Float[np.ndarray, " options"] | None:
+    """The mean log-share of each option over this feedback; None where no options were read.
 
     Raises:
         InvalidInput: the questions offer different options.
     """
-    rows = [r.options for r in readings if r.options is not None]
+    rows = [f.options for f in found if f.options is not None]
     if not rows:
         return None
-    if len({q.options for q in questions}) > 1:
+    if len({f.question.options for f in found}) > 1:
         raise InvalidInput(
             "option_calibration='batch' needs questions that all offer the same options; use "
             "'content-free'"
@@ -182,25 +175,14 @@ def option_level(
     return log_softmax(np.array(rows), axis=1).mean(axis=0)
 
 
-def levelled(
-    readings: Sequence[Reading], level: Float[np.ndarray, " options"] | None
-) -> list[Reading]:
-    """Log-shares of the options less `level`."""
-    if level is None:
-        return list(readings)
-    shares = log_softmax(np.array([r.options for r in readings]), axis=1)
-    return [Reading(options=tuple(row)) for row in (shares - level).tolist()]
-
-
-def wanted_for(settings: DURSettings, *, scores: bool) -> Wanted:
-    """What a training run reads."""
-    probabilities = settings.reward in ("p_gold", "log_p_gold")
-    return Wanted(
-        options=scores,
-        gold=probabilities,
-        text=not probabilities,
-        content_free=settings.option_calibration == "content-free",
-    )
+def contextual_calibration(
+    found: Sequence[Feedback], prior: Float[np.ndarray, " options"] | None
+) -> list[Feedback]:
+    """The feedback with log-shares of the options less their prior; without one, as it is."""
+    if prior is None:
+        return list(found)
+    shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
+    return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]
 
 
 def _options(
@@ -208,8 +190,8 @@ def _options(
 ) -> Flow[Float[np.ndarray, "prompts options"]]:
     prompts = [text for text in texts for _ in options]
     scored = yield from score(prompts, [form.said(o) for o in options] * len(texts))
-    told = [_after(form.lead, generation)[0] for generation in scored]
-    return np.array(told).reshape(len(texts), len(options))
+    logprobs = [_after(form.lead, generation)[0] for generation in scored]
+    return np.array(logprobs).reshape(len(texts), len(options))
 
 
 def _after(lead: str, scored: Generation) -> tuple[float, bool | None]:
@@ -242,18 +224,17 @@ def _answers(question: Question) -> tuple[str, ...]:
     return question.answers
 
 
-def _own(function: Callable[[str, Question], float], reading: Reading, question: Question) -> float:
-    said = prediction(reading, question) or ""
+def _own(function: Callable[[str, Question], float], found: Feedback) -> float:
+    said = found.answer or ""
+    about = f"for the answer {said[:40]!r} to {found.question.text[:40]!r}"
     try:
-        value = float(function(said, question))
+        value = float(function(said, found.question))
     except Exception as error:
         raise InvalidInput(
-            f"the reward function raised {type(error).__name__}: {error}, for the answer "
-            f"{said[:40]!r} to {question.text[:40]!r}"
+            f"the reward function raised {type(error).__name__}: {error}, {about}"
         ) from error
     if not math.isfinite(value):
         raise InvalidInput(
-            f"the reward function returned {value} for the answer {said[:40]!r} to "
-            f"{question.text[:40]!r}; a reward is a finite number"
+            f"the reward function returned {value} {about}; a reward is a finite number"
         )
     return value

@@ -3,19 +3,21 @@ r"""The trainable head: one linear map that questions and candidates share.
 .. math:: h(x) = W\,\mathrm{enc}(x) + b, \qquad s(e \mid p) = h(p) \cdot h(e)
 
 The ranking score is the softmax of s over the candidates of a question (eq. 4). The encoder
-is frozen, so that its vectors are computed once, and all there is to learn is W and b.
+is frozen, so that its vectors are computed once; W and b are all that is learned.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 5.1, eq. 4.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
+
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,13 +40,25 @@ class Head:
                 f"{vectors.shape[-1]}. Use the encoder it was trained with, or train a head for "
                 "this one."
             )
-        return checked_vectors(vectors) @ self.weight.T + self.bias
+        return _checked(vectors) @ self.weight.T + self.bias
 
     def scores(
         self, question: Float[np.ndarray, " dim"], candidates: Float[np.ndarray, "docs dim"]
     ) -> Float[np.ndarray, " docs"]:
         """s of each candidate, before the softmax."""
         return self(candidates) @ self(question[None])[0]
+
+    def gradient(
+        self,
+        question: Float[np.ndarray, " dim"],
+        candidates: Float[np.ndarray, "docs dim"],
+        by_score: Float[np.ndarray, " docs"],
+    ) -> "Gradient":
+        """From the gradient with respect to the scores to the one with respect to W and b."""
+        asked, offered = self(question[None])[0], self(candidates)
+        mixed = by_score @ candidates
+        weight = np.outer(by_score @ offered, question) + np.outer(asked, mixed)
+        return Gradient(weight, by_score @ offered + by_score.sum() * asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,21 +68,44 @@ class Gradient:
     weight: Float[np.ndarray, "out dim"]
     bias: Float[np.ndarray, " out"]
 
+    @classmethod
+    def zero(cls, head: Head) -> Self:
+        """Of a constant."""
+        return cls(np.zeros_like(head.weight), np.zeros_like(head.bias))
+
     def __add__(self, other: "Gradient") -> "Gradient":
         return Gradient(self.weight + other.weight, self.bias + other.bias)
 
 
-def pulled_back(
-    head: Head,
-    question: Float[np.ndarray, " dim"],
-    candidates: Float[np.ndarray, "docs dim"],
-    by_score: Float[np.ndarray, " docs"],
-) -> Gradient:
-    """From the gradient with respect to the scores to the one with respect to W and b."""
-    asked, offered = head(question[None])[0], head(candidates)
-    mixed = by_score @ candidates
-    weight = np.outer(by_score @ offered, question) + np.outer(asked, mixed)
-    return Gradient(weight, by_score @ offered + by_score.sum() * asked)
+@dataclass(frozen=True, slots=True, eq=False)
+class Adam:
+    """The running means of the gradient and of its square, after `steps` steps.
+
+    References:
+        Kingma & Ba, ICLR 2015, "Adam: A Method for Stochastic Optimization", algorithm 1.
+    """
+
+    mean: Gradient
+    square: Gradient
+    steps: int = 0
+
+    @classmethod
+    def start(cls, head: Head) -> Self:
+        """Before the first step."""
+        return cls(Gradient.zero(head), Gradient.zero(head))
+
+    def step(self, head: Head, gradient: Gradient, rate: float) -> tuple[Head, "Adam"]:
+        """The head one step down the gradient, and the state after it."""
+        t = self.steps + 1
+        parts = []
+        for name in ("weight", "bias"):
+            g = getattr(gradient, name)
+            m = _BETA1 * getattr(self.mean, name) + (1 - _BETA1) * g
+            v = _BETA2 * getattr(self.square, name) + (1 - _BETA2) * g * g
+            root = np.sqrt(v / (1 - _BETA2**t)) + _EPSILON
+            parts.append((getattr(head, name) - rate * (m / (1 - _BETA1**t)) / root, m, v))
+        values, means, squares = zip(*parts, strict=True)
+        return Head(*values), Adam(Gradient(*means), Gradient(*squares), t)
 
 
 def initial_head(
@@ -83,16 +120,16 @@ def initial_head(
 
     "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
     encoder's dimension. "encoder" ranks by the dot products of the encoder's own vectors, less
-    their mean: W maps onto the `dim` directions in which the vectors vary most (of few texts: onto
-    theirs and others at right angles, in which a new question may vary), b takes out their mean,
-    and the scores are scaled so that those of a text with the others have the standard deviation
+    their mean. W maps onto the `dim` directions in which the vectors vary most; few texts span
+    few directions, and others at right angles to theirs follow, since a new question may vary in
+    them. b takes out the mean. The scores of a text with the others have the standard deviation
     `sharpness`.
 
     Raises:
         InvalidInput: fewer than two different vectors where "encoder" is asked for.
         ModelError: a number of the vectors is not finite.
     """
-    size = checked_vectors(vectors).shape[1]
+    size = _checked(vectors).shape[1]
     if kind == "random":
         bound = 1 / np.sqrt(size)
         weight = random.uniform(-bound, bound, (dim, size))
@@ -102,7 +139,7 @@ def initial_head(
     if spread[0] < 1e-9:
         raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
     weight = np.zeros((dim, size))
-    if len(directions) < dim:  # of few texts: the other directions, at right angles to theirs
+    if len(directions) < dim:  # few texts
         others = np.linalg.svd(directions)[2][len(directions) :]
         directions = np.concatenate([directions, others])
     rows = directions[:dim]
@@ -114,8 +151,8 @@ def initial_head(
 def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
     """Standard deviation of the dot products of different texts.
 
-    From sums over the texts, as there are too many pairs to hold. Where all texts are equally far
-    apart there is no scatter to scale by, and their largest product takes its place.
+    It is computed from sums over the texts, as there are too many pairs to hold. Texts that are
+    all equally far apart have no scatter to scale by: their largest product takes its place.
     """
     own = (seen**2).sum(axis=1)
     pairs = len(seen) * (len(seen) - 1)
@@ -129,7 +166,7 @@ def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
     )
 
 
-def checked_vectors(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:
+def _checked(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:
     """The vectors themselves, if all their numbers are finite.
 
     Raises:

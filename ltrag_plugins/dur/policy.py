@@ -1,4 +1,4 @@
-r"""The ranking policy: from scores to the probability of a ranking, and its gradient.
+r"""The ranking policy: from scores to shots, their probability, and how many of them.
 
 Two forms of the same policy :math:`\pi(e) \propto \exp s(e)` (eq. 4):
 
@@ -7,22 +7,19 @@ Two forms of the same policy :math:`\pi(e) \propto \exp s(e)` (eq. 4):
 - without replacement, as shots are in fact drawn (Plackett-Luce):
   :math:`\log p(r) = \sum_i [s_{r_i} - \log \sum_{j \notin r_{<i}} e^{s_j}]`.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4, 5, 9;
-    Plackett, "The Analysis of Permutations", Applied Statistics 1975.
-
-How many shots a question is asked with: the threshold sigma.
+The threshold sigma says how many shots a question is asked with:
 
 .. math::
     k_i = \min(K, |\{e \in C'_i : S(e) > \sigma\}|) \quad (6), \qquad
     \sigma = \max_{e \in E^{k_i} - E^{j-1}} S(e) \quad (10)
 
 sigma moves when an answer turns from right to wrong at shot j. Left to itself it can rise
-until nothing is asked any more, so that learning ends: `bounded` keeps it where the questions
-of a batch still get a least number of shots, and can hold their cost under a bound.
+until nothing is asked any more, and learning ends: `bounded` keeps it where the questions of a
+batch still get a least number of shots, and can hold their cost under a bound.
 
 References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 6, 10 and section 6.5.
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4-7, 9, 10 and section 6.5;
+    Plackett, "The Analysis of Permutations", Applied Statistics 1975.
 """
 
 from collections.abc import Sequence
@@ -80,14 +77,9 @@ def shots_above(scores: Float[np.ndarray, " docs"], sigma: float, most: int) -> 
     return min(most, int((scores > sigma).sum()))
 
 
-def turns(right: Sequence[bool]) -> list[int]:
+def shots_that_turn(right: Sequence[bool]) -> list[int]:
     """The shots that turned the answer from right to wrong, counted from 1."""
     return [j for j in range(1, len(right)) if right[j - 1] and not right[j]]
-
-
-def turn(right: Sequence[bool]) -> int | None:
-    """The first of the turns; None: there is none."""
-    return next(iter(turns(right)), None)
 
 
 def turned_sigma(scores: Float[np.ndarray, " shots"], j: int) -> float:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.prompts.templates import beginning
+from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Passage, Question
 
 Shot = Question | Passage
@@ -21,7 +23,7 @@ _FIELDS = frozenset({"question", "options", "context", "answer", "text", "title"
 
 
 @dataclass(frozen=True, slots=True)
-class PromptFormat:
+class PromptFormat(Settings):
     """Templates with the fields {question}, {options}, {context}, {answer}, {title}, {text}.
 
     The prompt of a ladder's rung j is the first j shots in rank order, then the question, so
@@ -36,12 +38,12 @@ class PromptFormat:
     """What the model is held to say; its part before {answer} is not scored."""
     separator: str = "\n\n"
     """Between shots, and between the last shot and the question."""
-    context_words: int | None = None
+    context_words: Count | None = None
     """Cut each {context} and {text} to this many words; None: never."""
-    max_tokens: int = 16
+    max_tokens: Count = 16
     """Most tokens of an answer that is written, not scored."""
 
-    def __post_init__(self) -> None:
+    def _check_together(self) -> None:
         for name, template, known in (
             ("shot", self.shot, _FIELDS),
             ("query", self.query, _FIELDS),
@@ -56,10 +58,6 @@ class PromptFormat:
             raise InvalidInput("the query template names {answer}: the prompt would hold it")
         if not self.reply.endswith("{answer}"):
             raise InvalidInput("the reply template must end in {answer}, to which it leads")
-        if self.context_words is not None and self.context_words < 1:
-            raise InvalidInput(f"context_words must be at least 1, got {self.context_words}")
-        if self.max_tokens < 1:
-            raise InvalidInput(f"max_tokens must be at least 1, got {self.max_tokens}")
 
     def prompt(self, shots: Sequence[Shot], question: Question) -> str:
         """The shots in their order, then the question.
@@ -87,13 +85,16 @@ class PromptFormat:
         """The reply's part before the answer."""
         return self.said("")
 
+    def _cut(self, text: str) -> str:
+        return text if self.context_words is None else beginning(text, self.context_words)
+
     def _fields(self, item: Shot) -> dict[str, str]:
         if isinstance(item, Passage):
             if "text" not in _named(self.shot, "shot"):
                 raise InvalidInput(
                     "this prompt format has no place for a passage's {text}; use format='passages'"
                 )
-            text = cut(item.text, self.context_words)
+            text = self._cut(item.text)
             return dict.fromkeys(_FIELDS, "") | {"title": item.title, "text": text}
         if len(item.options) > len(string.ascii_uppercase):
             raise InvalidInput(
@@ -104,16 +105,11 @@ class PromptFormat:
         return {
             "question": item.text,
             "options": " ".join(letters),
-            "context": cut(item.context, self.context_words),
+            "context": self._cut(item.context),
             "answer": item.answers[0] if item.answers else "",
             "text": item.text,
             "title": "",
         }
-
-
-def cut(text: str, words: int | None) -> str:
-    """The first `words` words of the text."""
-    return text if words is None else " ".join(text.split()[:words])
 
 
 def text_of(shot: Shot) -> str:
@@ -124,12 +120,14 @@ def text_of(shot: Shot) -> str:
 
 
 def checked_candidates(candidates: Sequence[Shot]) -> None:
-    """Refuse solved examples without an answer, and ids that come twice.
+    """Refuse an empty list, solved examples without an answer, and ids that come twice.
 
     Raises:
         MissingReferences: an example has no answer.
-        InvalidInput: an id comes twice, or this is neither an example nor a passage.
+        InvalidInput: there is nothing, an id comes twice, or one is neither example nor passage.
     """
+    if not candidates:
+        raise InvalidInput("there are no candidates; give at least one example or passage")
     seen: dict[str, int] = {}
     for i, candidate in enumerate(candidates):
         if not isinstance(candidate, Question | Passage):

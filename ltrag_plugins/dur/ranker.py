@@ -1,8 +1,7 @@
 """A trained head at work: `DURRanker` ranks passages or examples for a question.
 
-No torch: the encoder gives vectors, the head is a matrix product.
-
-A trained head on disk: `dur.json` (readable) and `dur.safetensors` (numbers); no pickle.
+No torch: the encoder gives vectors, the head is a matrix product. On disk a head is `dur.json`
+(readable) and `dur.safetensors` (numbers); no pickle.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,6 @@ from jaxtyping import Float
 from scipy.special import softmax
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.artifacts import digest
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
@@ -24,67 +22,7 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.llm.base import Encoder
 
-FORMAT = 1
-
-
-def save_head(
-    folder: Path, head: Head, settings: DURSettings, sigma: float, encoder: Encoder, *, shots: int
-) -> None:
-    """Write a head; a user's reward function is left out, as a head needs none to rank."""
-    kept = settings if isinstance(settings.reward, str) else replace(settings, reward="match")
-    parts = {
-        "encoder": encoder.name,
-        "sigma": sigma,
-        "shots": shots,
-        "settings": kept,
-        "head": head,
-    }
-    artifacts.write(folder, "dur", parts, format=FORMAT)
-
-
-def load_head(folder: Path, encoder: Encoder) -> tuple[Head, DURSettings, float, int]:
-    """Read a head and hold it against the encoder it is to serve.
-
-    Raises:
-        UnreadableArtifact: missing, incomplete or tampered with.
-        ArtifactMismatch: trained with another encoder.
-    """
-    try:
-        parts, _ = artifacts.read(
-            folder, "dur", kinds=(Head, DURSettings, PromptFormat), format=FORMAT
-        )
-        head, settings, sigma, shots = _checked(**parts)
-    except (UnreadableArtifact, *artifacts.DAMAGE) as error:
-        raise UnreadableArtifact(
-            f"{folder} holds no readable head ({error}). Train one: DURTrainer(...).fit(...)"
-            ".ranker.save(folder), or 'ltrag dur train'."
-        ) from error
-    if parts["encoder"] != encoder.name:
-        raise ArtifactMismatch(
-            f"the head in {folder} was trained with encoder {parts['encoder']!r}, and is now given "
-            f"{encoder.name!r}. A head knows one encoder: pass that one, or train a head for "
-            "this one."
-        )
-    return head, settings, sigma, shots
-
-
-def _checked(
-    encoder: object, sigma: object, shots: object, settings: object, head: object
-) -> tuple[Head, DURSettings, float, int]:
-    if not isinstance(head, Head) or not isinstance(settings, DURSettings):
-        raise ValueError("it holds something else than a head and its settings")
-    if not isinstance(sigma, float) or not isinstance(encoder, str):
-        raise ValueError("sigma must be a number and encoder a name")
-    if not isinstance(shots, int) or shots < 1:
-        raise ValueError(f"shots must be a number from 1 on, not {shots!r}")
-    if not 0 <= sigma <= 1:
-        raise ValueError(f"sigma must lie in [0, 1], not at {sigma}")
-    rows = head.weight.shape[:1]
-    if head.weight.ndim != 2 or head.bias.shape != rows:
-        raise ValueError(f"W of shape {head.weight.shape} and b of {head.bias.shape} do not fit")
-    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
-        raise ValueError("a number of the head is not finite")
-    return head, settings, sigma, shots
+_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +73,48 @@ class DURRanker:
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: trained with another encoder.
         """
-        head, settings, sigma, shots = load_head(Path(folder), encoder)
+        kinds = (Head, DURSettings, PromptFormat)
+        try:
+            parts, _ = artifacts.read(Path(folder), "dur", kinds=kinds, format=_FORMAT)
+            head, settings, sigma, shots = _checked(**parts)
+        except (UnreadableArtifact, *artifacts.DAMAGE) as error:
+            raise UnreadableArtifact(
+                f"{folder} holds no readable head ({error}). Train one: DURTrainer(...).fit(...)"
+                ".ranker.save(folder), or 'ltrag dur train'."
+            ) from error
+        if parts["encoder"] != encoder.name:
+            raise ArtifactMismatch(
+                f"the head in {folder} was trained with encoder {parts['encoder']!r}, and is now "
+                f"given {encoder.name!r}. A head knows one encoder: pass that one, or train a "
+                "head for this one."
+            )
         return cls(head, encoder, settings, sigma=sigma, shots=shots)
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `dur.json` (readable) and `dur.safetensors` (the head)."""
-        save_head(
-            Path(folder), self.head, self.settings, self.sigma, self.encoder, shots=self.shots
-        )
+        """Write `dur.json` (readable) and `dur.safetensors` (the head).
+
+        A reward function of the user's is left out, as a head needs none to rank.
+        """
+        own = not isinstance(self.settings.reward, str)
+        parts = {
+            "encoder": self.encoder.name,
+            "sigma": self.sigma,
+            "shots": self.shots,
+            "settings": replace(self.settings, reward="match") if own else self.settings,
+            "head": self.head,
+        }
+        artifacts.write(Path(folder), "dur", parts, format=_FORMAT)
 
     @property
     def name(self) -> str:
         """What tells it from rankers that learned something else, or with another encoder."""
-        return f"{self.encoder.name}/{digest([self.head.weight, self.head.bias, self.sigma])}"
+        learned = [self.head.weight, self.head.bias, self.sigma]
+        return f"{self.encoder.name}/{artifacts.digest(learned)}"
 
     def without_encoder(self) -> Self:
         """For `rank_vectors` alone, as in workers that have an encoder of their own."""
-        return type(self)(
-            self.head,
-            _NoEncoder(self.encoder.name),
-            self.settings,
-            sigma=self.sigma,
-            shots=self.shots,
-        )
+        stand_in, settings = _NoEncoder(self.encoder.name), self.settings
+        return type(self)(self.head, stand_in, settings, sigma=self.sigma, shots=self.shots)
 
     def rank(
         self,
@@ -222,10 +179,6 @@ class _NoEncoder:
         raise InvalidInput(f"this ranker left its encoder, {self.name}, behind: use rank_vectors")
 
 
-TRAIN = "ltrag dur train candidates.jsonl validation.jsonl --model ... --out head/"
-"""The command that trains a head."""
-
-
 def chosen_ranker(
     ranker: DURRanker | None,
     encoder: Encoder | None,
@@ -258,7 +211,8 @@ def chosen_ranker(
 def _similarity(encoder: Encoder | None, untrained: str | None) -> DURRanker:
     if untrained is None:
         raise InvalidInput(
-            f"there is no trained head to rank with. Train one with '{TRAIN}' and load it with "
+            "there is no trained head to rank with. Train one with 'ltrag dur train "
+            "candidates.jsonl validation.jsonl --model ... --out head/' and load it with "
             "from_pretrained('head/', encoder=...). For plain similarity, which knows nothing of "
             "your model, say untrained='encoder'."
         )
@@ -267,3 +221,22 @@ def _similarity(encoder: Encoder | None, untrained: str | None) -> DURRanker:
     if encoder is None:
         raise InvalidInput("untrained='encoder' needs encoder=..., by which to rank.")
     return DURRanker.untrained(encoder, settings=DURSettings(preselect="encoder"))
+
+
+def _checked(
+    encoder: object, sigma: object, shots: object, settings: object, head: object
+) -> tuple[Head, DURSettings, float, int]:
+    if not isinstance(head, Head) or not isinstance(settings, DURSettings):
+        raise ValueError("it holds something else than a head and its settings")
+    if not isinstance(sigma, float) or not isinstance(encoder, str):
+        raise ValueError("sigma must be a number and encoder a name")
+    if not isinstance(shots, int) or shots < 1:
+        raise ValueError(f"shots must be a number from 1 on, not {shots!r}")
+    if not 0 <= sigma <= 1:
+        raise ValueError(f"sigma must lie in [0, 1], not at {sigma}")
+    rows = head.weight.shape[:1]
+    if head.weight.ndim != 2 or head.bias.shape != rows:
+        raise ValueError(f"W of shape {head.weight.shape} and b of {head.bias.shape} do not fit")
+    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+        raise ValueError("a number of the head is not finite")
+    return head, settings, sigma, shots

@@ -1,22 +1,18 @@
-"""Ways to choose shots, under one interface: the trained head and what it is compared with.
+"""Which shots a question is asked with: a preselection from a pool, and an order.
 
-A ranker takes questions and gives, for each, its shots, best first. The paper compares with
-no shots, random ones, BM25 and PromptPG (a head trained with `DURSettings.promptpg()`); nearest
-neighbours by the encoder are the plain rival of any trained head.
+`ShotRanker` is the one interface of random shots, BM25's, nearest neighbours, and those of a
+trained head (DUR; PromptPG is a head trained with `DURSettings.promptpg()`). A solved example is
+never shown for its own question, since it would hold the answer.
 
 References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1.
-
-Which candidates are ranked for a question: C' of algorithm 1, line 8.
-
-A candidate with the question's own text is never chosen: it would hold the answer.
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and algorithm 1, line 8.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar, final
+from typing import Generic, Self, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,226 +20,227 @@ from jaxtyping import Float, Int
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.dur.settings import DURSettings, Preselect
-from ltrag_plugins.errors import EmptyQuestion, InvalidInput
+from ltrag_plugins.dur.settings import Preselect
+from ltrag_plugins.errors import EmptyQuestion
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage, Question
 
+_T = TypeVar("_T")
+_Picks = Int[np.ndarray, " picks"]
+_Vectors = Float[np.ndarray, "rows dim"]
+
 
 @final
+@dataclass(frozen=True, eq=False)
 class Preselector:
-    """Chooses from one pool of candidates; indexed once, asked often.
+    """Chooses C' from one pool of candidates; indexed once, asked often."""
 
-    Args:
-        candidates: the pool.
-        vectors: of the candidates; needed for "encoder".
-        how: BM25, nearness of the vectors, the two in turn ("both"), or all of the pool.
-        size: |C'|; fewer come only from a smaller pool.
-    """
-
-    def __init__(
-        self,
-        candidates: Sequence[Shot],
-        vectors: Float[np.ndarray, "candidates dim"],
-        *,
-        how: Preselect,
-        size: int,
-    ) -> None:
-        if not candidates:
-            raise InvalidInput("there are no candidates; give at least one example or passage")
-        self._texts = [_key(text_of(c)) for c in candidates]
-        self._is_example = np.array([isinstance(c, Question) for c in candidates])
-        self._vectors = _unit(vectors)
-        self._how, self._size = how, size
-        self._bm25 = None
-        if how in ("bm25", "both"):
-            pool = [Passage(text_of(c), id=str(i)) for i, c in enumerate(candidates)]
-            self._bm25 = BM25Retriever(pool, engine="auto")
+    candidates: Sequence[Shot]
+    vectors: _Vectors | None = None
+    """Of the candidates; only "encoder" and "both" need them."""
+    how: Preselect = "none"
+    """BM25, nearness of the vectors, the two in turn ("both"), or all of the pool."""
+    size: int = 20
+    """|C'|."""
+    fill: bool = True
+    """Whether BM25 fills up with candidates that share no word with the question."""
+    text: Callable[[Shot], str] = text_of
+    """What of a candidate and of a question is searched."""
 
     def choose(
-        self, question: Question, vector: Float[np.ndarray, " dim"]
+        self, question: Question, vector: Float[np.ndarray, " dim"] | None = None
     ) -> Int[np.ndarray, " chosen"]:
-        """Indices into the pool, best first.
-
-        Raises:
-            InvalidInput: every candidate is the question itself.
-        """
-        allowed = np.array([text != _key(question.text) for text in self._texts])
-        allowed |= ~self._is_example
+        """Indices into the pool, best first, without the question itself."""
+        key = _key(question)
+        allowed = np.array([found != key for found in self._keys])
         order = self._order(question, vector, spare=int((~allowed).sum()))
         chosen = order[allowed[order]]
-        if not len(chosen):
-            raise InvalidInput(
-                f"every candidate is the question {question.text[:40]!r} itself; a question is "
-                "never its own example. Add others."
-            )
-        return chosen if self._how == "none" else chosen[: self._size]
+        return chosen if self.how == "none" else chosen[: self.size]
 
     def _order(
-        self, question: Question, vector: Float[np.ndarray, " dim"], *, spare: int
+        self, question: Question, vector: Float[np.ndarray, " dim"] | None, *, spare: int
     ) -> Int[np.ndarray, " candidates"]:
-        if self._how == "none":
-            return np.arange(len(self._texts))
+        if self.how == "none":
+            return np.arange(len(self.candidates))
         orders = []
-        if self._bm25 is not None:
-            orders.append(self._by_words(question, self._size + spare))
-        if self._how != "bm25":
-            orders.append(top(self._vectors @ _unit(vector[None])[0], len(self._texts)))
+        if self.how != "encoder":
+            [found] = self._bm25.search([self.text(question)], self.size + spare)
+            orders.append(np.array([int(p.id) for p in found], dtype=int))
+            if self.fill:  # in the order they were handed in
+                others = np.setdiff1d(np.arange(len(self.candidates)), orders[0])
+                orders = [np.concatenate([orders[0], others])]
+        if self.how != "bm25":
+            assert vector is not None
+            orders.append(top(self._unit_vectors @ _unit(vector[None])[0], len(self.candidates)))
         in_turn = np.stack(orders, axis=1).ravel()
         _, first = np.unique(in_turn, return_index=True)
         return in_turn[np.sort(first)]
 
-    def _by_words(self, question: Question, k: int) -> Int[np.ndarray, " candidates"]:
-        assert self._bm25 is not None
-        [found] = self._bm25.search([question.text], k)
-        first = np.array([int(p.id) for p in found], dtype=int)
-        # what shares no word with the question comes last, as it was handed in
-        return np.concatenate([first, np.setdiff1d(np.arange(len(self._texts)), first)])
+    @cached_property
+    def _keys(self) -> list[str | None]:
+        """Passages have none: one may well have the question's text."""
+        return [_key(c) if isinstance(c, Question) else None for c in self.candidates]
+
+    @cached_property
+    def _bm25(self) -> BM25Retriever:
+        pool = [Passage(self.text(c), id=str(i)) for i, c in enumerate(self.candidates)]
+        return BM25Retriever(pool, engine="auto")
+
+    @cached_property
+    def _unit_vectors(self) -> _Vectors:
+        assert self.vectors is not None
+        return _unit(self.vectors)
 
 
-def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1.0)
+@final
+@dataclass(frozen=True, eq=False)
+class ShotRanker:
+    """Ranks the shots of one pool for questions: preselected, then put in order."""
 
+    preselector: Preselector
+    shots: int
+    """Most shots a question."""
+    order: Callable[[Sequence[Question], _Vectors, list[_Picks]], list[_Picks]] | None = None
+    """From questions, their vectors and what was preselected for each to the picks, best first;
+    None: as preselected."""
+    encoder: Encoder | None = None
+    """Encodes the questions, where nobody hands vectors in."""
 
-def _key(text: str) -> str:
-    return " ".join(words(text)) or text.strip()
+    @classmethod
+    def random(cls, candidates: Sequence[Shot], *, shots: int, seed: int) -> Self:
+        """Drawn evenly, for each question anew."""
 
+        def drawn(_: Sequence[Question], __: _Vectors, picks: list[_Picks]) -> list[_Picks]:
+            rng = np.random.default_rng(seed)
+            return [rng.permutation(allowed) for allowed in picks]
 
-_T = TypeVar("_T")
+        return cls(Preselector(candidates), shots, drawn)
 
-ShotRanker = Callable[[Sequence[Question]], list[list[Shot]]]
-"""From questions to the shots of each, best first."""
+    @classmethod
+    def bm25(cls, candidates: Sequence[Shot], *, shots: int) -> Self:
+        """What shares rare words with the question."""
+        return cls(Preselector(candidates, how="bm25", size=shots), shots)
 
+    @classmethod
+    def nearest(cls, candidates: Sequence[Shot], *, shots: int, encoder: Encoder) -> Self:
+        """The nearest neighbours by the encoder's vectors: the plain rival of any trained head."""
+        vectors = encoder.encode([text_of(c) for c in candidates])
+        return cls(Preselector(candidates, vectors, "encoder", shots), shots, encoder=encoder)
 
-def no_shots() -> ShotRanker:
-    """Zero-shot."""
-    return lambda questions: [[] for _ in questions]
+    @classmethod
+    def learned(
+        cls,
+        ranker: DURRanker,
+        candidates: Sequence[Shot],
+        *,
+        shots: int | None = None,
+        sigma: float = 0.0,
+        vectors: _Vectors | None = None,
+    ) -> Self:
+        """Preselected as in the ranker's training, then ranked by its head.
 
+        Args:
+            shots: None: as many as serve the head best.
+            sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing is.
+            vectors: of the candidates; None: they are encoded.
+        """
+        if vectors is None:
+            vectors = ranker.encoder.encode([text_of(c) for c in candidates])
+        rows = vectors.astype(float)
+        most = ranker.shots if shots is None else shots
 
-def random_shots(candidates: Sequence[Shot], *, shots: int, seed: int) -> ShotRanker:
-    """Drawn evenly, for each question anew; the question itself left out."""
+        def ranked(_: Sequence[Question], asked: _Vectors, picks: list[_Picks]) -> list[_Picks]:
+            found = []
+            for vector, chosen in zip(asked, picks, strict=True):
+                places = ranker.rank_vectors(vector, rows[chosen], top_n=most, sigma=sigma)
+                found.append(chosen[[place.index for place in places]])
+            return found
 
-    def rank(questions: Sequence[Question]) -> list[list[Shot]]:
-        random = np.random.default_rng(seed)
-        chooser = Preselector(candidates, np.zeros((len(candidates), 1)), how="none", size=0)
-        found = []
-        for question in questions:
-            allowed = chooser.choose(question, np.zeros(1))
-            found.append([candidates[i] for i in random.permutation(allowed)[:shots]])
-        return found
+        how, size = ranker.settings.preselect, ranker.settings.preselected
+        chooser = Preselector(candidates, rows, how, size)
+        return cls(chooser, most, ranked, ranker.encoder)
 
-    return rank
+    def places(
+        self, questions: Sequence[Question], vectors: _Vectors | None = None
+    ) -> list[_Picks]:
+        """For each question indices into the pool, best first."""
+        if vectors is None and self.encoder is not None:
+            vectors = self.encoder.encode([question.text for question in questions])
+        rows = np.zeros((len(questions), 0)) if vectors is None else vectors
+        if self.preselector.vectors is not None:
+            rows = rows.astype(self.preselector.vectors.dtype)
+        picks = [self.preselector.choose(q, row) for q, row in zip(questions, rows, strict=True)]
+        if self.order is not None:
+            picks = self.order(questions, rows, picks)
+        return [chosen[: self.shots] for chosen in picks]
 
-
-def preselected_shots(
-    candidates: Sequence[Shot], *, how: Preselect, shots: int, encoder: Encoder
-) -> ShotRanker:
-    """The first of the preselection: BM25's ("bm25"), or the nearest neighbours ("encoder")."""
-    vectors = encoder.encode([text_of(c) for c in candidates])
-    chooser = Preselector(candidates, vectors, how=how, size=shots)
-
-    def rank(questions: Sequence[Question]) -> list[list[Shot]]:
-        asked = encoder.encode([q.text for q in questions])
-        chosen = [chooser.choose(q, v) for q, v in zip(questions, asked, strict=True)]
-        return [[candidates[i] for i in picks[:shots]] for picks in chosen]
-
-    return rank
-
-
-def learned_shots(
-    ranker: DURRanker,
-    candidates: Sequence[Shot],
-    *,
-    shots: int | None = None,
-    sigma: float = 0.0,
-) -> ShotRanker:
-    """Preselected as in the ranker's training, then ranked by its head."""
-    settings = ranker.settings
-    vectors = ranker.encoder.encode([text_of(c) for c in candidates]).astype(float)
-    chooser = Preselector(candidates, vectors, how=settings.preselect, size=settings.preselected)
-
-    def rank(questions: Sequence[Question]) -> list[list[Shot]]:
-        asked = ranker.encoder.encode([q.text for q in questions]).astype(float)
-        found: list[list[Shot]] = []
-        for question, vector in zip(questions, asked, strict=True):
-            picks = chooser.choose(question, vector)
-            ranked = ranker.rank_vectors(
-                vector, vectors[picks], top_n=shots or ranker.shots, sigma=sigma
-            )
-            found.append([candidates[picks[r.index]] for r in ranked])
-        return found
-
-    return rank
+    def __call__(
+        self, questions: Sequence[Question], vectors: _Vectors | None = None
+    ) -> list[list[Shot]]:
+        """For each question its shots, best first."""
+        pool = self.preselector.candidates
+        return [[pool[i] for i in chosen] for chosen in self.places(questions, vectors)]
 
 
 @final
 class ExamplePool(Generic[_T]):
-    """Examples that are encoded once, by their questions; it may grow while it is asked.
+    """Examples that a head ranks by their questions; it may grow while it is asked.
 
-    Preselected as in the ranker's training, then ranked by its head, as `learned_shots` does
-    for a pool that stays as it is. Calls may come from several threads.
+    Each question is encoded once. Calls may come from several threads.
+
+    Args:
+        shots, sigma: as in `ShotRanker.learned`.
     """
 
-    def __init__(self, ranker: DURRanker) -> None:
-        self.ranker = ranker
+    def __init__(self, ranker: DURRanker, *, shots: int | None = None, sigma: float = 0.0) -> None:
+        self._ranker, self._shots, self._sigma = ranker, shots, sigma
         self._lock = threading.Lock()
-        self._indexed: _Indexed[_T] = _Indexed((), (), np.zeros((0, 0)), ranker.settings)
+        self._pool: tuple[tuple[_T, ...], ShotRanker] | None = None
 
     def add(self, questions: Sequence[str], examples: Sequence[_T]) -> None:
         """Put examples under their questions; nothing but these questions is encoded."""
         if not questions:
             return
-        rows = self.ranker.encoder.encode(list(questions)).astype(float)
+        rows = self._ranker.encoder.encode(list(questions)).astype(float)
+        known = tuple(Question(text) for text in questions)
+        more = tuple(examples)
         with self._lock:
-            old = self._indexed
-            self._indexed = _Indexed(
-                (*old.examples, *examples),
-                (*old.questions, *(Question(text) for text in questions)),
-                np.concatenate([old.vectors, rows]) if old.examples else rows,
-                old.settings,
+            if self._pool is not None:
+                old, ranked = self._pool
+                assert ranked.preselector.vectors is not None
+                rows = np.concatenate([ranked.preselector.vectors, rows])
+                known, more = (*ranked.preselector.candidates, *known), (*old, *more)
+            ranker = ShotRanker.learned(
+                self._ranker, known, shots=self._shots, sigma=self._sigma, vectors=rows
             )
+            self._pool = more, ranker
 
-    def choose(self, question: str, *, top_n: int | None = None, sigma: float = 0.0) -> list[_T]:
+    def choose(self, question: str) -> list[_T]:
         """The best examples, best first; none whose question is `question` itself.
-
-        Args:
-            top_n: most to choose; None: as many as in the ranker's training (K).
-            sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing is.
 
         Raises:
             EmptyQuestion: the question has no words.
         """
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to choose examples by")
-        pool = self._indexed
-        if not pool.examples:
+        if (pool := self._pool) is None:
             return []
-        [vector] = self.ranker.encoder.encode([question]).astype(float)
-        try:
-            picks = pool.preselector.choose(Question(question), vector)
-        except InvalidInput:  # every example is the question itself
-            return []
-        most = self.ranker.shots if top_n is None else top_n
-        ranked = self.ranker.rank_vectors(vector, pool.vectors[picks], top_n=most, sigma=sigma)
-        return [pool.examples[picks[r.index]] for r in ranked]
+        examples, ranker = pool
+        [places] = ranker.places([Question(question)])
+        return [examples[i] for i in places]
 
     def __len__(self) -> int:
-        return len(self._indexed.examples)
+        return 0 if self._pool is None else len(self._pool[0])
 
 
-@dataclass(frozen=True, eq=False)
-class _Indexed(Generic[_T]):
-    """A pool at one moment; its index is made when it is first asked."""
+def _unit(vectors: _Vectors) -> _Vectors:
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.where(norms > 0, norms, 1.0)
 
-    examples: tuple[_T, ...]
-    questions: tuple[Question, ...]
-    vectors: Float[np.ndarray, "examples dim"]
-    settings: DURSettings
 
-    @cached_property
-    def preselector(self) -> Preselector:
-        how, size = self.settings.preselect, self.settings.preselected
-        return Preselector(self.questions, self.vectors, how=how, size=size)
+def _key(question: Question) -> str:
+    # with the context: "What does this text say?" may be asked of every text
+    text = f"{question.text} {question.context}"
+    return " ".join(words(text)) or text.strip()

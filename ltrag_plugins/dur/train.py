@@ -1,10 +1,10 @@
 """`DURTrainer`: from candidates, labelled questions and a model to a ranker.
 
-Whether to answer with the head as it was trained or as it began, and with how many shots.
-
-A head can learn what is true of its training questions alone, and a small model often does better
-with one or two shots than with five. The first is found out on questions that training did not
-see, which are enough to notice a loss; the second, a smaller matter, takes all questions.
+After the last epoch it chooses whether to answer with the head as it was trained or as it began,
+and with how many shots. A head can learn what is true of its training questions alone, and a small
+model often does better with one or two shots than with five. The first is found out on questions
+that training did not see, which are enough to notice a loss; the second, a smaller matter, takes
+all questions.
 """
 
 import math
@@ -18,20 +18,24 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.dur.batch import (
-    AT_ONCE,
-    Adam,
     Batch,
-    Case,
     Choice,
-    Job,
     State,
-    all_tokens,
+    TrainingCase,
+    TrainingRun,
     climb,
     trained_batch,
 )
-from ltrag_plugins.dur.checkpoint import read_checkpoint, run_identity, write_checkpoint
-from ltrag_plugins.dur.feedback import Reading, balanced, log_p_gold, reward, wanted_for
-from ltrag_plugins.dur.head import Head, initial_head
+from ltrag_plugins.dur.checkpoint import Checkpoint
+from ltrag_plugins.dur.feedback import (
+    PROMPTS_AT_ONCE,
+    Feedback,
+    Wanted,
+    contextual_calibration,
+    option_prior,
+    reward,
+)
+from ltrag_plugins.dur.head import Adam, Head, initial_head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import Shot, checked_candidates, text_of
 from ltrag_plugins.dur.ranker import DURRanker
@@ -47,76 +51,6 @@ from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.types import Question
-
-LEAST_HELD_OUT = 10
-"""Questions; fewer would choose by chance."""
-
-
-def learned_count(questions: int, settings: DURSettings) -> int:
-    """How many of so many questions are trained on; the others are held out."""
-    held_out = round(settings.held_out * questions)
-    return questions if held_out < LEAST_HELD_OUT else questions - held_out
-
-
-def split_cases(
-    cases: Sequence[Case], settings: DURSettings
-) -> tuple[Sequence[Case], Sequence[Case]]:
-    """The cases to train on, and those that are held out; none of these where they are few."""
-    count = learned_count(len(cases), settings)
-    if count == len(cases):
-        return cases, ()
-    order = np.random.default_rng([settings.seed, 4]).permutation(len(cases))
-    return [cases[i] for i in order[:count]], [cases[i] for i in order[count:]]
-
-
-def choice(
-    learned_from: Sequence[Case], held_out: Sequence[Case], trained: Head, job: Job
-) -> Choice:
-    """What the trained head and the one before are worth, by the number of shots."""
-    counter = CostCounter()
-    watching = replace(job, observers=[*job.observers, counter])
-    by_trained = _by_shots([*learned_from, *held_out], trained, watching)
-    unseen = by_trained[:, len(learned_from) :]
-    # where no batch was trained they are one and the same
-    by_start = unseen if trained is job.start else _by_shots(held_out, job.start, watching)
-    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
-    return Choice(
-        questions=len(held_out),
-        trained=tuple(unseen.mean(axis=1).tolist()),
-        start=tuple(by_start.mean(axis=1).tolist()),
-        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
-        everywhere=tuple(by_trained.mean(axis=1).tolist()),
-        calls=counter.cost.calls,
-        tokens=all_tokens(counter.cost),
-    )
-
-
-def _by_shots(cases: Sequence[Case], head: Head, job: Job) -> Float[np.ndarray, "counts questions"]:
-    """What the model's reply to each case is worth with the best 0, 1, ..., K shots.
-
-    By the reward of the settings; "log_p_gold" counts as the probability itself here, as a single
-    hopeless question would outweigh many others in a mean of logarithms.
-    """
-    settings = job.settings
-    whole = replace(settings, rungs="all", credit="outcome", stop_at_turn=False)
-    ranked = [top(head.scores(c.vector, c.vectors), settings.shots) for c in cases]
-    flows = [climb(c, picks, whole, job.wanted) for c, picks in zip(cases, ranked, strict=True)]
-    found = run_many(flows, job.world, observers=job.observers, batch=AT_ONCE)
-    values = []
-    for j in range(max(map(len, found))):
-        # where a question has fewer candidates, all of them are its best j
-        readings = [row[min(j, len(row) - 1)] for row in found]
-        questions = [c.question for c in cases]
-        if settings.option_calibration == "batch":
-            readings = balanced(readings, questions)
-        values.append([_worth(r, q, settings) for r, q in zip(readings, questions, strict=True)])
-    return np.array(values)
-
-
-def _worth(found: Reading, question: Question, settings: DURSettings) -> float:
-    if settings.reward == "log_p_gold":
-        return math.exp(log_p_gold(found, question))
-    return reward(found, question, settings)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +116,7 @@ class DURTrainer:
             max_calls, max_tokens: no batch is begun once so many prompts were sent, or tokens
                 read and written; what was learned is kept. Where they leave no room for
                 choosing the number of shots, the trained head answers with K.
-            on_batch: told of each batch; see `progress`.
+            on_batch: gets each batch when it ends.
 
         Raises:
             InvalidInput: nothing to train on, ids that come twice, or a reward that raised.
@@ -190,52 +124,69 @@ class DURTrainer:
             ArtifactMismatch: the checkpoint belongs to another run.
             ModelFailed: the model raised; the batches before are in the checkpoint.
         """
+        settings = self.settings
         cases = self._cases(candidates, validation)
+        # each vector once, in order
+        offered = {row.tobytes(): row for case in cases for row in case.vectors}
         start = initial_head(
-            self.settings.initial,
-            np.concatenate([np.stack([c.vector for c in cases]), _distinct(cases)]),
-            dim=self.settings.dim,
-            sharpness=self.settings.sharpness,
-            random=np.random.default_rng([self.settings.seed, 0]),
+            settings.initial,
+            np.stack([*(case.vector for case in cases), *offered.values()]),
+            dim=settings.dim,
+            sharpness=settings.sharpness,
+            random=np.random.default_rng([settings.seed, 0]),
         )
-        state, saved = State(start, Adam.start(start)), _Saved(None, "")
+        state, saved = State(start, Adam.start(start)), None
         if checkpoint is not None:
-            identity = run_identity(cases, self.settings, self.encoder, self.llm)
-            saved = _Saved(Path(checkpoint), identity)
+            saved = Checkpoint.of(Path(checkpoint), cases, settings, self.encoder, self.llm)
             state = saved.read() or state
-            if (state.epoch, state.batch) > (self.settings.epochs, 0):
+            if (state.epoch, state.batch) > (settings.epochs, 0):
                 raise ArtifactMismatch(
                     f"{checkpoint} holds a run of {state.epoch} epochs, more than "
-                    f"epochs={self.settings.epochs}; name another folder, or as many"
+                    f"epochs={settings.epochs}; name another folder, or as many"
                 )
-        job = Job(
-            World(llm=self.llm),
-            self.settings,
-            wanted_for(self.settings, scores=self._scores),
-            start,
-            observers,
+        wanted = Wanted.in_training(settings, scores=self._scores)
+        run = TrainingRun(World(llm=self.llm), settings, wanted, start, observers)
+        order = list(range(len(cases)))
+        count = settings.questions_learned(len(cases))
+        if count < len(cases):
+            order = np.random.default_rng([settings.seed, 4]).permutation(len(cases)).tolist()
+        learned_from, held_out = (
+            [cases[i] for i in part] for part in (order[:count], order[count:])
         )
-        learned_from, held_out = split_cases(cases, self.settings)
         stopped = None
-        while state.epoch < self.settings.epochs:
+        while state.epoch < settings.epochs:
             stopped = _spent(state.history, max_calls, max_tokens)
             if stopped is not None:
                 break
-            state = trained_batch(state, self._members(learned_from, state), job)
-            if state.batch == self.batches(len(cases)):
+            state = trained_batch(state, self._members(learned_from, state), run)
+            if state.batch == settings.batches(len(cases)):
                 state = replace(state, epoch=state.epoch + 1, batch=0)
-            saved.write(state)
+            if saved is not None:
+                saved.write(state)
             if on_batch is not None:
                 on_batch(state.history[-1])
         if held_out and stopped is None and state.choice is None:
             most = self._most_calls([*learned_from, *held_out, *held_out])
             stopped = _spent(state.history, max_calls, max_tokens, and_calls=most)
-        if held_out and stopped is None and state.choice is None:
-            state = replace(state, choice=choice(learned_from, held_out, state.head, job))
-            saved.write(state)
-        return self._result(state, start, stopped)
+            if stopped is None:
+                state = replace(state, choice=_choice(learned_from, held_out, state.head, run))
+                if saved is not None:
+                    saved.write(state)
+        head, shots, found = state.head, settings.shots, state.choice
+        if found is not None:
+            head, shots = (start if found.head == "start" else head), found.shots
+        ranker = DURRanker(head, self.encoder, settings, sigma=state.sigma, shots=shots)
+        return TrainingResult(ranker, state.history, stopped, found)
 
-    def _most_calls(self, cases: Sequence[Case]) -> int:
+    def _split(self, cases: list[TrainingCase]) -> tuple[list[TrainingCase], list[TrainingCase]]:
+        """The cases to train on, and those that are held out; none of these where they are few."""
+        count = self.settings.questions_learned(len(cases))
+        if count == len(cases):
+            return cases, []
+        order = np.random.default_rng([self.settings.seed, 4]).permutation(len(cases))
+        return [cases[i] for i in order[:count]], [cases[i] for i in order[count:]]
+
+    def _most_calls(self, cases: Sequence[TrainingCase]) -> int:
         """Most calls that choosing head and shots on these may take."""
         free = 2 if self.settings.option_calibration == "content-free" else 1
         return sum(
@@ -244,22 +195,12 @@ class DURTrainer:
             for case in cases
         )
 
-    def batches(self, questions: int) -> int:
-        """How many batches an epoch has over so many validation questions."""
-        return -(-learned_count(questions, self.settings) // self.settings.batch_size)
-
-    def _members(self, cases: Sequence[Case], state: State) -> list[Case]:
+    def _members(self, cases: Sequence[TrainingCase], state: State) -> list[TrainingCase]:
+        """The questions of the next batch."""
         shuffle = np.random.default_rng([self.settings.seed, 3, state.epoch])
-        order = shuffle.permutation(len(cases))
         first = state.batch * self.settings.batch_size
-        return [cases[i] for i in order[first : first + self.settings.batch_size]]
-
-    def _result(self, state: State, start: Head, stopped: str | None) -> TrainingResult:
-        head, shots, found = state.head, self.settings.shots, state.choice
-        if found is not None:
-            head, shots = (start if found.head == "start" else head), found.shots
-        ranker = DURRanker(head, self.encoder, self.settings, sigma=state.sigma, shots=shots)
-        return TrainingResult(ranker, state.history, stopped, found)
+        order = shuffle.permutation(len(cases))[first : first + self.settings.batch_size]
+        return [cases[i] for i in order]
 
     def _resolved(self, settings: DURSettings) -> DURSettings:
         """The settings with `reward` decided, if the model can serve them."""
@@ -280,7 +221,7 @@ class DURTrainer:
 
     def _cases(
         self, candidates: Sequence[Shot] | None, validation: Sequence[Question]
-    ) -> list[Case]:
+    ) -> list[TrainingCase]:
         if not validation:
             raise InvalidInput("there are no validation questions to learn from")
         for i, question in enumerate(validation):
@@ -288,50 +229,91 @@ class DURTrainer:
         asked = self.encoder.encode([q.text for q in validation]).astype(float)
         if candidates is None:
             return self._own_passages(validation, asked)
-        if not candidates:
-            raise InvalidInput("there are no candidates; give at least one example or passage")
         checked_candidates(candidates)
         vectors = self.encoder.encode([text_of(c) for c in candidates]).astype(float)
-        choose = Preselector(
-            candidates, vectors, how=self.settings.preselect, size=self.settings.preselected
-        ).choose
-        chosen = [choose(q, v) for q, v in zip(validation, asked, strict=True)]
-        return [
-            Case(q, v, tuple(candidates[i] for i in picks), vectors[picks])
-            for q, v, picks in zip(validation, asked, chosen, strict=True)
-        ]
+        how, size = self.settings.preselect, self.settings.preselected
+        preselector = Preselector(candidates, vectors, how=how, size=size)
+        cases = []
+        for question, vector in zip(validation, asked, strict=True):
+            picks = preselector.choose(question, vector)
+            if not len(picks):
+                raise InvalidInput(
+                    f"every candidate is the question {question.text[:40]!r} itself; a question "
+                    "is never its own example. Add others."
+                )
+            chosen = tuple(candidates[i] for i in picks)
+            cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
+        return cases
 
-    def _own_passages(self, validation: Sequence[Question], asked: np.ndarray) -> list[Case]:
+    def _own_passages(
+        self, validation: Sequence[Question], asked: Float[np.ndarray, "questions dim"]
+    ) -> list[TrainingCase]:
         for question in validation:
             if not question.passages:
                 raise InvalidInput(
                     f"{question.text[:40]!r} has no passages of its own; add some, or give "
                     "candidates that all questions share"
                 )
-        keys: dict[str, int] = {}
-        for question in validation:
-            for passage in question.passages:
-                keys.setdefault(text_of(passage), len(keys))
-        vectors = self.encoder.encode(list(keys)).astype(float)
+        texts = dict.fromkeys(text_of(p) for question in validation for p in question.passages)
+        rows = dict(zip(texts, self.encoder.encode(list(texts)).astype(float), strict=True))
         return [
-            Case(q, v, q.passages, vectors[[keys[text_of(p)] for p in q.passages]])
+            TrainingCase(q, v, q.passages, np.stack([rows[text_of(p)] for p in q.passages]))
             for q, v in zip(validation, asked, strict=True)
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """Where a run is kept, and which run it is; nowhere, without a folder."""
+def _choice(
+    learned_from: Sequence[TrainingCase],
+    held_out: Sequence[TrainingCase],
+    trained: Head,
+    run: TrainingRun,
+) -> Choice:
+    """What the trained head and the one before are worth, by the number of shots."""
+    counter = CostCounter()
+    watched = replace(run, observers=[*run.observers, counter])
+    by_trained = _by_shots([*learned_from, *held_out], trained, watched)
+    unseen = by_trained[:, len(learned_from) :]
+    # where no batch was trained they are one and the same
+    by_start = unseen if trained is run.start else _by_shots(held_out, run.start, watched)
+    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
+    return Choice(
+        questions=len(held_out),
+        trained=tuple(unseen.mean(axis=1).tolist()),
+        start=tuple(by_start.mean(axis=1).tolist()),
+        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
+        everywhere=tuple(by_trained.mean(axis=1).tolist()),
+        calls=counter.cost.calls,
+        tokens=counter.cost.tokens,
+    )
 
-    folder: Path | None
-    identity: str
 
-    def read(self) -> State | None:
-        return None if self.folder is None else read_checkpoint(self.folder, self.identity)
+def _by_shots(
+    cases: Sequence[TrainingCase], head: Head, run: TrainingRun
+) -> Float[np.ndarray, "counts questions"]:
+    """What the model's reply to each case is worth with the best 0, 1, ..., K shots."""
+    settings = run.settings
+    whole = replace(settings, rungs="all", credit="outcome", stop_at_turn=False)
+    ranked = [top(head.scores(c.vector, c.vectors), settings.shots) for c in cases]
+    flows = [climb(c, picks, whole, run.wanted) for c, picks in zip(cases, ranked, strict=True)]
+    found = run_many(flows, run.world, observers=run.observers, batch=PROMPTS_AT_ONCE)
+    values = []
+    for j in range(max(map(len, found))):
+        # where a question has fewer candidates, all of them are its best j
+        rung = [row[min(j, len(row) - 1)] for row in found]
+        if settings.option_calibration == "batch":
+            rung = contextual_calibration(rung, option_prior(rung))
+        values.append([_worth(f, settings) for f in rung])
+    return np.array(values)
 
-    def write(self, state: State) -> None:
-        if self.folder is not None:
-            write_checkpoint(self.folder, state, self.identity)
+
+def _worth(found: Feedback, settings: DURSettings) -> float:
+    """The reward; "log_p_gold" counts as the probability itself.
+
+    In a mean of logarithms a single hopeless question would outweigh many others.
+    """
+    if settings.reward == "log_p_gold":
+        return math.exp(found.log_p_gold)
+    return reward(found, settings)
 
 
 def _check_question(i: int, question: Question) -> None:
@@ -350,12 +332,6 @@ def _check_question(i: int, question: Question) -> None:
             f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
             f"among its options {list(question.options)}; write them alike"
         )
-
-
-def _distinct(cases: Sequence[Case]) -> np.ndarray:
-    """The vectors of all candidates that are ranked, each once, in order."""
-    seen = {row.tobytes(): row for case in cases for row in case.vectors}
-    return np.stack(list(seen.values()))
 
 
 def _spent(

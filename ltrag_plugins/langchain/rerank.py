@@ -145,7 +145,7 @@ class DURExampleSelector(BaseExampleSelector):
         ours = None if encoder is None else encoder_of(encoder)
         self.ranker = chosen_ranker(ranker, ours, untrained, top_n=k, sigma=sigma)
         self.question_key, self.k, self.sigma = question_key, k, sigma
-        self._pool: ExamplePool[dict[str, str]] = ExamplePool(self.ranker)
+        self._pool: ExamplePool[dict[str, str]] = ExamplePool(self.ranker, shots=k, sigma=sigma)
         self._add(examples)
 
     @classmethod
@@ -188,7 +188,7 @@ class DURExampleSelector(BaseExampleSelector):
             InvalidInput: there is no question under `question_key`.
         """
         question = question_of(input_variables, self.question_key)
-        chosen = self._pool.choose(question, top_n=self.k, sigma=self.sigma)
+        chosen = self._pool.choose(question)
         return [dict(example) for example in chosen]
 
     async def aselect_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:

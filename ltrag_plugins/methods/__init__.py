@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 from ltrag_plugins.errors import unknown_name
 from ltrag_plugins.methods.adaptive import METHOD as ADAPTIVE
-from ltrag_plugins.methods.bm25_shots import METHOD as BM25_SHOTS
 from ltrag_plugins.methods.direct import METHOD as DIRECT
 from ltrag_plugins.methods.dur import METHOD as DUR
 from ltrag_plugins.methods.filco import METHOD as FILCO
@@ -18,9 +17,9 @@ from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.k_samples import METHOD as K_SAMPLES
 from ltrag_plugins.methods.listwise import METHOD as LISTWISE
 from ltrag_plugins.methods.method import Method, Ready
-from ltrag_plugins.methods.random_shots import METHOD as RANDOM_SHOTS
 from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.methods.sgic import METHOD as SGIC
+from ltrag_plugins.methods.shots import BM25_SHOTS, RANDOM_SHOTS
 from ltrag_plugins.methods.single import METHOD as SINGLE
 from ltrag_plugins.methods.skr import METHOD as SKR
 from ltrag_plugins.methods.sure import METHOD as SURE

@@ -1,113 +1,126 @@
-"""Solved examples in front of a question: what "random-shots" and "bm25-shots" share.
+"""Solved examples in front of the question, drawn at random or the nearest by BM25; no retrieval.
 
 References:
-    Brown et al., NeurIPS 2020, "Language Models are Few-Shot Learners"; compared with by
-    Yu et al., NAACL 2025 (DUR), section 6.1. Our wording.
+    Brown et al., NeurIPS 2020, "Language Models are Few-Shot Learners"; "random sampling" and
+    "BM25" (Robertson & Zaragoza, 2009) in Yu et al., NAACL 2025 (DUR), table 1. Our wording.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Annotated, Any
 
+import numpy as np
+
+from ltrag_plugins.dur.prompts import Shot
+from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import whole
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled
-from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.tokenize import words
-from ltrag_plugins.types import Answer, Passage, Question
+from ltrag_plugins.settings import Count, Holds, Settings, Whole
+from ltrag_plugins.types import Answer, Question
 
-PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
+SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
 """`{shots}` and `{question}` are replaced; other braces are left alone."""
 
-
-@dataclass(frozen=True)
-class ShotPool:
-    """Solved examples to choose from."""
-
-    examples: tuple[Question, ...]
-    """Each with at least one accepted answer; the first is the one shown."""
-
-    def others(self, question: Question) -> list[int]:
-        """Indices of the examples that are not the question itself."""
-        key = _key(question)
-        return [i for i, found in enumerate(self._keys) if found != key]
-
-    @cached_property
-    def index(self) -> BM25Retriever:
-        """BM25 over what the examples ask; built once, a passage's id is its example's index."""
-        pool = [
-            Passage(render_question(example), id=str(i)) for i, example in enumerate(self.examples)
-        ]
-        return BM25Retriever(pool, engine="auto")
-
-    @cached_property
-    def _keys(self) -> list[str]:
-        return [_key(example) for example in self.examples]
+_Ranks = Callable[[Sequence[Question]], Sequence[Sequence[Question]]]  # a ShotRanker of examples
 
 
-def shot_pool(questions: Sequence[Question], method: str) -> Flow[ShotPool]:
-    """Keep the labelled questions; asks nothing.
+@dataclass(frozen=True, slots=True)
+class BM25ShotsSettings(Settings):
+    """How many examples, and how they are shown."""
 
-    Raises:
-        CalibrationError: there are none.
-        MissingReferences: one has no accepted answer.
-    """
-    yield from ()
-    return ShotPool(labelled(questions, method))
+    shots: Count = 5
+    """Examples to show (paper: 5)."""
+    template: Annotated[str, Holds("shots", "question")] = SHOTS_PROMPT
+    """`{shots}` and `{question}` are replaced."""
+    context_words: Count = 200
+    """A question's context is cut to this many words."""
+    max_tokens: Count = 24
+    """Longest answer, in tokens."""
 
 
-def shots_prompt(
-    shots: Sequence[Question],
-    question: Question,
-    template: str = PROMPT,
-    *,
-    context_words: int = 200,
-) -> str:
-    """The solved examples in their order, then the question; without examples, as in `direct`.
+@dataclass(frozen=True, slots=True)
+class RandomShotsSettings(BM25ShotsSettings):
+    """How many examples, how they are shown, and how they are drawn."""
 
-    Raises:
-        InvalidInput: the template has no place for one of them.
-    """
-    query = render_question(question, context_words=context_words)
+    seed: Whole = 0
+    """Of the draw; a question draws the same whatever else is asked."""
+
+
+def shots_prompt(shots: Sequence[Question], question: Question, settings: BM25ShotsSettings) -> str:
+    """The solved examples in their order, then the question; without examples, as in `direct`."""
+    query = render_question(question, context_words=settings.context_words)
     if not shots:
         return direct_prompt(query)
     solved = "\n\n".join(
-        f"Question: {render_question(shot, context_words=context_words)}\nAnswer: {shot.answers[0]}"
+        f"Question: {render_question(shot, context_words=settings.context_words)}\n"
+        f"Answer: {shot.answers[0]}"
         for shot in shots
     )
-    return filled(template, shots=solved, question=f"Question: {query}\nAnswer:")
+    return filled(settings.template, shots=solved, question=f"Question: {query}\nAnswer:")
 
 
-def answer_after(
-    shots: Sequence[Question],
-    question: Question,
-    *,
-    template: str = PROMPT,
-    context_words: int = 200,
-    max_tokens: int = 24,
-) -> Flow[Answer]:
-    """One model call that shows the examples; its reply is read by `read_reply`."""
-    prompt = shots_prompt(shots, question, template, context_words=context_words)
-    [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
-    return Answer(read_reply(reply.text, question.options), trace=(reply,))
+def _bm25(examples: Sequence[Question], settings: BM25ShotsSettings) -> ShotRanker:
+    """Fewer examples where fewer share a word with the question."""
+    found = Preselector(examples, how="bm25", size=settings.shots, fill=False, text=_rendered)
+    return ShotRanker(found, settings.shots)
 
 
-def check_shots(shots: object, template: str, context_words: object, max_tokens: object) -> None:
-    """Check what both methods can be set to.
+def _random(examples: Sequence[Question], settings: RandomShotsSettings) -> ShotRanker:
+    def drawn(questions: Sequence[Question], _: Any, picks: list[np.ndarray]) -> list[np.ndarray]:
+        found = []
+        for question, others in zip(questions, picks, strict=True):
+            rng = random.Random(f"{settings.seed} {render_question(question)}")
+            drawn = rng.sample(others.tolist(), min(settings.shots, len(others)))
+            found.append(np.array(drawn, dtype=int))
+        return found
 
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
-    filled(template, shots="", question="")
-    whole("shots", shots)
-    whole("context_words", context_words)
-    whole("max_tokens", max_tokens)
+    return ShotRanker(Preselector(examples, text=_rendered), settings.shots, drawn)
 
 
-def _key(question: Question) -> str:
-    # with the context: "What does this text say?" may be asked of every text
-    text = f"{question.text} {question.context}"
-    return " ".join(words(text)) or text.strip()
+def _rendered(shot: Shot) -> str:
+    return render_question(shot) if isinstance(shot, Question) else shot.text
+
+
+def _row(
+    name: str, summary: str, settings: type, ranker: Callable[[Sequence[Question], Any], ShotRanker]
+) -> Method:
+    def learn(questions: Sequence[Question], settings: Any) -> Flow[ShotRanker]:
+        yield from ()
+        return ranker(labelled(questions, name), settings)
+
+    def answer(question: Question, settings: Any, learned: _Ranks) -> Flow[Answer]:
+        [shots] = learned([question])
+        prompt = shots_prompt(shots, question, settings)
+        [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+        return Answer(read_reply(reply.text, question.options), trace=(reply,))
+
+    return Method(
+        name=name,
+        summary=summary,
+        source="Yu et al., NAACL 2025, table 1",
+        settings=settings,
+        answer=answer,
+        most_calls=lambda _: 1,
+        needs=frozenset({"labelled questions"}),
+        spells_out=True,
+        learn=learn,
+    )
+
+
+RANDOM_SHOTS = _row(
+    "random-shots",
+    "solved examples drawn at random in front of the question; no retrieval",
+    RandomShotsSettings,
+    _random,
+)
+BM25_SHOTS = _row(
+    "bm25-shots",
+    "the solved examples nearest by BM25 in front of the question; no retrieval",
+    BM25ShotsSettings,
+    _bm25,
+)

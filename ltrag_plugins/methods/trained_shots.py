@@ -10,51 +10,44 @@ References:
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from jaxtyping import Float
 
-from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.policy import top
-from ltrag_plugins.dur.prompts import PromptFormat, format_for, text_of
+from ltrag_plugins.dur.prompts import PromptFormat, format_for
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.dur.shots import Preselector
+from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
-from ltrag_plugins.methods.labelled import labelled, number
-from ltrag_plugins.methods.method import Method, whole
+from ltrag_plugins.methods.labelled import labelled
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.prompts.replies import read_reply
+from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Question
+
+if TYPE_CHECKING:
+    from ltrag_plugins.dur.batch import Batch
 
 _MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
 
 
 @dataclass(frozen=True, slots=True)
-class DURShotsSettings:
-    """How the head is trained, and on what.
-
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
+class DURShotsSettings(Settings):
+    """How the head is trained, and on what."""
 
     training: DURSettings = field(default_factory=DURSettings)
     """Shots, epochs and all else. Its seed gives way to `seed`, and its prompt format "Q-A" to one
     that shows options or context, where the labelled questions or the one asked have them."""
-    examples: float = 0.5
-    """Share of the labelled questions, inside (0, 1), that are shown; the others train the head."""
-    max_calls: int | None = None
+    examples: Annotated[float, Range(0.01, 0.99)] = 0.5
+    """Share of the labelled questions that are shown; the others train the head."""
+    max_calls: Count | None = None
     """Training begins no batch after so many prompts; None: it runs its epochs."""
     seed: int = 0
     """Draws the examples, and is the training's."""
-    max_tokens: int = 24
-    """Longest answer, in tokens, at least 1; the training's are as long as its format says."""
+    max_tokens: Count = 24
+    """Longest answer, in tokens; the training's are as long as its format says."""
 
-    def __post_init__(self) -> None:
-        number("examples", self.examples, 0.01, 0.99)
-        whole("max_tokens", self.max_tokens)
-        if self.max_calls is not None:
-            whole("max_calls", self.max_calls)
+    def _check_together(self) -> None:
         if not isinstance(self.training, DURSettings):
             raise InvalidInput(f"training must be DURSettings, got {self.training!r:.60}")
 
@@ -67,32 +60,21 @@ class PromptPGSettings(DURShotsSettings):
     """One reward for all K shots, drawn from all examples; no threshold."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class TrainedShots:
-    """A head and the examples that it ranks; holds no model."""
+    """A head with the examples that it ranks, and how it was trained."""
 
-    head: Head
-    shots: int
-    settings: DURSettings
-    examples: tuple[Question, ...]
-    vectors: Float[np.ndarray, "examples dim"]
-    chooser: Preselector
-    adapts: bool = False
+    ranker: ShotRanker
+    training: DURSettings
+    adapts: bool
     """Whether the prompt format gives way to one that shows more, where a question has more."""
-    history: tuple[Any, ...] = ()
-    """The training's batches (`dur.batch.Batch`)."""
+    history: "tuple[Batch, ...]"
 
     def form(self, question: Question) -> PromptFormat:
         """How the question is asked: as in the training, with all that it comes with."""
         if not self.adapts:
-            return format_for(self.settings.format)
-        return format_for(max(str(self.settings.format), _showing([question]), key=_MORE.index))
-
-    def best(self, question: Question, vector: Float[np.ndarray, " dim"]) -> list[Question]:
-        """Its examples, best first; never the question itself."""
-        candidates = self.chooser.choose(question, vector)
-        scores = self.head.scores(vector, self.vectors[candidates])
-        return [self.examples[candidates[i]] for i in top(scores, self.shots)]
+            return format_for(self.training.format)
+        return format_for(max(str(self.training.format), _showing([question]), key=_MORE.index))
 
 
 def trained_shots(
@@ -126,19 +108,15 @@ def trained_shots(
     training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
-    ranker = result.ranker
-    vectors = world.encoder.encode([text_of(e) for e in examples]).astype(float)
-    chooser = Preselector(examples, vectors, how=training.preselect, size=training.preselected)
-    return TrainedShots(
-        ranker.head, ranker.shots, training, examples, vectors, chooser, adapts, result.history
-    )
+    ranker = ShotRanker.learned(result.ranker, examples)
+    return TrainedShots(ranker, training, adapts, result.history)
 
 
-def told(learned: TrainedShots) -> dict[str, Any]:
+def _told(learned: TrainedShots) -> dict[str, Any]:
     """The training as plain values, as far as pictures of it need them."""
     return {
         "history": [asdict(batch) for batch in learned.history],
-        "settings": {"shots": learned.settings.shots},
+        "settings": {"shots": learned.training.shots},
     }
 
 
@@ -149,14 +127,11 @@ def _showing(questions: Sequence[Question]) -> str:
     return "QO-A" if any(question.options for question in questions) else "Q-A"
 
 
-def answer_after_best(
-    question: Question, learned: TrainedShots, settings: DURShotsSettings | None = None
-) -> Flow[Answer]:
-    """One encoding, one model call; its reply is read by `prompts.replies.read_reply`."""
-    settings = settings or DURShotsSettings()
-    [vector] = yield from embed(question.text)
+def _answer(question: Question, settings: DURShotsSettings, learned: TrainedShots) -> Flow[Answer]:
+    """One encoding, one model call."""
+    vectors = yield from embed(question.text)
     form = learned.form(question)
-    best = learned.best(question, np.asarray(vector, float))
+    [best] = learned.ranker([question], np.asarray(vectors, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
@@ -168,11 +143,11 @@ def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings])
         summary=summary,
         source=source,
         settings=settings,
-        answer=lambda question, settings, learned: answer_after_best(question, learned, settings),
+        answer=_answer,
         most_calls=lambda _: 1,
         needs=frozenset({"encoder", "labelled questions"}),
         train=trained_shots,
-        told=told,
+        told=_told,
         spells_out=True,
     )
 

@@ -39,6 +39,11 @@ class Cost:
         parts = (self.model_seconds, self.retrieval_seconds)
         return sum(parts) + self.embedding_seconds + self.gradient_seconds
 
+    @property
+    def tokens(self) -> int | None:
+        """Read and written; None: not known."""
+        return _sum(self.prompt_tokens, self.completion_tokens)
+
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(*(_sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
 
