@@ -28,12 +28,13 @@ import numpy as np
 from distractors import SETS, Item, items, model, settings
 from sgic_compare import Row, table, write
 
-from ltrag_plugins.flow import Step, World, run_many
+from ltrag_plugins.flow import Ask, Flow, Step, World, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import (
+    CalibratedAnswer,
     Calibration,
     FitReport,
     ScoreScale,
@@ -41,15 +42,13 @@ from ltrag_plugins.sgic import (
     Truth,
     calibrate,
     fit,
+    labelled,
     sampled,
     write_run,
 )
-from ltrag_plugins.sgic import records as judged
-from ltrag_plugins.sgic.fitting.costs import Spent, metered
-from ltrag_plugins.sgic.fitting.recording import Source, record
-from ltrag_plugins.sgic.fitting.variants import Variant as Way
-from ltrag_plugins.sgic.fitting.variants import asked, samples
-from ltrag_plugins.sgic.settings import Variant
+from ltrag_plugins.sgic.replay import Variant, cut_settings, record, samples_of, variants_of
+from ltrag_plugins.sgic.settings import PaperRow
+from ltrag_plugins.types import Generation
 
 CUTS = (1, 2, 3)
 
@@ -65,7 +64,7 @@ class Progress:
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 
-def way(variant: Variant, rounds: int, few_shot: bool) -> SGICSettings:
+def way(variant: PaperRow, rounds: int, few_shot: bool) -> SGICSettings:
     """A row of table 5, with the prompts of these benchmarks."""
     paper, ours = SGICSettings.paper(variant), settings(few_shot, rounds=rounds)
     return replace(
@@ -92,31 +91,32 @@ def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace)
         )
         print(f"\n{name}, dev_test, {len(found)} questions, {variant}:\n{report}\n")
         if options.out:
-            source = Source(World(llm=llm), batch=options.batch)
-            ways = every(found, source, settings, CUTS if last else (), report)
+            ways = every(found, llm, options.batch, settings, CUTS if last else (), report)
             write(rows(found, ways), options.out / f"{name}_{variant}.jsonl")
-            kept_run(found, source, settings, report, options.out / f"{name}_{variant}_run.jsonl")
+            path = options.out / f"{name}_{variant}_run.jsonl"
+            kept_run(found, llm, options.batch, settings, report, path)
 
 
 def every(
     found: Sequence[Item],
-    source: Source,
+    llm: LLM,
+    batch: int,
     settings: SGICSettings,
     cuts: Sequence[int],
     report: FitReport,
-) -> Iterator[Way]:
+) -> Iterator[Variant]:
     """The rows of the report, question by question, from the answers that are kept."""
     questions = [item.question for item in found]
     most = max(len(question.passages) for question in questions)
-    recorded = record(questions, source, settings, [m for m in cuts if m < most])
-    yield from asked(recorded, questions)
+    ways, world = [cut_settings(settings, m) for m in cuts if m < most], World(llm=llm)
+    recorded = record(questions, world, settings, ways, batch=batch)
+    yield from variants_of(recorded, questions)
     if k := sum(row.kind == "samples" for row in report.variants):
         flows = [sampled(q.text, q.passages, k, settings) for q in questions]
-        drawn = run_many(flows, source.world, batch=source.batch)
-        yield from samples(drawn, k, recorded[0], questions)
+        yield from samples_of(run_many(flows, world, batch=batch), recorded[0], questions)
 
 
-def rows(found: Sequence[Item], ways: Iterator[Way]) -> Iterator[Row]:
+def rows(found: Sequence[Item], ways: Iterator[Variant]) -> Iterator[Row]:
     """A line for each question and way."""
     for one in ways:
         for i, item in enumerate(found):
@@ -127,14 +127,19 @@ def rows(found: Sequence[Item], ways: Iterator[Way]) -> Iterator[Row]:
 
 
 def kept_run(
-    found: Sequence[Item], source: Source, settings: SGICSettings, report: FitReport, path: Path
+    found: Sequence[Item],
+    llm: LLM,
+    batch: int,
+    settings: SGICSettings,
+    report: FitReport,
+    path: Path,
 ) -> None:
     """All K rounds of every question, for an analysis."""
     scale = ScoreScale(settings.estimator, report.means)
     flows = [calibrate(i.question.text, i.question.passages, settings, scale) for i in found]
-    answers = run_many(flows, source.world, batch=source.batch)
+    answers = run_many(flows, World(llm=llm), batch=batch)
     truths = [Truth(item.gold, item.question.answers) for item in found]
-    write_run(judged(answers, truths, questions=[i.question.text for i in found]), path)
+    write_run(labelled(answers, truths, questions=[i.question.text for i in found]), path)
 
 
 def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
@@ -161,22 +166,37 @@ def answered(
     label: str, found: list[Item], calibration: Calibration, llm: LLM, batch: int
 ) -> list[Row]:
     """Each question's answer with these settings, and what it cost."""
-    spent: list[list[Spent]] = [[] for _ in found]
+    heard: list[list[Generation]] = [[] for _ in found]
     flows = [
-        metered(calibrate(q.text, q.passages, calibration.settings, calibration.scale), replies)
-        for q, replies in zip((item.question for item in found), spent, strict=True)
+        listening(calibrate(q.text, q.passages, calibration.settings, calibration.scale), replies)
+        for q, replies in zip((item.question for item in found), heard, strict=True)
     ]
     answers = run_many(flows, World(llm=llm), observers=[Progress(label)], batch=batch)
     return [
-        _row(label, item, answer.text, Spent.sum(replies))
-        for item, answer, replies in zip(found, answers, spent, strict=True)
+        _row(label, item, answer, [reply.seconds for reply in replies])
+        for item, answer, replies in zip(found, answers, heard, strict=True)
     ]
 
 
-def _row(label: str, item: Item, text: str, cost: Spent) -> Row:
-    em, overlap = (right(text, item.question.answers) for right in (normalized_exact_match, f1))
-    ms = None if cost.seconds is None else 1000 * cost.seconds
-    return Row(label, item.question.id, text, em, overlap, cost.calls, cost.tokens, ms)
+def listening(flow: Flow[CalibratedAnswer], heard: list[Generation]) -> Flow[CalibratedAnswer]:
+    """The flow; each reply of the model is added to `heard`."""
+    try:
+        request = next(flow)
+        while True:
+            reply = yield request
+            if isinstance(request, Ask):
+                heard += reply
+            request = flow.send(reply)
+    except StopIteration as done:
+        return done.value
+
+
+def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[float | None]) -> Row:
+    accepted = item.question.answers
+    em, overlap = (right(answer.text, accepted) for right in (normalized_exact_match, f1))
+    known = [one for one in seconds if one is not None]
+    ms = 1000 * sum(known) if len(known) == len(seconds) else None
+    return Row(label, item.question.id, answer.text, em, overlap, answer.calls, answer.tokens, ms)
 
 
 def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
@@ -214,7 +234,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--variants", default=",".join(get_args(Variant)))
+    parser.add_argument("--variants", default=",".join(get_args(PaperRow)))
     parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

@@ -51,7 +51,7 @@ class Isotonic:
         return np.interp(scores, self.scores, self.probabilities)
 
 
-Calibrator = Platt | Isotonic
+ProbabilityMap = Platt | Isotonic
 CalibrationMethod = Literal["platt", "isotonic"]
 
 
@@ -61,7 +61,7 @@ def fit_calibrator(
     method: CalibrationMethod,
     *,
     logarithm: bool = False,
-) -> Calibrator:
+) -> ProbabilityMap:
     """Fit on scores that were cross-validated, so that they are not too sure of themselves.
 
     Raises:

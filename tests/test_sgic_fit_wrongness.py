@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, fit
-from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds
+from ltrag_plugins.sgic.replay import cheapest_that_pays, folds
 from tests.sgic_parts import said
 from tests.test_sgic_fitting import asked, fitted_direct, number, rights
 

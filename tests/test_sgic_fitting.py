@@ -22,8 +22,7 @@ from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import Calibration, ScoreScale, SGICSettings, calibrate, fit, sampled
-from ltrag_plugins.sgic.fitting.selecting import cheapest_that_pays, folds, unseen_gain
-from ltrag_plugins.sgic.fitting.variants import Variant
+from ltrag_plugins.sgic.replay import Variant, cheapest_that_pays, folds, unseen_gain
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
 

@@ -43,7 +43,7 @@ def test_an_echo_counts_neither_for_nor_against_the_answer_in_it():
 def test_an_echo_is_told_from_an_answer_that_stands_in_it_too():
     echo = spelled(("Round", 0.5), (" 2", 0.5), (":", 0.9), (" 2", 0.99), (" (Uncertainty", 0.5),
                    (" Score:", 0.9), (" 2", 0.05), (")", 0.9))  # fmt: skip
-    own = PromptTemplates().said(echo)
+    own = PromptTemplates().without_echo(echo)
     assert (own.text, own.tokens) == ("2", (echo.tokens or ())[3:4])
 
 
@@ -59,13 +59,13 @@ def test_an_echo_makes_no_agreement():
 
 def test_without_an_echo_all_tokens_count():
     plain = spelled((" Paris", 0.9), ("\n", 0.5))
-    assert PromptTemplates().said(plain) is plain
-    assert estimate(PromptTemplates().said(ECHO)) == pytest.approx(0.01)
+    assert PromptTemplates().without_echo(plain) is plain
+    assert estimate(PromptTemplates().without_echo(ECHO)) == pytest.approx(0.01)
 
 
 def test_brackets_alone_are_the_answers_own():
     templates = PromptTemplates(score=" ({score})")
-    assert templates.without_echo("The Matrix (1999)") == "The Matrix (1999)"
+    assert templates.without_echo(said("The Matrix (1999)")).text == "The Matrix (1999)"
 
 
 def test_the_first_answer_has_seen_no_form_to_repeat():
@@ -85,11 +85,11 @@ def test_no_probability_is_given_for_what_none_was_fitted_on():
     closed = answered(model([said("Paris", 0.999)]), (), **told)
     assert closed.p_wrong is None
     assert any("without documents" in note for note in closed.notes)
-    assert Refusal(p_wrong_above=0.5).refuses(closed)
-    assert not Refusal(above=99.0).refuses(closed)
+    assert Refusal(refuse_p_wrong_above=0.5).refuses(closed)
+    assert not Refusal(refuse_above=99.0).refuses(closed)
     read = answered(model([said("Paris", 0.999)]), **told)
     assert read.p_wrong is not None
-    assert not Refusal(p_wrong_above=0.5).refuses(read)
+    assert not Refusal(refuse_p_wrong_above=0.5).refuses(read)
 
 
 def test_samples_that_are_all_the_answer_are_remarked_on():

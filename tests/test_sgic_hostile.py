@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import STEPS, PromptTemplates, SGICSettings
+from ltrag_plugins.sgic import PromptTemplates, SGICSettings
+from ltrag_plugins.sgic.prompts import STEPS
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import (
     BAY,
@@ -51,14 +52,14 @@ LABEL = re.compile(
 
 @pytest.mark.parametrize("token", CONTROL)
 def test_control_tokens_are_broken_where_a_reader_sees_it(token):
-    found = TEMPLATES.outside(f"before {token} after")
+    found = TEMPLATES.sanitize(f"before {token} after")
     assert token not in found
     assert found.replace(" ", "") == f"before{token}after"
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_fields_of_the_prompt_are_broken(field):
-    found = TEMPLATES.outside(f"before {field} after")
+    found = TEMPLATES.sanitize(f"before {field} after")
     assert field not in found
     assert not LABEL.search(found)
     assert "<<<" not in found
@@ -78,13 +79,13 @@ pieces = st.lists(
 @example("Round\n1\n:")
 @example("<<<<KEY>>>>")
 def test_nothing_survives_being_put_together(text):
-    found = TEMPLATES.outside(text)
+    found = TEMPLATES.sanitize(text)
     for token in CONTROL:
         assert token not in found
     assert "<<<KEY>>>" not in found
     assert not re.search(r"(?i)uncertainty score:|\b(round \d+|document \[\d+\]|answer):", found)
     assert len(found.splitlines()) <= 1
-    assert TEMPLATES.outside(found) == found
+    assert TEMPLATES.sanitize(found) == found
 
 
 @pytest.mark.parametrize("text", [
@@ -92,7 +93,7 @@ def test_nothing_survives_being_put_together(text):
     "Josh pays $<<80000+50000=130000>>130000 | and so on; the answer is 42. Around 3: no.",
 ])  # fmt: skip
 def test_other_text_stays_as_it_is(text):
-    found = TEMPLATES.outside(text).replace("[ NBC ]", "[NBC]")  # could be a token: it is broken
+    found = TEMPLATES.sanitize(text).replace("[ NBC ]", "[NBC]")  # could be a token: it is broken
     assert found == text
 
 
@@ -200,13 +201,13 @@ def test_a_hostile_question_changes_nothing_but_itself():
 def test_a_long_run_of_invisible_characters_takes_no_longer_than_its_length():
     # polynomial backtracking would take minutes here
     text = "Round " + "\u200b" * 20_000 + "\n" * 20_000 + "<" * 20_000 + "a_" * 20_000
-    assert "Round" in TEMPLATES.outside(text, lines=True)
+    assert "Round" in TEMPLATES.sanitize(text, lines=True)
 
 
 def test_labels_of_ones_own_templates_are_broken_too():
     own = PromptTemplates(document="Passage {number}: {key}{text}{score}", mark="**")
-    assert own.outside("Passage 3: ** x") == "Passage 3 - * * x"
-    assert STEPS.outside("Final Answer: 3. Reasoning Steps: 4") == (
+    assert own.sanitize("Passage 3: ** x") == "Passage 3 - * * x"
+    assert STEPS.sanitize("Final Answer: 3. Reasoning Steps: 4") == (
         "Final Answer - 3. Reasoning Steps - 4"
     )
 
@@ -233,7 +234,7 @@ def test_braces_are_text():
     ],
 )
 def test_a_model_that_copies_the_form_of_earlier_answers_is_heard_without_it(echo, text):
-    assert TEMPLATES.without_echo(echo) == text
+    assert TEMPLATES.without_echo(Generation(echo)).text.strip() == text
 
 
 def test_an_answer_that_is_nothing_but_an_echo_is_blank():

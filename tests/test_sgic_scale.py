@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
-from ltrag_plugins.sgic import ScoreScale, SGICSettings, document_scores
+from ltrag_plugins.sgic import ScoreScale, SGICSettings
 from ltrag_plugins.sgic.documents import relevance_scores
-from ltrag_plugins.sgic.scale import rounding
+from ltrag_plugins.sgic.scale import document_scores, rounding
 from ltrag_plugins.types import Generation, Passage, Token
 from tests.sgic_parts import THREE, answered, model, said
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.sgic import PromptTemplates, SGICSettings
-from ltrag_plugins.sgic.sanitize import cut_to_words
+from ltrag_plugins.sgic.prompts import cut_to_words
 from ltrag_plugins.types import Passage
 from tests.sgic_parts import THREE, answered, model, said
 
@@ -29,13 +29,13 @@ from tests.sgic_parts import THREE, answered, model, said
         ({"samples": 0}, "samples must be"),
         ({"cut_to": 0}, "cut_to must be"),
         ({"document_words": 0}, "document_words must be"),
-        ({"certain_below": 101}, r"certain_below must lie in \[0, 100\]"),
-        ({"certain_below": math.nan}, "certain_below must lie"),
-        ({"least_gain": -1}, "least_gain must lie"),
-        ({"temperature": 0}, "temperature must be above 0"),
-        ({"temperature": math.inf}, "temperature must be above 0"),
+        ({"certain_below": 101}, "certain_below must be a number, from 0 to 100, got 101"),
+        ({"certain_below": math.nan}, "certain_below must be"),
+        ({"least_gain": -1}, "least_gain must be a number, from 0 to 100 or None, got -1"),
+        ({"temperature": 0}, "temperature must be a number, above 0"),
+        ({"temperature": math.inf}, "temperature must be a number, above 0"),
         ({"estimator": "bert"}, "no estimator 'bert'; there are product, .*agreement"),
-        ({"source": "bm25"}, "source must be one of .*'encoder'"),
+        ({"source": "bm25"}, "source must be one of .*encoder"),
         ({"documents": "marks"}, "documents must be one of"),
         ({"earlier": "all"}, "earlier must be one of"),
         ({"choose": "best"}, "choose must be one of"),
@@ -57,13 +57,13 @@ def test_settings_out_of_range(values, match):
 @pytest.mark.parametrize(
     ("values", "match"),
     [
-        ({"certain_below": None}, r"certain_below must lie in \[0, 100\], got None"),
-        ({"certain_below": "20"}, r"certain_below must lie in \[0, 100\], got '20'"),
-        ({"certain_below": True}, "certain_below must lie .* got True"),
-        ({"least_gain": "a"}, "least_gain must lie in .* or be None, got 'a'"),
-        ({"least_gain": 1j}, "least_gain must lie in .* or be None, got 1j"),
-        ({"temperature": "x"}, "temperature must be above 0, and finite, got 'x'"),
-        ({"temperature": None}, "temperature must be above 0, and finite, got None"),
+        ({"certain_below": None}, "certain_below must be .* got None"),
+        ({"certain_below": "20"}, "certain_below must be .* got '20'"),
+        ({"certain_below": True}, "certain_below must be .* got True"),
+        ({"least_gain": "a"}, "least_gain must be .* or None, got 'a'"),
+        ({"least_gain": 1j}, "least_gain must be .* or None, got 1j"),
+        ({"temperature": "x"}, "temperature must be .* got 'x'"),
+        ({"temperature": None}, "temperature must be .* got None"),
         ({"stop": None}, "stop must be a tuple of strings, none empty, got None"),
         ({"stop": 3}, "stop must be a tuple of strings, none empty, got 3"),
         ({"stop": b"x"}, "stop must be a tuple of strings, none empty, got b'x'"),
@@ -73,10 +73,10 @@ def test_settings_out_of_range(values, match):
         ({"seed": "x"}, "seed must be a whole number, got 'x'"),
         ({"seed": None}, "seed must be a whole number, got None"),
         ({"seed": 0.5}, r"seed must be a whole number, got 0\.5"),
-        ({"keep_prompts": "no"}, "keep_prompts must be True or False, got 'no'"),
-        ({"keep_prompts": None}, "keep_prompts must be True or False, got None"),
+        ({"keep_prompts": "no"}, "keep_prompts must be true or false, got 'no'"),
+        ({"keep_prompts": None}, "keep_prompts must be true or false, got None"),
         ({"rounds": None}, "rounds must be a whole number, at least 0, got None"),
-        ({"estimator": None}, "estimator must be a name, such as 'product', got None"),
+        ({"estimator": None}, "estimator must be a text, got None"),
         ({"choose": None}, "choose must be one of .* got None"),
         ({"documents": ["keys"]}, r"documents must be one of .* got \['keys'\]"),
     ],
@@ -105,7 +105,7 @@ def test_nothing_that_is_no_value_of_a_field_ends_in_another_error(field, wrong)
 def test_numbers_of_numpy_are_numbers():
     taken = SGICSettings(
         certain_below=np.float32(20), least_gain=np.int64(1), temperature=np.float64(1),
-        seed=np.int64(3), rounds=np.int32(2), keep_prompts=np.True_,
+        seed=np.int64(3), rounds=np.int32(2),
     )  # fmt: skip
     assert (taken.certain_below, taken.seed, taken.rounds) == (20, 3, 2)
     assert SGICSettings(seed=-1, stop=("\n", "Question:"), least_gain=None).seed == -1
@@ -192,24 +192,23 @@ def test_the_whole_prompt_of_table_1():
     ],
 )
 def test_a_cut_ends_with_a_sentence_where_one_ends_late_enough(text, words, kept):
-    assert cut_to_words(text, words).text == kept
-    assert cut_to_words(text, words).dropped == len(text) - len(kept)
+    assert cut_to_words(text, words) == kept
 
 
 @given(st.text(alphabet="ab. !\"。", max_size=80).map(lambda t: " ".join(t.split())),
        st.integers(1, 8))  # fmt: skip
 def test_a_cut_is_a_beginning_within_its_budget(text, words):
     cut = cut_to_words(text, words)
-    assert text.startswith(cut.text)
-    assert len(cut.text.split()) <= words
-    assert len(cut.text) <= 10 * words
-    if cut.dropped:
+    assert text.startswith(cut)
+    assert len(cut.split()) <= words
+    assert len(cut) <= 10 * words
+    if cut != text:
         fits = [i for i in range(1, 10 * words + 1) if len(text[:i].split()) <= words]
         whole = [i for i in fits if text[i : i + 1] in ("", " ") and text[i - 1] != " "]
-        assert 2 * len(cut.text) >= max(whole, default=0)
-    assert bool(cut.text) == bool(text)
+        assert 2 * len(cut) >= max(whole, default=0)
+    assert bool(cut) == bool(text)
     if len(text.split()) <= words and len(text) <= 10 * words:
-        assert cut.text == text
+        assert cut == text
 
 
 def test_what_was_cut_is_said():

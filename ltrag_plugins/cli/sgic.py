@@ -68,7 +68,7 @@ def _fit(
     [dim]ltrag sgic fit questions.jsonl --cache answers.sqlite --out calibration/[/]
     """
     from ltrag_plugins.sgic import SGICSettings
-    from ltrag_plugins.sgic.fitting.fit import fit
+    from ltrag_plugins.sgic.fitting import fit
 
     settings = changed(SGICSettings(), words, rounds=rounds, seed=seed)
     how: dict[str, Any] = {"metric": metric, "level": level, "method": method}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.calibration import Calibrator
+from ltrag_plugins.calibration import ProbabilityMap
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import Decision, Tier
 from ltrag_plugins.gece.score import gece_score
@@ -184,7 +184,7 @@ class FittedGate:
     failure: Scorer
     gain: GainModel | None
     """Thresholded in place of the failure score where the objective is "gain"."""
-    calibrator: Calibrator | None
+    calibrator: ProbabilityMap | None
     """None where no answers were judged (`fit_signal`)."""
     threshold: float
     """A score from here on retrieves; minus infinity always does, infinity never."""

@@ -12,6 +12,7 @@ try:
 except ImportError as error:
     raise missing_extra("langchain-core", "langchain") from error
 
+from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.embeddings import LangChainEncoder, LtragEmbeddings
 from ltrag_plugins.langchain.gate import GECERetriever, GECERouter, gece_edge
 from ltrag_plugins.langchain.llm import LangChainLLM
@@ -25,7 +26,6 @@ from ltrag_plugins.langchain.retriever import (
     passage_of,
 )
 from ltrag_plugins.langchain.settings import AskSettings, set_fields
-from ltrag_plugins.langchain.sgic_calibrator import SGICCalibrator
 
 __all__ = [
     "AskSettings",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 from langchain_core.language_models import BaseLanguageModel, BaseLLM
 from langchain_core.prompt_values import StringPromptValue
@@ -14,7 +14,7 @@ from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.langchain.names import identity, unwrapped
 from ltrag_plugins.langchain.replies import generation_of, generations_of
 from ltrag_plugins.langchain.settings import AskSettings, Model, Settings, set_fields
-from ltrag_plugins.llm.base import stopped
+from ltrag_plugins.llm.base import LLM, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
 _T = TypeVar("_T")
@@ -114,6 +114,23 @@ class LangChainLLM:
     def _ended(self, generations: Sequence[Generation], stop: Sequence[str]) -> list[Generation]:
         # models that know no stop strings (fakes, pipelines) write past them
         return [stopped(generation, stop) for generation in generations]
+
+
+def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
+    """LangChain's model wrapped, asked for log-probabilities or not; a model of ours as it is.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(llm, Runnable):
+        ours = LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
+        return cast(LLM, ours)  # its name is computed late, which the protocol does not foresee
+    if not isinstance(llm, LLM):
+        raise InvalidInput(
+            "llm must be a LangChain chat model or LLM, or an ltrag_plugins LLM "
+            f"(TransformersLLM, ...), got {type(llm).__name__} {llm!r:.60}."
+        )
+    return llm
 
 
 def run_merged(

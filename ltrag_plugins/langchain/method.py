@@ -10,9 +10,8 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
-from ltrag_plugins.langchain.llm import run_merged
+from ltrag_plugins.langchain.llm import model_of, run_merged
 from ltrag_plugins.langchain.retriever import LangChainRetriever
-from ltrag_plugins.langchain.sgic_checks import answering
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method, Ready
@@ -110,6 +109,6 @@ def as_runnable(
     row = method_named(method) if isinstance(method, str) else method
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
     vectors = None if encoder is None else encoder_of(encoder)
-    world = World(llm=answering(llm), retriever=searching, encoder=vectors)
+    world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
     ready = Ready.of(row, world, settings=settings, labelled=labelled)
     return MethodRunnable(ready, question_key=question_key, return_answer=return_answer)

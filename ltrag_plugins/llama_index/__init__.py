@@ -14,6 +14,7 @@ try:
 except ImportError as error:
     raise missing_extra("llama-index-core", "llama-index") from error
 
+from ltrag_plugins.llama_index.calibrate import SGICCalibrator, SGICEvaluator
 from ltrag_plugins.llama_index.embeddings import LlamaIndexEncoder, LtragEmbedding
 from ltrag_plugins.llama_index.gate import (
     GECEDecisionEvent,
@@ -30,8 +31,6 @@ from ltrag_plugins.llama_index.retriever import (
     node_of,
     passage_of,
 )
-from ltrag_plugins.llama_index.sgic_calibrator import SGICCalibrator
-from ltrag_plugins.llama_index.sgic_evaluator import SGICEvaluator
 
 __all__ = [
     "DURReranker",

@@ -14,8 +14,8 @@ from llama_index.core.schema import QueryBundle
 
 from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, node_of
-from ltrag_plugins.llama_index.sgic_setup import model_of
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
 from ltrag_plugins.methods.method import Method, Ready

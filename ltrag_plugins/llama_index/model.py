@@ -204,6 +204,18 @@ class LlamaIndexLLM:
         return [stopped(generation_of(reply, self.name), stop) for reply in replies]
 
 
+def model_of(llm: LLM | BaseLLM) -> LLM:
+    """A LlamaIndex LLM wrapped, a model of ours as it is.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(llm, BaseLLM):
+        return LlamaIndexLLM(llm)
+    demand(llm, LLM, "llm", "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)")
+    return llm
+
+
 def respond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> Response:
     """Ask once, through `chat` or `complete`."""
     if chat:

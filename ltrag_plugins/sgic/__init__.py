@@ -9,63 +9,36 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
-    from ltrag_plugins.sgic.answer import CalibratedAnswer as CalibratedAnswer
-    from ltrag_plugins.sgic.answer import Round as Round
-    from ltrag_plugins.sgic.answer import ScoredDocument as ScoredDocument
-    from ltrag_plugins.sgic.calibrator import Calibration as Calibration
-    from ltrag_plugins.sgic.documents import Truth as Truth
-    from ltrag_plugins.sgic.documents import steps_of as steps_of
-    from ltrag_plugins.sgic.figures import Analysis as Analysis
-    from ltrag_plugins.sgic.figures import analyse as analyse
-    from ltrag_plugins.sgic.figures import r_at_k as r_at_k
-    from ltrag_plugins.sgic.fitting.fit import fit as fit
-    from ltrag_plugins.sgic.fitting.report import FitReport as FitReport
-    from ltrag_plugins.sgic.fitting.report import VariantFigures as VariantFigures
-    from ltrag_plugins.sgic.loop import calibrate as calibrate
-    from ltrag_plugins.sgic.loop import sampled as sampled
-    from ltrag_plugins.sgic.prompts import STEPS as STEPS
-    from ltrag_plugins.sgic.prompts import PromptTemplates as PromptTemplates
-    from ltrag_plugins.sgic.records import LabelledAnswer as LabelledAnswer
-    from ltrag_plugins.sgic.records import labelled as labelled
-    from ltrag_plugins.sgic.records import read_run as read_run
-    from ltrag_plugins.sgic.records import write_run as write_run
-    from ltrag_plugins.sgic.scale import ScoreScale as ScoreScale
-    from ltrag_plugins.sgic.scale import WrongnessCalibration as WrongnessCalibration
-    from ltrag_plugins.sgic.scale import document_scores as document_scores
-    from ltrag_plugins.sgic.settings import SGICSettings as SGICSettings
+    from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
+    from ltrag_plugins.sgic.calibrator import Calibration, Calibrator
+    from ltrag_plugins.sgic.documents import Truth, steps_of
+    from ltrag_plugins.sgic.figures import Analysis, analyse, r_at_k
+    from ltrag_plugins.sgic.fitting import FitReport, fit
+    from ltrag_plugins.sgic.loop import calibrate, sampled
+    from ltrag_plugins.sgic.prompts import PromptTemplates
+    from ltrag_plugins.sgic.records import LabelledAnswer, labelled, read_run, write_run
+    from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
+    from ltrag_plugins.sgic.settings import SGICSettings
 
-_HOMES = {
-    "STEPS": "prompts",
-    "Analysis": "figures",
-    "CalibratedAnswer": "answer",
-    "Calibration": "calibrator",
-    "FitReport": "fitting.report",
-    "LabelledAnswer": "records",
-    "PromptTemplates": "prompts",
-    "Round": "answer",
-    "SGICSettings": "settings",
-    "ScoreScale": "scale",
-    "ScoredDocument": "answer",
-    "Truth": "documents",
-    "VariantFigures": "fitting.report",
-    "WrongnessCalibration": "scale",
-    "analyse": "figures",
-    "calibrate": "loop",
-    "document_scores": "scale",
-    "fit": "fitting.fit",
-    "labelled": "records",
-    "r_at_k": "figures",
-    "read_run": "records",
-    "sampled": "loop",
-    "steps_of": "documents",
-    "write_run": "records",
+_NAMES = {
+    "answer": "CalibratedAnswer Round ScoredDocument",
+    "calibrator": "Calibration Calibrator",
+    "documents": "Truth steps_of",
+    "figures": "Analysis analyse r_at_k",
+    "fitting": "FitReport fit",
+    "loop": "calibrate sampled",
+    "prompts": "PromptTemplates",
+    "records": "LabelledAnswer labelled read_run write_run",
+    "scale": "ScoreScale WrongnessCalibration",
+    "settings": "SGICSettings",
 }
+"""Module to what it has for users."""
 
 __all__ = [
-    "STEPS",
     "Analysis",
     "CalibratedAnswer",
     "Calibration",
+    "Calibrator",
     "FitReport",
     "LabelledAnswer",
     "PromptTemplates",
@@ -74,11 +47,9 @@ __all__ = [
     "ScoreScale",
     "ScoredDocument",
     "Truth",
-    "VariantFigures",
     "WrongnessCalibration",
     "analyse",
     "calibrate",
-    "document_scores",
     "fit",
     "labelled",
     "r_at_k",
@@ -89,5 +60,7 @@ __all__ = [
 ]
 
 
-# settings and answers need no scikit-learn, which the calibration brings
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+# settings and answers need no scikit-learn, which a fit brings
+__getattr__, __dir__ = lazily(
+    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
+)

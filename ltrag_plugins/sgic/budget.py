@@ -7,8 +7,7 @@ from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Generation
 from ltrag_plugins.uncertainty import calls_for
 
-CHAT_TEMPLATE = 64
-"""Tokens that a chat template may put around a prompt."""
+_CHAT_TEMPLATE = 64
 
 
 @final
@@ -23,17 +22,18 @@ class Budget:
     first reply. A prompt has at least as many tokens as words, so what a reply reports above its
     prompt's words is the most that can stand there, and each later prompt is taken with as much.
     So the first answer, with its samples and as often as it was sent, is all that can pass
-    `max_tokens`, and nothing is sent after it; but nothing is known of a model that reports no
-    tokens and puts more than CHAT_TEMPLATE there, nor of one that writes more than it may.
+    `max_tokens`, and nothing is sent after it. Nothing is known of a model that reports no tokens
+    and puts more than 64 there, nor of one that writes more than it may.
     """
 
     def __init__(self, settings: SGICSettings) -> None:
         self._settings = settings
+        self._each = calls_for(1, settings.estimator, settings.samples)  # of one prompt
         self.calls = 0
         """Prompts sent, or about to be."""
         self.tokens: int | None = 0
         """Reported so far; None once a reply did not report them."""
-        self._beside = CHAT_TEMPLATE
+        self._beside = _CHAT_TEMPLATE
         self._known = 0  # tokens of requests whose replies report them all
         self._open, self._open_bytes = 0, 0  # prompts of the others, failed ones too
 
@@ -45,18 +45,17 @@ class Budget:
         Args:
             and_calls: prompts that should be left to send after it.
         """
-        calls = self.calls + self._calls(len(prompts)) + self._calls(and_calls)
-        if calls > self._settings.max_calls:
+        if self.calls + self._each * (len(prompts) + and_calls) > self._settings.max_calls:
             return "max_calls"
         return "max_tokens" if self._is_over(self.bound(prompts)) else None
 
     def bound(self, prompts: Sequence[str]) -> int:
         """The most tokens that these prompts, their answers and samples can cost."""
-        return self._calls(1) * self._most(len(prompts), _bytes(prompts))
+        return self._each * self._most(len(prompts), _bytes(prompts))
 
     def sent(self, prompts: Sequence[str]) -> None:
         """Enter a request at the most it can cost."""
-        self._enter(prompts, self._calls(1))
+        self._enter(prompts, self._each)
 
     def repeats(self, prompts: Sequence[str]) -> bool:
         """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
@@ -72,21 +71,20 @@ class Budget:
         Args:
             replies: each prompt's answer and its samples, then those of the next.
         """
-        each = self._calls(1)
         for i, reply in enumerate(replies):
-            least = len(prompts[i // each].split())
+            least = len(prompts[i // self._each].split())
             self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
         known = [count for reply in replies if (count := tokens_of(reply)) is not None]
         if len(known) < len(replies):
             self.tokens = None
             return
-        self._open -= each * len(prompts)
-        self._open_bytes -= each * _bytes(prompts)
+        self._open -= self._each * len(prompts)
+        self._open_bytes -= self._each * _bytes(prompts)
         self._known += sum(known)
         if self.tokens is not None:
             self.tokens += sum(known)
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What to say where the replies report more than `max_tokens`."""
         most = self._settings.max_tokens
         if most is None or self._known <= most:
@@ -107,9 +105,6 @@ class Budget:
 
     def _most(self, prompts: int, size: int) -> int:
         return size + prompts * (self._beside + self._settings.answer_tokens)
-
-    def _calls(self, prompts: int) -> int:
-        return calls_for(prompts, self._settings.estimator, self._settings.samples)
 
 
 def _bytes(prompts: Sequence[str]) -> int:

@@ -1,32 +1,42 @@
-"""A fitted scale on disk: `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle.
+"""The calibrator: a model, what was fitted on it, and when to refuse, for one question or many.
 
-Say so instead of answering, where an answer is too uncertain.
-
-What is logged where a calibrator is made with rounds that no fit has tried.
+A calibration on disk is `sgic.json` (readable) and `sgic.safetensors` (numbers); no pickle.
 """
 
 import logging
-from dataclasses import dataclass
-from numbers import Real
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
-from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
+from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.settings import Percent, Settings, Share
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
+from ltrag_plugins.sgic.documents import Relevance, check_source
+from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.types import Passage, Question
 
-FORMAT = 1
+if TYPE_CHECKING:  # it brings scikit-learn
+    from ltrag_plugins.sgic.fitting import FitReport
+
+REFUSAL = "I am not sure enough to answer."
+"""What is said in the place of an answer that is kept back."""
+_FORMAT = 1
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a fit hands to `calibrate`: settings, the scale of their estimator, and P(wrong).
+    """What a fit hands to `Calibrator` and `calibrate`.
 
     Raises:
         ArtifactMismatch: the parts do not belong together.
@@ -34,7 +44,9 @@ class Calibration:
 
     settings: SGICSettings
     scale: ScoreScale
+    """Of the settings' estimator."""
     wrongness: WrongnessCalibration | None = None
+    """P(wrong) of an answer, from its score."""
 
     def __post_init__(self) -> None:
         self.scale.check(self.settings.estimator)
@@ -61,11 +73,11 @@ class Calibration:
             "scale": self.scale,
             "wrongness": self.wrongness,
         }
-        artifacts.write(Path(folder), "sgic", parts, format=FORMAT)
+        artifacts.write(Path(folder), "sgic", parts, format=_FORMAT)
 
     @classmethod
     def estimator_of(cls, folder: str | PathLike[str]) -> str:
-        """What the calibration in a folder reads, before there is a model to hold it against.
+        """What the calibration in a folder reads, before there is a model to compare it with.
 
         Raises:
             UnreadableArtifact: as `load`.
@@ -74,7 +86,7 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
-        """Read one and hold it against the model it is to serve.
+        """Read one that was fitted on this model.
 
         Raises:
             UnreadableArtifact: missing, incomplete or tampered with.
@@ -90,84 +102,271 @@ class Calibration:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal(Settings):
+    """When to keep an answer back, and what to say then; without a limit none is kept back.
+
+    Raises:
+        InvalidInput: a limit is no number, or out of its range.
+    """
+
+    refuse_above: Percent | None = None
+    """Keep back answers with a score above this, 0-100."""
+    refuse_p_wrong_above: Share | None = None
+    """Keep back answers that are wrong with a probability above this, 0-1, and those without one:
+    nobody knows how likely an answer without documents is to be wrong."""
+    refusal: str = REFUSAL
+    """What is said instead."""
+
+    def refuses(self, answer: CalibratedAnswer) -> bool:
+        """Whether this answer is kept back; the answer itself is not changed."""
+        limit = self.refuse_p_wrong_above
+        if limit is not None and (answer.p_wrong is None or answer.p_wrong > limit):
+            return True
+        return self.refuse_above is not None and answer.score > self.refuse_above
+
+    def said(self, answer: CalibratedAnswer) -> str:
+        """The answer's text, or the refusal."""
+        return self.refusal if self.refuses(answer) else answer.text
+
+
+class CalibratorOptions(TypedDict, total=False):
+    """What every integration takes beside a model and a calibration; see `Calibrator`."""
+
+    settings: SGICSettings | None
+    scale: ScoreScale | None
+    relevance: Relevance | None
+    encoder: Any
+    refuse_above: float | None
+    refuse_p_wrong_above: float | None
+    refusal: str
+
+
+@final
+class Calibrator:
+    """Answers from passages, says how sure it is, and looks again while it is unsure.
+
+    Safe to share between threads. See also `fit` and `load`.
+
+    Args:
+        llm: answers.
+        calibration: what a fit on your questions found: settings, scale and P(wrong). Rounds
+            without one are warned of in the log: nobody tried them on this model.
+        settings: None: those of the calibration, or the defaults.
+        scale: without a calibration, that of the settings' estimator; None: `ScoreScale.default`.
+        relevance: scores passages, for `source="relevance"`; larger is more relevant.
+        encoder: scores passages, for `source="encoder"`.
+        refuse_above, refuse_p_wrong_above, refusal: see `Refusal`; a limit on P(wrong) needs a
+            calibration that gives it.
+
+    Raises:
+        InvalidInput: one of these is of another type or out of its range, or something that it
+            needs is missing.
+        ArtifactMismatch: scale or calibration are of another estimator than the settings.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        *,
+        calibration: Calibration | None = None,
+        settings: SGICSettings | None = None,
+        scale: ScoreScale | None = None,
+        relevance: Relevance | None = None,
+        encoder: Encoder | None = None,
+        refuse_above: float | None = None,
+        refuse_p_wrong_above: float | None = None,
+        refusal: str = REFUSAL,
+    ) -> None:
+        fitted = calibration
+        _demand("llm", llm, LLM, "an ltrag_plugins LLM (TransformersLLM, ...)")
+        if calibration is not None:
+            wanted = "a Calibration; a folder is read by load, in the frameworks by from_pretrained"
+            _demand("calibration", calibration, Calibration, wanted)
+            if scale is not None:
+                raise InvalidInput(
+                    "a calibration has a scale of its own; hand in the one or the other"
+                )
+            scale = calibration.scale
+            settings = calibration.settings if settings is None else settings
+            calibration = replace(calibration, settings=settings)
+        settings = SGICSettings() if settings is None else settings
+        _demand("settings", settings, SGICSettings, "an SGICSettings")
+        scale = ScoreScale.default(settings.estimator) if scale is None else scale
+        _demand("scale", scale, ScoreScale, "a ScoreScale")
+        scale.check(settings.estimator)
+        has = {"relevance": relevance is not None, "encoder": encoder is not None}
+        check_source(settings.source, **has)
+        self.settings, self.scale, self.relevance = settings, scale, relevance
+        self.calibration = calibration
+        """With the settings that are used; None where none was handed in."""
+        self.llm, self.world = llm, World(llm=llm, encoder=encoder)
+        self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
+        self.report: FitReport | None = None
+        """What `fit` found."""
+        self._wrongness = None if calibration is None else calibration.wrongness
+        if refuse_p_wrong_above is not None and self._wrongness is None:
+            raise InvalidInput(
+                "refuse_p_wrong_above needs a calibration that gives P(wrong); hand one in with "
+                "calibration=..., or refuse by the score: refuse_above=, 0-100."
+            )
+        if fitted is not None:
+            fitted.remark_on(settings)
+        elif settings.rounds:
+            log.warning(
+                "without a calibration: up to %s after an answer that is not certain, not tried on "
+                "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your "
+                "labelled questions, and SGICSettings(rounds=0) leaves them out",
+                "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds",
+            )
+
+    @classmethod
+    def fit(
+        cls,
+        questions: Iterable[Question],
+        *,
+        llm: LLM,
+        settings: SGICSettings | None = None,
+        metric: Literal["em", "f1"] = "em",
+        level: float = 0.9,
+        cut_to: Sequence[int] = (1, 2, 3),
+        samples: int | Literal["equal"] = 0,
+        method: Literal["platt", "isotonic"] = "platt",
+        relevance: Relevance | None = None,
+        encoder: Encoder | None = None,
+        observers: Iterable[Observer] = (),
+        batch: int | None = None,
+    ) -> Self:
+        """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
+
+        The figures are in `report`. To refuse answers by them, hand `calibration` to a new one.
+        """
+        from ltrag_plugins.sgic.fitting import fit
+
+        calibration, report = fit(
+            questions,
+            llm,
+            settings=settings,
+            metric=metric,
+            level=level,
+            cut_to=cut_to,
+            samples=samples,
+            method=method,
+            relevance=relevance,
+            encoder=encoder,
+            observers=observers,
+            batch=batch,
+        )
+        made = cls(llm, calibration=calibration, relevance=relevance, encoder=encoder)
+        made.report = report
+        return made
+
+    @classmethod
+    def load(
+        cls, folder: str | PathLike[str], *, llm: LLM, **options: Unpack[CalibratorOptions]
+    ) -> Self:
+        """With the calibration that `save` wrote; the options are those of the class.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: fitted on another model.
+        """
+        return cls(llm, calibration=Calibration.load(folder, llm=llm), **options)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write settings, scale and P(wrong); see `Calibration.save`."""
+        calibration = self.calibration or Calibration(self.settings, self.scale)
+        calibration.save(folder, llm=self.llm)
+
+    def answering(
+        self,
+        question: str,
+        passages: Sequence[Passage] = (),
+        on_round: Callable[[Round], None] | None = None,
+    ) -> Flow[CalibratedAnswer]:
+        """The flow; see `sgic.calibrate` for what it raises."""
+        return calibrate(
+            question,
+            passages,
+            self.settings,
+            self.scale,
+            wrongness=self._wrongness,
+            relevance=self.relevance,
+            on_round=on_round,
+        )
+
+    def answer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
+        """Answer one question; `refusal.said(answer)` keeps it back where a limit says so.
+
+        Raises:
+            EmptyQuestion, InvalidInput, NoTokenProbabilities, ModelError, PromptTooLong: as
+                `sgic.calibrate`.
+        """
+        return run(self.answering(question, passages), self.world)
+
+    async def aanswer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
+        """As `answer`, on an event loop; a cancellation stops before the next model call."""
+        return await arun(self.answering(question, passages), self.world)
+
+    def answer_many(
+        self,
+        questions: Iterable[Question],
+        *,
+        observers: Iterable[Observer] = (),
+        batch: int | None = None,
+    ) -> list[CalibratedAnswer]:
+        """As `answer` for each question with its passages; the same round of all is one call.
+
+        Args:
+            batch: most prompts of one model call; None: all of a round together.
+        """
+        flows = [self.answering(question.text, question.passages) for question in questions]
+        return run_many(flows, self.world, observers=observers, batch=batch)
+
+    def stream(
+        self, question: str, passages: Sequence[Passage] = ()
+    ) -> Iterator[Round | CalibratedAnswer]:
+        """The answer of each round as it comes, and what `answer` gives as the last."""
+        rounds: list[Round] = []
+        for step in run_steps(self.answering(question, passages, rounds.append), self.world):
+            yield from _taken(rounds)
+            if step is not None:
+                yield step.value
+
+    async def astream(
+        self, question: str, passages: Sequence[Passage] = ()
+    ) -> AsyncGenerator[Round | CalibratedAnswer, None]:
+        """As `stream`; close it (`aclosing`) when leaving early."""
+        rounds: list[Round] = []
+        flow = self.answering(question, passages, rounds.append)
+        async with aclosing(arun_steps(flow, self.world)) as steps:
+            async for step in steps:
+                for one in _taken(rounds):
+                    yield one
+                if step is not None:
+                    yield step.value
+
+
+def _taken(rounds: list[Round]) -> Iterator[Round]:
+    while rounds:
+        yield rounds.pop(0)
+
+
+def _demand(name: str, value: object, kind: type, wanted: str) -> None:
+    if not isinstance(value, kind):
+        raise InvalidInput(f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}.")
+
+
 _KINDS = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
 
 
 def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
     try:
-        parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=FORMAT)
+        parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=_FORMAT)
         found = Calibration(parts["settings"], parts["scale"], parts["wrongness"])
         return parts["llm"], found
     except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
         raise UnreadableArtifact(
             f"{folder} holds no readable calibration ({error}). Fit one again and save it."
         ) from error
-
-
-REFUSAL = "I am not sure enough to answer."
-"""What is said unless the caller words it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """When to refuse an answer, and in which words; without a limit nothing is refused.
-
-    Raises:
-        InvalidInput: a limit is no number, or out of its range.
-    """
-
-    above: float | None = None
-    """Refuse answers with a score above this, 0-100."""
-    p_wrong_above: float | None = None
-    """Refuse answers that are wrong with a probability above this, 0-1; needs a calibration."""
-    text: str = REFUSAL
-    """What is said instead."""
-
-    def __post_init__(self) -> None:
-        if not _within(self.above, 100):
-            raise InvalidInput(f"refuse_above is a score in [0, 100], got {self.above!r}")
-        if not _within(self.p_wrong_above, 1):
-            raise InvalidInput(
-                f"refuse_p_wrong_above is a probability in [0, 1], got {self.p_wrong_above!r}"
-            )
-
-    def refuses(self, answer: CalibratedAnswer) -> bool:
-        """Whether this answer is to be kept back; the answer itself is not changed.
-
-        With a limit on P(wrong), an answer without documents is: nobody knows how likely it is
-        to be wrong.
-
-        Raises:
-            InvalidInput: there is a limit on P(wrong), and the answer has none.
-        """
-        if self.p_wrong_above is None:
-            return self.above is not None and answer.score > self.above
-        if answer.p_wrong is None and not answer.documents:
-            return True
-        if answer.p_wrong is None:
-            raise InvalidInput(
-                "refuse_p_wrong_above needs answers with P(wrong): calibrate with a fitted "
-                "WrongnessCalibration, or refuse by the score (refuse_above, 0-100)"
-            )
-        too_likely_wrong = answer.p_wrong > self.p_wrong_above
-        return too_likely_wrong or (self.above is not None and answer.score > self.above)
-
-    def said(self, answer: CalibratedAnswer) -> str:
-        """The answer's text, or the refusal."""
-        return self.text if self.refuses(answer) else answer.text
-
-
-def _within(limit: object, most: float) -> bool:
-    return limit is None or (isinstance(limit, Real) and 0 <= float(limit) <= most)
-
-
-def remark_untried(settings: SGICSettings, *, fitted: bool) -> None:
-    """Log a warning where there are rounds and no calibration."""
-    if settings.rounds and not fitted:
-        log.warning(
-            "without a calibration: up to %s after an answer that is not certain, not tried on "
-            "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your labelled "
-            "questions, and SGICSettings(rounds=0) leaves them out",
-            "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds",
-        )

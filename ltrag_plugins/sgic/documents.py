@@ -1,14 +1,11 @@
-"""The documents of one question: cut, neutralized, and shown with what is known of them.
+"""The documents of one question: cut, sanitized, scored, and shown with what is known of them.
 
-Scores of documents that do not come from answers: an encoder, a function, the truth.
-
-References:
-    Chen et al. (SGIC), section 5.1 and table 6.
-
-A chain of reasoning as passages, for `SGICSettings.steps()`.
+Scores come from one answer a document (eq. 3), or, as here, from an encoder, a function or the
+truth. A chain of reasoning stands in the place of documents with `steps_of`.
 
 References:
-    Chen et al. (SGIC), section 5.4 and table 12: each step takes the place of a document.
+    Chen et al. (SGIC), section 5.1 and table 6 (sources of scores); section 5.4 and table 12
+    (reasoning steps).
 """
 
 import re
@@ -23,11 +20,16 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic.answer import ScoredDocument
-from ltrag_plugins.sgic.prompts import Shown
-from ltrag_plugins.sgic.sanitize import SENTENCE_END, cut_to_words, one_line
+from ltrag_plugins.sgic.prompts import SENTENCE_END, Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import NOISE, document_scores
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
+
+Relevance = Callable[[str, Sequence[Passage]], Sequence[float]]
+"""From the question and the passages to one finite number each; larger is more relevant."""
+
+_NUMBER = re.compile(r"^\s*(?:step\s*\d{1,3}\s*[:.)]|\d{1,3}[.)](?=\s|$)|[-*•](?=\s))\s*", re.I)
+_CONCLUSION = re.compile(r"^\s*(?:####|(?:the )?(?:final )?answer(?: is\b|\s*:))", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,14 @@ class Documents:
     def shown(self, settings: SGICSettings) -> list[Shown]:
         """Those that a round shows, with their scores or marks; plain if they have no scores."""
         rows = [i for i, document in enumerate(self.scored) if document.shown]
-        marked = self._marked(rows, settings.keys) if settings.documents == "keys" else ()
-        scores = settings.documents == "scores"
+        scores = {i: score for i in rows if (score := self.scored[i].score) is not None}
+        marked: list[int] = []
+        if settings.documents == "keys":
+            low = (i for i, score in scores.items() if score < 50)
+            marked = sorted(low, key=scores.__getitem__)[: settings.keys]
+        with_scores = settings.documents == "scores"
         return [
-            Shown(self.texts[i], self.scored[i].score if scores else None, key=i in marked)
+            Shown(self.texts[i], scores.get(i) if with_scores else None, key=i in marked)
             for i in rows
         ]
 
@@ -60,10 +66,6 @@ class Documents:
             for i, document in enumerate(self.scored)
         ]
         return replace(self, scored=tuple(scored))
-
-    def _marked(self, rows: Sequence[int], most: int) -> set[int]:
-        scores = {i: score for i in rows if (score := self.scored[i].score) is not None}
-        return set(sorted((i for i in scores if scores[i] < 50), key=scores.__getitem__)[:most])
 
 
 def prepared(passages: Sequence[Passage], settings: SGICSettings) -> Documents:
@@ -81,14 +83,10 @@ def prepared(passages: Sequence[Passage], settings: SGICSettings) -> Documents:
                 f"passage {i} is a {type(passage).__name__}; give a text as Passage(text)"
             )
         whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
-        cut = cut_to_words(whole, settings.document_words)
-        texts.append(settings.templates.outside(cut.text))
-        scored.append(ScoredDocument(passage, dropped=cut.dropped))
+        text = cut_to_words(whole, settings.document_words)
+        texts.append(settings.templates.sanitize(text))
+        scored.append(ScoredDocument(passage, dropped=len(whole) - len(text)))
     return Documents(tuple(texts), tuple(scored))
-
-
-Relevance = Callable[[str, Sequence[Passage]], Sequence[float]]
-"""From the question and the passages to one finite number each; larger is more relevant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,21 @@ class Truth:
     """Whether each passage, in order, helps to answer."""
     answers: tuple[str, ...]
     """The accepted answers."""
+
+    def document_scores(self, question: str, seed: int) -> tuple[float, ...]:
+        """A draw from 0-20 for each relevant passage, from 80-100 for the others (section 5.1)."""
+        names = (f"{seed}|{question}|document {i}" for i in range(len(self.relevant)))
+        return tuple(map(_drawn, self.relevant, names))
+
+    def answer_score(self, question: str, text: str, round: int, seed: int) -> float:
+        """A draw from 0-20 for a right answer (normalized exact match), else from 80-100."""
+        right = normalized_exact_match(text, self.answers) > 0
+        return _drawn(right, f"{seed}|{question}|round {round}")
+
+
+def _drawn(good: bool, name: str) -> float:
+    # seeded by what it is for, so that a draw does not depend on which were made before it
+    return Random(name).uniform(0, 20) if good else Random(name).uniform(80, 100)
 
 
 def encoder_scores(question: str, passages: Sequence[Passage]) -> Flow[tuple[float, ...]]:
@@ -130,61 +143,40 @@ def relevance_scores(
             "gives one for each, in their order"
         )
     # their unit is the function's own
-    return document_scores(
-        [-value for value in values], noise=NOISE * max(map(abs, values), default=0.0)
-    )
+    noise = NOISE * max(map(abs, values), default=0.0)
+    return document_scores([-value for value in values], noise=noise)
 
 
-def true_document_scores(truth: Truth, question: str, seed: int) -> tuple[float, ...]:
-    """A draw from 0-20 for each relevant passage, from 80-100 for the others (section 5.1)."""
-    return tuple(
-        _drawn(helps, f"{seed}|{question}|document {i}") for i, helps in enumerate(truth.relevant)
-    )
-
-
-def true_answer_score(truth: Truth, question: str, text: str, round: int, seed: int) -> float:
-    """A draw from 0-20 for a right answer (normalized exact match), from 80-100 for a wrong one."""
-    right = normalized_exact_match(text, truth.answers) > 0
-    return _drawn(right, f"{seed}|{question}|round {round}")
-
-
-def _drawn(good: bool, name: str) -> float:
-    # seeded by what it is for, so that a draw does not depend on which were made before it
-    return Random(name).uniform(0, 20) if good else Random(name).uniform(80, 100)
-
-
-def check_source(source: str, *, relevance: bool, encoder: bool) -> None:
+def check_source(
+    source: str, *, relevance: bool, encoder: bool = True, truth: bool = False
+) -> None:
     """Refuse a source of document scores that is not there, before the first question.
 
     Raises:
         InvalidInput: it is not; says what to hand in.
     """
-    missing = {
+    wanted = {
         "relevance": "" if relevance else "relevance=..., a function of question and passages",
         "encoder": "" if encoder else "encoder=..., an Encoder or embeddings of your framework",
-        "oracle": "the truth of each question: run ltrag_plugins.sgic.calibrate(truth=...) instead",
-    }
-    if wanted := missing.get(source):
+        "oracle": ""
+        if truth
+        else "truth=Truth(relevant, answers) for each question: run the flow "
+        "ltrag_plugins.sgic.calibrate(...) with it",
+    }.get(source)
+    if wanted:
         raise InvalidInput(f"source={source!r} needs {wanted}.")
 
 
-_NUMBER = re.compile(r"^\s*(?:step\s*\d{1,3}\s*[:.)]|\d{1,3}[.)](?=\s|$)|[-*•](?=\s))\s*", re.I)
-_CONCLUSION = re.compile(r"^\s*(?:####|(?:the )?(?:final )?answer(?: is\b|\s*:))", re.I)
-
-
 def steps_of(reasoning: str) -> list[Passage]:
-    """Its lines, each a step; its sentences where it is one line.
+    """The lines of a chain of reasoning, each a step; its sentences where it is one line.
 
     Numbers and bullets in front go, and so do blank lines and those that only state the answer
     ("#### 72", "The answer is 72"), which would give it away.
     """
     lines = [line.strip() for line in reasoning.splitlines() if line.strip()]
     if len(lines) == 1:
-        lines = _sentences(lines[0])
+        [line] = lines
+        ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]
+        lines = [line[a:b].strip() for a, b in pairwise(ends) if line[a:b].strip()]
     steps = [_NUMBER.sub("", line).strip() for line in lines if not _CONCLUSION.match(line)]
     return [Passage(step, id=str(i)) for i, step in enumerate(filter(None, steps), 1)]
-
-
-def _sentences(line: str) -> list[str]:
-    ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]
-    return [line[a:b].strip() for a, b in pairwise(ends) if line[a:b].strip()]

@@ -2,7 +2,16 @@
 
 The layout puts the documents before the question and the question before the earlier answers,
 so that the prompts of all rounds begin alike and a model that shares prefixes computes the
-documents once. All text from outside is `neutral`: it cannot pass for a field of the prompt.
+documents once.
+
+Scores are computed and never read from text, so what a passage says about itself counts for
+nothing there. `PromptTemplates.sanitize` keeps it from looking like more than a passage to the
+model. It only inserts a character, or turns a colon into " -", so that a reader sees what it did:
+
+* chat-template control tokens are broken by spaces: ``<|im_end|>`` -> ``< |im_end| >``,
+  ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``, ``[|user|]`` -> ``[ |user| ]``;
+* the field labels of the prompt lose their colon: ``Round 1:`` -> ``Round 1 -``;
+* the mark of key documents is spelled out: ``<<<KEY>>>`` -> ``< < < K E Y > > >``.
 
 References:
     Chen et al. (SGIC), tables 1, 11 and 12; the field labels are the paper's, the wording ours.
@@ -12,12 +21,38 @@ import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
-from ltrag_plugins.sgic.sanitize import neutral, one_line
 from ltrag_plugins.types import Generation, Token
 
+CHARACTERS_A_WORD = 10
+"""A budget of n words is also one of ten times n characters, so that text without spaces is
+bounded too."""
+SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
+
+# invisible characters must not hide a label; possessive, so that long runs take linear time
+_GAP = r"[\s\u200b-\u200f\u2060\ufeff]*+"
+_NAMES = (
+    r"s|bos|eos|pad|unk|mask|sep|cls|image|audio|think|sys|instruct|user|assistant|system|human|bot"
+    r"|ai|用户|role|so[hpt]|eo[adhmpt]|(?:seed|minimax):[a-z_]+|fim-[a-z]+|ctrl\d+"
+    r"|extra_id_\d+|unused\d+|0x[0-9a-f]{2}|[a-z0-9]+(?:_[a-z0-9]+)+"
+)
+_CONTROL = (
+    (re.compile(r"<(?=[|｜])"), "< "),  # <|...|> of ChatML, Llama 3, Phi, Qwen; ｜ of DeepSeek
+    (re.compile(r"(?<=[|｜])>"), " >"),
+    (re.compile(rf"<(/?(?:{_NAMES}))>", re.IGNORECASE), r"< \1 >"),
+    # Mistral, Llama 2, BERT; GLM; Pangu
+    (re.compile(r"\[(/?(?:[A-Z][A-Z_]{2,}|[gs]MASK|unused\d+))\]"), r"[ \1 ]"),
+    # EXAONE, Baize; four letters, as E[|X|] is a mean
+    (re.compile(r"\[(\|(?:ai|[a-z][a-z_]{3,})\|)\]", re.IGNORECASE), r"[ \1 ]"),
+    # MiniMax; a bracket may end one and begin the next, so it is only looked at
+    (re.compile(r"\](?=<\]|(?:~!?b|![dp]~)[\[\]])"), "] "),
+    (re.compile(r"\[(?=e~\[)"), "[ "),
+)
+_LABEL = re.compile(r"([^\W\d_][^\W\d_ ]*(?: [^\W\d_]+)*)(?: ?\[?\{(?:number|round)\}\]?)?\s*:")
 _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
     "layout": (
         {"instruction", "documents", "question", "earlier"},
@@ -28,6 +63,7 @@ _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
     "answer": ({"text", "score"}, {"round", "text", "score"}),
     "about_keys": (set(), {"mark"}),
 }
+"""The fields that a template must name, and those that it may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,20 +112,15 @@ class PromptTemplates:
                     f"the {name} template must name {sorted(needed)} and may name {sorted(known)}; "
                     f"it names {sorted(named)}"
                 )
-
         direct_prompt("", self.bare)  # raises where it has no place for the question
 
-    def without_echo(self, answer: str) -> str:
-        """An answer without the label before it and the score behind it, if it repeats them.
+    def without_echo(self, answer: Generation) -> Generation:
+        """An answer without the label before it and the score behind it, in text and tokens.
 
         Small models copy the form of the earlier answers. Nothing is read from what is removed.
+        An answer that copies nothing comes back as it is.
         """
-        start, end = self._own(answer)
-        return answer[start:end]
-
-    def said(self, answer: Generation) -> Generation:
-        """An answer without its echo, in text and tokens; as it is where it has none."""
-        start, end = self._own(answer.text)
+        start, end = self._own_words(answer.text)
         text, tokens = answer.text[start:end], answer.tokens
         if text == answer.text.strip():
             return answer
@@ -97,13 +128,29 @@ class PromptTemplates:
             tokens = tuple(_within(tokens, start, end)) if text else ()
         return replace(answer, text=text, tokens=tokens)
 
-    def _own(self, answer: str) -> tuple[int, int]:
+    def sanitize(self, text: str, *, lines: bool = False) -> str:
+        """Text from outside, unable to fake a control token, a field of the prompt or the mark.
+
+        Args:
+            lines: keep its line breaks (a question's); a document or answer is one line.
+        """
+        text = text.strip() if lines else one_line(text)
+        # every run of words before a colon in these is a label
+        fields = (self.layout, self.document, self.score, self.heading, self.answer)
+        label, mark = _patterns(fields, self.mark)
+        if mark is not None:
+            text = mark.sub(lambda found: " ".join("".join(found[0].split())), text)
+        for pattern, broken in _CONTROL:
+            text = pattern.sub(broken, text)
+        return text if label is None else label.sub(lambda found: f"{found[1].rstrip()} -", text)
+
+    def _own_words(self, answer: str) -> tuple[int, int]:
         """Where the answer's own words begin and end."""
         lead = _spelled(self.answer.partition("{text}")[0])
         before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
         # the token limit may have cut the score short; brackets alone may be the answer's own
-        told = any(map(str.isalpha, self.score.partition("{score}")[0]))
-        tail = rf"{before}\s*\d*\s*(?:{after})?" if told else ""
+        worded = any(map(str.isalpha, self.score.partition("{score}")[0]))
+        tail = rf"{before}\s*\d*\s*(?:{after})?" if worded else ""
         start, end = _stripped(answer, 0, len(answer))
         if echoed := re.compile(lead).match(answer, start, end):
             start = echoed.end()
@@ -111,73 +158,105 @@ class PromptTemplates:
             end = echoed.start()
         return _stripped(answer, start, end)
 
-    def outside(self, text: str, *, lines: bool = False) -> str:
-        """Text from outside as it may stand in the prompt; see `neutral`.
-
-        Args:
-            lines: keep its line breaks (a question's); a document or answer is one line.
-        """
-        fields = (self.layout, self.document, self.score, self.heading, self.answer)
-        return neutral(text.strip() if lines else one_line(text), fields, self.mark)
-
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A document as a prompt shows it."""
+    """A document or an earlier answer as a prompt shows it."""
 
     text: str
-    """As it came from `PromptTemplates.outside`."""
+    """A document's comes from `PromptTemplates.sanitize`; an answer's is as the model wrote it."""
     score: float | None = None
     """0 to 100; None: without a score."""
     key: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """An earlier answer as a prompt shows it."""
-
-    text: str
-    """As the model wrote it."""
-    score: float | None = None
+    """Whether a document is marked."""
 
 
 def render(
     templates: PromptTemplates,
     question: str,
     documents: Sequence[Shown],
-    earlier: Sequence[Said] = (),
+    earlier: Sequence[Shown] = (),
 ) -> str:
     """One prompt; what it shows decides what it explains.
 
     Whatever has to do with earlier answers stands after the question: where documents are shown
     without scores, the rounds share even the first prompt's documents.
     """
-    t, asked = templates, templates.outside(question, lines=True)
+    t, asked = templates, templates.sanitize(question, lines=True)
     if not documents:
         return direct_prompt(asked, t.bare)
+    scored = _scored(documents)
+    keys = t.about_keys.format(mark=t.mark) if any(d.key for d in documents) else ""
     return t.layout.format(
-        instruction=_instruction(t, documents),
+        instruction=t.instruction + (t.about_scores if scored else "") + keys,
         documents="\n".join(_document(t, i, shown) for i, shown in enumerate(documents, 1)),
         question=asked,
-        earlier=_earlier(t, documents, earlier),
+        earlier=_earlier(t, earlier, about_scores=_scored(earlier) and not scored),
     )
 
 
-def _instruction(t: PromptTemplates, documents: Sequence[Shown]) -> str:
-    scores = t.about_scores if _scored(documents) else ""
-    keys = t.about_keys.format(mark=t.mark) if any(d.key for d in documents) else ""
-    return t.instruction + scores + keys
+def one_line(text: str) -> str:
+    """The text with each run of white space, line breaks included, as one space."""
+    return " ".join(text.split())
 
 
-def _earlier(t: PromptTemplates, documents: Sequence[Shown], earlier: Sequence[Said]) -> str:
+def cut_to_words(text: str, words: int | None) -> str:
+    """The sentences that fit into the budget, or as many words where those are less than half.
+
+    A full stop early in the text may be that of "Dr." or of a short first sentence: to end there
+    would lose nearly all that fits.
+
+    Args:
+        text: without white space at its ends.
+        words: at least 1; None: no limit.
+    """
+    if words is None or (
+        len(text) <= words * CHARACTERS_A_WORD and len(text.split(None, words)) <= words
+    ):
+        return text
+    end = _last_word(text, words)
+    sentences = [found.end() for found in SENTENCE_END.finditer(text[: end + 1])]
+    late = sentences and 2 * sentences[-1] >= end
+    return text[: min(sentences[-1], end) if late else end]
+
+
+def _last_word(text: str, words: int) -> int:
+    """Where the last word that fits ends; a first word that does not fit is cut."""
+    limit = words * CHARACTERS_A_WORD
+    ends = [found.end() for found in islice(re.finditer(r"\S+", text[:limit]), words)]
+    split = ends[-1] == limit < len(text) and not text[limit].isspace()
+    return ends[-2] if split and len(ends) > 1 else ends[-1]
+
+
+@lru_cache(maxsize=64)
+def _patterns(
+    templates: tuple[str, ...], mark: str
+) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+    labels = {found[1] for template in templates for found in _LABEL.finditer(template)}
+    spelled = [_GAP.join(map(re.escape, label.split())) for label in sorted(labels)]
+    label = (
+        rf"(\b(?:{'|'.join(spelled)}){_GAP}[\[(]?{_GAP}\d*+{_GAP}[\])]?){_GAP}[:：]"
+        if spelled
+        else None
+    )
+    marks = r"\s*".join(map(re.escape, "".join(mark.split())))
+    return (
+        re.compile(label, re.IGNORECASE) if label else None,
+        re.compile(marks, re.IGNORECASE) if marks else None,
+    )
+
+
+def _earlier(t: PromptTemplates, earlier: Sequence[Shown], *, about_scores: bool) -> str:
     if not earlier:
         return ""
-    scores = t.about_scores if _scored(earlier) and not _scored(documents) else ""
-    answers = "".join(_answer(t, i, said) for i, said in enumerate(earlier, 1))
-    return f"{t.about_answers}{scores}\n{t.heading}{answers}"
+    lines = (
+        t.answer.format(round=i, text=t.sanitize(one.text) or t.nothing, score=_score(t, one.score))
+        for i, one in enumerate(earlier, 1)
+    )
+    return f"{t.about_answers}{t.about_scores * about_scores}\n{t.heading}{''.join(lines)}"
 
 
-def _scored(shown: Sequence[Shown] | Sequence[Said]) -> bool:
+def _scored(shown: Sequence[Shown]) -> bool:
     return any(one.score is not None for one in shown)
 
 
@@ -185,11 +264,6 @@ def _document(t: PromptTemplates, number: int, document: Shown) -> str:
     key = f"{t.mark} " if document.key else ""
     score = _score(t, document.score)
     return t.document.format(number=number, key=key, text=document.text, score=score)
-
-
-def _answer(t: PromptTemplates, number: int, said: Said) -> str:
-    text = t.outside(said.text) or t.nothing
-    return t.answer.format(round=number, text=text, score=_score(t, said.score))
 
 
 def _score(t: PromptTemplates, score: float | None) -> str:

@@ -1,32 +1,34 @@
-"""Uncertainties in [0, 1] to the scores, 0-100, that prompts show; larger is less certain.
+"""From uncertainties in [0, 1] to the scores, 0-100, that prompts show, and from these to P(wrong).
+
+Larger is less certain in all three.
 
 References:
     Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
-
-From an answer's score to the probability that it is wrong, fitted on labelled answers.
 """
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 
 from ltrag_plugins.calibration import (
     CalibrationMethod,
-    Calibrator,
+    ProbabilityMap,
     cross_calibrated,
     fit_calibrator,
 )
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error
-from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.uncertainty import checked_estimator
 
 NOISE = 1e-6
 """Numbers about 1 that differ by no more than this are equal: a model that computes in 32 bits
 tells no finer, and eq. 3 would stretch its rounding errors over the whole scale."""
+FEWEST = 5
+"""Right and wrong answers each, below which no P(wrong) is fitted."""
 _EDGE = 1e-6
 
 
@@ -78,12 +80,19 @@ class ScoreScale:
                 f"these answers are of the estimators {', '.join(sorted(estimators))}; a scale is "
                 "of one. Fit one for each."
             )
-        rounds = max(len(answer.trace) for answer in answers)
-        seen = [
-            [a.trace[n].uncertainty for a in answers if n < len(a.trace)] for n in range(rounds)
-        ]
+        return cls.of_rounds(answers[0].estimator, [answer.trace for answer in answers])
+
+    @classmethod
+    def of_rounds(cls, estimator: str, traces: Sequence[Sequence[Round]]) -> Self:
+        """The mean uncertainty of each round over the questions that have it."""
+        rounds = range(max(map(len, traces)))
+        seen = ([trace[n].uncertainty for trace in traces if n < len(trace)] for n in rounds)
         means = (sum(values) / len(values) for values in seen)
-        return cls(answers[0].estimator, tuple(min(1 - _EDGE, max(_EDGE, m)) for m in means))
+        return cls(estimator, tuple(min(1 - _EDGE, max(_EDGE, mean)) for mean in means))
+
+    def rescored(self, trace: Iterable[Round]) -> tuple[Round, ...]:
+        """The same answers with their scores on this scale."""
+        return tuple(replace(r, score=self.score(r.uncertainty, r.number)) for r in trace)
 
     def score(self, uncertainty: float, round: int = 0) -> float:
         """The score of an answer of that round, 0-100; larger is less certain.
@@ -148,15 +157,11 @@ def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> 
     return tuple(100 * ((u - least) / (most - least)) for u in uncertainties)
 
 
-FEWEST = 5
-"""Right and wrong answers each, below which nothing is fitted."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class WrongnessCalibration:
     """P(wrong) of an answer, from its score on one scale."""
 
-    calibrator: Calibrator
+    calibrator: ProbabilityMap
     """Of score / 100."""
     scale: ScoreScale
     """The one the scores were of."""

@@ -2,76 +2,73 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Integral, Real
-from typing import Literal, Self, get_args
+from typing import Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.settings import Count, Percent, Positive, Settings, Whole
 from ltrag_plugins.sgic.prompts import STEPS, PromptTemplates
 from ltrag_plugins.uncertainty import calls_for, checked_estimator
 
-Hints = Literal["none", "scores", "keys"]
-Earlier = Literal["none", "text", "scores"]
-Source = Literal["uncertainty", "encoder", "relevance", "oracle"]
 Choose = Literal["least uncertain", "last", "repeated"]
-Variant = Literal["documents", "scores", "answers"]
+PaperRow = Literal["documents", "scores", "answers"]
 
 
 @dataclass(frozen=True, slots=True)
-class SGICSettings:
+class SGICSettings(Settings):
     """How an answer is calibrated.
 
     Raises:
         InvalidInput: a value is out of its range, or two exclude each other.
     """
 
-    rounds: int = 5
+    rounds: Whole = 5
     """K: most rounds after the first answer (paper: 5); 0: the first answer, measured."""
     estimator: str = "product"
     """Of answers and documents: a name of `uncertainty.TOKEN_SIGNALS` (paper: "product"), or
     "agreement", which needs no token probabilities and `samples` calls more an answer."""
-    earlier: Earlier = "scores"
+    earlier: Literal["none", "text", "scores"] = "scores"
     """How a round shows the earlier answers: not at all, as text, or with their scores."""
-    documents: Hints = "scores"
+    documents: Literal["none", "scores", "keys"] = "scores"
     """What a round shows beside the documents: nothing, scores, or marks before `keys` of them."""
-    source: Source = "uncertainty"
+    source: Literal["uncertainty", "encoder", "relevance", "oracle"] = "uncertainty"
     """Where document scores come from: one answer per document (paper, eq. 3); the nearness of an
     encoder's vectors; a relevance function (paper, table 6); or the truth, which also scores the
     answers: for analysis alone (table 6, "oracle")."""
-    keys: int = 2
+    keys: Count = 2
     """Most documents that are marked, of those with scores under 50 (for documents="keys")."""
-    cut_to: int | None = None
+    cut_to: Count | None = None
     """Show a round only this many documents, those with the lowest scores; None: all."""
     score_documents: Literal["needed", "always"] = "needed"
     """Score documents when a round shows or cuts by it, or for every question."""
-    certain_below: float = 20.0
+    certain_below: Percent = 20.0
     """Stop once an answer's score, 0-100, is under this: a certain first answer is left alone.
     0: never."""
-    least_gain: float | None = 0.0
+    least_gain: Percent | None = 0.0
     """Stop when a round repeats the answer before it and lowers its score, 0-100, by no more than
     this; None: never."""
     choose: Choose = "least uncertain"
     """Which round's answer to return. "repeated": the first that was given twice, for answers
     without scores (paper, 4.3); the last where none was."""
-    document_words: int | None = 150
+    document_words: Count | None = 150
     """Cut each document to this many words (paper: 200 tokens, which are about as many), at the
     last sentence end unless that loses half of them; None: never."""
-    max_calls: int = 128
+    max_calls: Count = 128
     """Most prompts that a question may send to the model, answered or not."""
-    max_tokens: int | None = None
+    max_tokens: Count | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
     A request is sent only if it stays within the bound at one token per byte, which no tokenizer
     exceeds, 64 for a chat template, and `answer_tokens`. What a model puts beside every prompt
     above that (a system text, tools) is known from its first reply on: only the first answer, with
     its samples, can pass the bound, and the answer's notes say so. Of a model that reports no
     tokens it is never known."""
-    answer_tokens: int = 32
+    answer_tokens: Count = 32
     """Longest answer, in tokens."""
     stop: tuple[str, ...] = ("\n",)
     """An answer ends before the first of these."""
-    samples: int = 5
+    samples: Count = 5
     """How often each answer is asked for again, for the estimator "agreement"."""
-    temperature: float = 0.7
-    """Of those samples, above 0."""
+    temperature: Positive = 0.7
+    """Of those samples."""
     on_error: Literal["raise", "best"] = "raise"
     """When the model fails after the first answer: raise, or return the best answer so far with
     the error beside it. Without a first answer it is always raised."""
@@ -82,48 +79,16 @@ class SGICSettings:
     seed: int = 0
     """Of the samples and of oracle scores."""
 
-    def __post_init__(self) -> None:
-        self._check_names()
-        self._check_numbers()
-        self._check_wording()
-        self._check_together()
-
-    def _check_names(self) -> None:
-        if not isinstance(self.estimator, str):
-            raise InvalidInput(
-                f"estimator must be a name, such as 'product', got {self.estimator!r}"
-            )
+    def _check_together(self) -> None:
         object.__setattr__(self, "estimator", checked_estimator(self.estimator))
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InvalidInput(f"{name} must be one of {choices}, got {getattr(self, name)!r}")
-
-    def _check_numbers(self) -> None:
-        for name, least in _LEAST.items():
-            _whole(name, getattr(self, name), least)
-        for name in ("cut_to", "document_words", "max_tokens"):
-            if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
-        _whole("seed", self.seed)
-        if not _percent(self.certain_below):
-            raise InvalidInput(f"certain_below must lie in [0, 100], got {self.certain_below!r}")
-        if self.least_gain is not None and not _percent(self.least_gain):
-            raise InvalidInput(
-                f"least_gain must lie in [0, 100] or be None, got {self.least_gain!r}"
-            )
-        if not (_number(self.temperature) and 0 < self.temperature < float("inf")):
-            raise InvalidInput(f"temperature must be above 0, and finite, got {self.temperature!r}")
-
-    def _check_wording(self) -> None:
-        told = isinstance(self.stop, Sequence) and not isinstance(self.stop, str)
-        if not told or not all(isinstance(s, str) and s for s in self.stop):
+        if not (
+            isinstance(self.stop, Sequence)
+            and not isinstance(self.stop, str)
+            and all(isinstance(end, str) and end for end in self.stop)
+        ):
             raise InvalidInput(f"stop must be a tuple of strings, none empty, got {self.stop!r}")
         if not isinstance(self.templates, PromptTemplates):
             raise InvalidInput(f"templates must be a PromptTemplates(...), got {self.templates!r}")
-        if self.keep_prompts not in (True, False):
-            raise InvalidInput(f"keep_prompts must be True or False, got {self.keep_prompts!r}")
-
-    def _check_together(self) -> None:
         if calls_for(1, self.estimator, self.samples) > self.max_calls:
             raise InvalidInput(
                 f"one answer with its {self.samples} samples takes more than max_calls="
@@ -141,18 +106,8 @@ class SGICSettings:
                 f"with earlier='none' all {self.rounds} rounds ask the same; set rounds=1"
             )
 
-    @property
-    def shows_a_form(self) -> bool:
-        """Whether rounds show labels or scores, which an answer may repeat."""
-        return self.earlier != "none" or self.documents == "scores"
-
-    @property
-    def scores_documents(self) -> bool:
-        """Whether a round needs the scores of documents."""
-        return self.documents != "none" or self.cut_to is not None
-
     @classmethod
-    def paper(cls, variant: Variant = "documents", *, seed: int = 0) -> Self:
+    def paper(cls, variant: PaperRow = "documents", *, seed: int = 0) -> Self:
         """The paper's loop: K = 5 rounds to the end, the least uncertain answer.
 
         The paper calibrates "samples that require calibration" and names no threshold: here all
@@ -177,29 +132,3 @@ class SGICSettings:
     def steps(cls, *, seed: int = 0) -> Self:
         """Reasoning steps in the place of documents, calibrated once (section 5.4, table 12)."""
         return cls(rounds=1, templates=STEPS, seed=seed)
-
-
-def _whole(name: str, value: object, least: int | None = None) -> None:
-    least_of_all = float("-inf") if least is None else least
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least_of_all:
-        wanted = "" if least is None else f", at least {least}"
-        raise InvalidInput(f"{name} must be a whole number{wanted}, got {value!r}")
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _percent(value: float) -> bool:
-    return _number(value) and 0 <= value <= 100
-
-
-_LEAST = {"rounds": 0, "keys": 1, "max_calls": 1, "answer_tokens": 1, "samples": 1}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "earlier": get_args(Earlier),
-    "documents": get_args(Hints),
-    "source": get_args(Source),
-    "score_documents": ("needed", "always"),
-    "choose": get_args(Choose),
-    "on_error": ("raise", "best"),
-}

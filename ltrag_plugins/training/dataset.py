@@ -32,15 +32,14 @@ from typing import Any
 
 from ltrag_plugins.artifacts import differences, writing
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.flow import Observer, World, run_many
+from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.answer import Round, answer_key, number
 from ltrag_plugins.sgic.documents import Relevance, prepared
-from ltrag_plugins.sgic.fitting.recording import Source, Trace, record
-from ltrag_plugins.sgic.loop import calibrate, checked_question
-from ltrag_plugins.sgic.prompts import render
-from ltrag_plugins.sgic.sanitize import one_line
+from ltrag_plugins.sgic.loop import checked_question
+from ltrag_plugins.sgic.prompts import one_line, render
+from ltrag_plugins.sgic.replay import record
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.training.examples import (
@@ -145,9 +144,19 @@ def build(
         told = origin | _counts(direct, (), len(asked), 0)
         return Dataset(tuple(direct), write(folder, direct, told))
     with _remembering(model, folder) as remembering:
-        source = Source(World(llm=remembering, encoder=encoder), (*observers,), batch, relevance)
-        traces, fitted = _traces(asked, source, settings, scale)
-    found = [learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, traces, strict=True)]
+        world = World(llm=remembering, encoder=encoder)
+        [recorded] = record(
+            asked,
+            world,
+            settings,
+            scale=scale,
+            relevance=relevance,
+            observers=observers,
+            batch=batch,
+        )
+    found = [
+        learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, recorded.traces, strict=True)
+    ]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
         raise CalibrationError(
@@ -157,7 +166,10 @@ def build(
             "nothing is asked again with the same folder."
         )
     told = origin | _counts(examples, found, len(asked), settings.rounds)
-    told["scale"] = {"estimator": fitted.estimator, "means": list(fitted.means)}
+    told["scale"] = {
+        "estimator": recorded.scale.estimator,
+        "means": list(recorded.scale.means),
+    }
     dataset = Dataset(tuple(examples), write(folder, examples, told))
     _forget(folder)
     return dataset
@@ -222,21 +234,6 @@ def _plain(question: Question, name: str, settings: SGICSettings) -> Example:
             "character and cannot be written; repair it where it was read"
         ) from error
     return Example(prompt, question.answers[0], name, "direct", 0)
-
-
-def _traces(
-    questions: Sequence[Question], source: Source, settings: SGICSettings, scale: ScoreScale | None
-) -> tuple[Sequence[Trace], ScoreScale]:
-    """All rounds of each question, and the scale of the scores that they show."""
-    if scale is None:
-        [recorded] = record(questions, source, settings, ())
-        return recorded.traces, recorded.scale
-    flows = [
-        calibrate(q.text, q.passages, settings, scale, relevance=source.relevance)
-        for q in questions
-    ]
-    answers = run_many(flows, source.world, observers=source.observers, batch=source.batch)
-    return [answer.trace for answer in answers], scale
 
 
 @dataclass(frozen=True, slots=True)

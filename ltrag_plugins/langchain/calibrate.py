@@ -1,0 +1,345 @@
+"""Answers that know how sure they are, as a Runnable."""
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import fields
+from os import PathLike
+from typing import Any, NamedTuple, Self, Unpack, cast
+
+from langchain_core.documents import Document
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
+from pydantic import ConfigDict, Field, PrivateAttr
+
+from ltrag_plugins.errors import InvalidInput, LtragError
+from ltrag_plugins.langchain.embeddings import encoder_of
+from ltrag_plugins.langchain.gate import question_of
+from ltrag_plugins.langchain.llm import model_of, run_merged
+from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
+from ltrag_plugins.sgic.calibrator import REFUSAL, Calibration, Calibrator, CalibratorOptions
+from ltrag_plugins.sgic.loop import checked_question
+from ltrag_plugins.sgic.settings import SGICSettings
+from ltrag_plugins.types import Passage
+from ltrag_plugins.uncertainty import AGREEMENT
+
+_SCORES_KEY = "sgic"
+"""Where in a document's metadata its scores are."""
+
+
+class RunnableOptions(CalibratorOptions, total=False):
+    """What `SGICCalibrator` takes beside its model and retriever."""
+
+    k: int | None
+    question_key: str
+    documents_key: str
+    name: str | None
+
+
+class SGICCalibrator(RunnableSerializable[Any, Any]):
+    """Answers from documents, says how sure it is, and looks again while it is unsure.
+
+    Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`;
+    documents that are given are not searched for. Out comes a mapping:
+
+    - `question`; `answer`: text, or the refusal; `refused`: whether it is that
+    - `uncertainty`: of the answer, 0-1; `score`: 0-100; larger is less certain
+    - `p_wrong`: the probability that the answer is wrong, 0-1; None without a calibration
+    - `documents`: copies in the order given, with their scores as metadata `sgic`
+    - `trace`: one `Round` for each answer, the refused one among them
+    - `calibrated`: the whole `CalibratedAnswer` (stop, notes, error, calls, tokens, ...)
+
+    `as_text` gives the answer as a string. A stream gives one `{"trace": [Round]}` a round and
+    the rest at the end; its chunks add up to the whole. In `batch` the model calls of all
+    questions are merged, round by round; `abatch` runs side by side.
+
+    Args:
+        llm: answers; a LangChain chat model or LLM (log-probabilities are asked for unless the
+            estimator is "agreement"), or one of ours.
+        retriever: finds the documents; a `BaseRetriever` or any Runnable from a query to
+            documents. It gets the arguments of a call beyond the config.
+        k: most documents to read of those found; None leaves it to the retriever.
+        question_key: where the question is in an input that is a mapping or a state.
+        documents_key: where the documents are in it.
+        calibration, options: those of `ltrag_plugins.sgic.Calibrator` (settings, scale,
+            relevance, encoder, refuse_above, refuse_p_wrong_above, refusal); the encoder may be
+            LangChain embeddings.
+
+    Raises:
+        InvalidInput: one of these is of another type or out of its range, or something that it
+            needs is missing.
+        ArtifactMismatch: the calibration is of another estimator than the settings.
+
+    A call raises what `ltrag_plugins.sgic.calibrate` does, `InvalidInput` where there is no
+    question or neither documents nor a retriever, and the retriever's own errors as they are.
+    """
+
+    llm: LLM = Field(exclude=True)
+    retriever: Runnable[Any, Any] | None = None
+    k: int | None = None
+    question_key: str = "question"
+    documents_key: str = "documents"
+    settings: SGICSettings
+    calibration: Any = Field(default=None, exclude=True)
+    scale: Any = Field(default=None, exclude=True)
+    relevance: Any = Field(default=None, exclude=True)
+    encoder: Any = Field(default=None, exclude=True)
+    refuse_above: float | None = None
+    refuse_p_wrong_above: float | None = None
+    refusal: str = REFUSAL
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    _calibrator: Calibrator = PrivateAttr()
+
+    def __init__(
+        self,
+        llm: LLM | Runnable[Any, Any],
+        retriever: Runnable[Any, Any] | None = None,
+        *,
+        calibration: Calibration | None = None,
+        k: int | None = None,
+        question_key: str = "question",
+        documents_key: str = "documents",
+        name: str | None = None,
+        **options: Unpack[CalibratorOptions],
+    ) -> None:
+        checked_k(k)
+        if retriever is not None and not isinstance(retriever, Runnable):
+            raise InvalidInput(
+                f"retriever must be a LangChain retriever or another Runnable, got "
+                f"{retriever!r:.60}. Wrap a retriever of ours in PassageRetriever, a function in "
+                "RunnableLambda."
+            )
+        if (encoder := options.get("encoder")) is not None:
+            options["encoder"] = encoder_of(encoder)
+        named = options.get("settings") or getattr(calibration, "settings", None)
+        ours = model_of(llm, logprobs=getattr(named, "estimator", "") != AGREEMENT)
+        calibrator = Calibrator(ours, calibration=calibration, **options)
+        options["settings"] = calibrator.settings
+        fields = {
+            "llm": ours,
+            "retriever": retriever,
+            "calibration": calibrator.calibration,
+            "k": k,
+            "question_key": question_key,
+            "documents_key": documents_key,
+            "name": name,
+        }
+        super().__init__(**fields, **cast(dict[str, Any], options))
+        self._calibrator = calibrator
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        llm: LLM | Runnable[Any, Any],
+        retriever: Runnable[Any, Any] | None = None,
+        **options: Unpack[RunnableOptions],
+    ) -> Self:
+        """With a calibration that was saved.
+
+        Args:
+            llm: the model it was fitted on; a LangChain model stands for `LangChainLLM(model)`.
+                Hand in the same wrapping where the fit used another.
+            options: as of the class.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: fitted on another model.
+        """
+        ours = model_of(llm, logprobs=Calibration.estimator_of(folder) != AGREEMENT)
+        return cls(ours, retriever, calibration=Calibration.load(folder, llm=ours), **options)
+
+    @property
+    def config_specs(self) -> list[ConfigurableFieldSpec]:
+        """What can be configured in the retriever."""
+        return [] if self.retriever is None else self.retriever.config_specs
+
+    def as_text(self) -> Runnable[Any, str]:
+        """The same, putting out the answer's text (or the refusal) alone, for `| parser`."""
+        return self.pick("answer")
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """The answer with all that is known about it."""
+        return self._call_with_config(self._invoke, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`; a cancellation stops before the next model call."""
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, with one model call for the same round of all of them."""
+        return self._batch_with_config(
+            self._batch, inputs, config, return_exceptions=return_exceptions, **kwargs
+        )
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """One chunk a round, as it comes, and the answer as the last one."""
+        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """As `stream`."""
+
+        async def inputs() -> AsyncIterator[Any]:
+            yield input
+
+        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
+        async for chunk in chunks:
+            yield chunk
+
+    def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+        given = self._given(value, kwargs)
+        if isinstance(given, str):
+            given = self._found(given, self._search().invoke(given, config, **kwargs))
+        return self._whole(given, self._calibrator.answer(given.question, given.passages))
+
+    async def _ainvoke(
+        self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
+    ) -> Any:
+        given = await self._agiven(value, config, kwargs)
+        return self._whole(given, await self._calibrator.aanswer(given.question, given.passages))
+
+    def _stream(
+        self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+    ) -> Iterator[Any]:
+        for value in values:
+            given = self._given(value, kwargs)
+            if isinstance(given, str):
+                given = self._found(given, self._search().invoke(given, config, **kwargs))
+            for step in self._calibrator.stream(given.question, given.passages):
+                yield self._chunk(given, step)
+
+    async def _astream(
+        self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        async for value in values:
+            given = await self._agiven(value, config, kwargs)
+            stream = self._calibrator.astream(given.question, given.passages)
+            async with aclosing(stream) as steps:
+                async for step in steps:
+                    yield self._chunk(given, step)
+
+    def _batch(
+        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **kwargs: Any
+    ) -> list[Any]:
+        outcomes: list[Any] = [_caught(self._given, value, kwargs) for value in values]
+        wanted = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, str)]
+        if wanted:
+            questions, their = [outcomes[i] for i in wanted], [config[i] for i in wanted]
+            results = self._search().batch(questions, their, return_exceptions=True, **kwargs)
+            for i, found in zip(wanted, results, strict=True):
+                failed = isinstance(found, Exception)
+                outcomes[i] = found if failed else _caught(self._found, outcomes[i], found)
+        ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, _Given)}
+        flows = [self._calibrator.answering(one.question, one.passages) for one in ready.values()]
+        answers = run_merged(flows, self._calibrator.world, [config[i] for i in ready])
+        for (i, given), answer in zip(ready.items(), answers, strict=True):
+            outcomes[i] = answer if isinstance(answer, Exception) else self._whole(given, answer)
+        return outcomes
+
+    def _given(self, value: Any, arguments: Mapping[str, Any]) -> "_Given | str":
+        """What was put in; the question alone where the retriever is to be asked."""
+        question = question_of(value, self.question_key).strip()
+        entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+        documents = entries.get(self.documents_key)
+        if documents is None and self.retriever is None:
+            raise InvalidInput(
+                f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
+                "calibrator has no retriever. Give one of them; an empty list asks the model alone."
+            )
+        if documents is None:
+            return checked_question(question)
+        if arguments:
+            raise InvalidInput(
+                f"{sorted(arguments)} are for the retriever, which is not asked where documents "
+                "are given; leave one of them out"
+            )
+        return _Given(question, _checked(documents, f"under {self.documents_key!r}"))
+
+    async def _agiven(
+        self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
+    ) -> "_Given":
+        given = self._given(value, arguments)
+        if isinstance(given, str):
+            return self._found(given, await self._search().ainvoke(given, config, **arguments))
+        return given
+
+    def _search(self) -> Runnable[Any, Any]:
+        assert self.retriever is not None  # `_given` refuses to go on without
+        return asking_for(self.retriever, self.k)
+
+    def _found(self, question: str, documents: Any) -> "_Given":
+        return _Given(question, _checked(documents, "from the retriever")[: self.k])
+
+    def _whole(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
+        """All of it, as the class describes it."""
+        return {**self._shown(given, answer), "trace": list(answer.trace)}
+
+    def _chunk(self, given: "_Given", step: Round | CalibratedAnswer) -> AddableDict:
+        if isinstance(step, Round):
+            return AddableDict(trace=[step])
+        return AddableDict(self._shown(given, step))
+
+    def _shown(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
+        """All but the trace, which a stream gives as it comes."""
+        scored = zip(given.documents, answer.documents, strict=True)
+        documents = [_with_metadata(document, scores) for document, scores in scored]
+        refusal = self._calibrator.refusal
+        return {
+            "question": given.question,
+            "answer": refusal.said(answer),
+            "refused": refusal.refuses(answer),
+            "uncertainty": answer.uncertainty,
+            "score": answer.score,
+            "p_wrong": answer.p_wrong,
+            "documents": documents,
+            "calibrated": answer,
+        }
+
+
+class _Given(NamedTuple):
+    question: str
+    documents: list[Document]
+
+    @property
+    def passages(self) -> list[Passage]:
+        return [passage_of(document) for document in self.documents]
+
+
+def _caught(call: Any, *arguments: Any) -> Any:
+    """What the call gives, or our error in its place."""
+    try:
+        return call(*arguments)
+    except LtragError as error:
+        return error
+
+
+def _checked(found: Any, where: str) -> list[Document]:
+    listed: list[Any] | None = None
+    if isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document):
+        listed = list(found)
+    if listed is None or not all(isinstance(item, Document) for item in listed):
+        raise InvalidInput(
+            f"{where} there must be a list of langchain_core Documents, got {found!r:.80}. "
+            "Passages become Documents with ltrag_plugins.langchain.document_of."
+        )
+    return listed
+
+
+def _with_metadata(document: Document, scores: Any) -> Document:
+    """A copy with its scores as metadata `sgic`; its id is kept."""
+    plain = {f.name: getattr(scores, f.name) for f in fields(scores) if f.name != "passage"}
+    return document.model_copy(update={"metadata": {**document.metadata, _SCORES_KEY: plain}})

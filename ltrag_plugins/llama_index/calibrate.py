@@ -1,0 +1,390 @@
+"""A synthesizer whose answers know how sure they are, and an evaluator that reads them."""
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Self, Unpack
+
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
+from llama_index.core.instrumentation.events.synthesis import (
+    SynthesizeEndEvent,
+    SynthesizeStartEvent,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.prompts.mixin import PromptDictType
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import BaseSynthesizer
+from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
+from llama_index_instrumentation import get_dispatcher
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.model import LtragLLM, model_of
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.settings import Percent, Settings
+from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.sgic.calibrator import Calibration, Calibrator, CalibratorOptions
+from ltrag_plugins.types import Passage
+
+_KEY = "sgic"
+"""Of the calibration in `Response.metadata`."""
+dispatcher = get_dispatcher(__name__)
+
+
+class SynthesizerOptions(CalibratorOptions, total=False):
+    """What `SGICCalibrator` takes beside its model."""
+
+    streaming: bool
+    callback_manager: CallbackManager | None
+
+
+class SGICCalibrator(BaseSynthesizer):
+    """Answers from nodes, measures how sure the answer is, and looks again where it is not.
+
+    For `RetrieverQueryEngine(retriever, SGICCalibrator(llm))`. What is known of the answer is
+    in the response's `metadata["sgic"]`, as plain values: `uncertainty` in [0, 1], `score` 0-100
+    and `p_wrong` in [0, 1] (larger is less certain in all three), `documents` with their node
+    ids, `stop`, `calls`, `tokens`, the `trace` and so on; `text` is the answer also where it was
+    refused. The source nodes stay as they came.
+
+    Without nodes the model answers from what it knows, once; it never says "Empty Response".
+    A node is read as it shows itself to language models.
+
+    Args:
+        llm: a model of ours, or a LlamaIndex LLM, which is then reached through
+            `LlamaIndexLLM(llm)`; wrap it yourself to set keywords or ask for token
+            probabilities. Without those, set `estimator="agreement"`.
+        streaming: hand out the finished answer as a stream of one piece, for callers that
+            read `response_gen`; which round wins is known only after the last one.
+        callback_manager: None: LlamaIndex's `Settings.callback_manager`.
+        calibration, options: those of `ltrag_plugins.sgic.Calibrator` (settings, scale,
+            relevance, encoder, refuse_above, refuse_p_wrong_above, refusal); the encoder may be a
+            LlamaIndex embedding model.
+
+    Raises:
+        InvalidInput: one of these is of another type or out of its range, or something that it
+            needs is missing.
+        ArtifactMismatch: scale or calibration are of another estimator than the settings.
+    """
+
+    def __init__(
+        self,
+        llm: LLM | BaseLLM,
+        *,
+        calibration: Calibration | None = None,
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+        **options: Unpack[CalibratorOptions],
+    ) -> None:
+        ours = model_of(llm)
+        if (encoder := options.get("encoder")) is not None:
+            options["encoder"] = encoder_of(encoder)
+        self._calibrator = Calibrator(ours, calibration=calibration, **options)
+        # the base class writes its callback manager into the LLM it is given: not the caller's
+        super().__init__(LtragLLM(ours), callback_manager, streaming=streaming)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        llm: LLM | BaseLLM,
+        **options: Unpack[SynthesizerOptions],
+    ) -> Self:
+        """With the calibration that `Calibration.save` wrote; the rest as in the constructor.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: fitted on another model, or for another estimator.
+            InvalidInput: as in the constructor.
+        """
+        ours = model_of(llm)
+        return cls(ours, calibration=Calibration.load(folder, llm=ours), **options)
+
+    def query_engine(
+        self,
+        retriever: BaseRetriever,
+        *,
+        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+    ) -> RetrieverQueryEngine:
+        """A query engine that retrieves, postprocesses, and answers with this."""
+        return RetrieverQueryEngine(retriever, self, list(node_postprocessors))
+
+    def synthesize(
+        self,
+        query: QueryType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
+    ) -> RESPONSE_TYPE:
+        """Answer from the nodes.
+
+        Args:
+            additional_source_nodes: go to the response's source nodes, unread.
+
+        Raises:
+            EmptyQuestion: the query has no words.
+            InvalidInput: keywords came along; settings belong into the constructor.
+            NoTokenProbabilities: the model gives none; set `estimator="agreement"`.
+            ModelError, PromptTooLong: the model failed; see `SGICSettings.on_error`.
+        """
+        _refuse_keywords(response_kwargs)
+        with self._synthesis(query) as (question, ended):
+            answer = self._calibrator.answer(question, [_passage(node) for node in nodes])
+            text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
+            if self._streaming:
+                return ended(StreamingResponse(_piece(text), sources, metadata))
+            return ended(Response(text, sources, metadata))
+
+    async def asynthesize(
+        self,
+        query: QueryType,
+        nodes: list[NodeWithScore],
+        additional_source_nodes: Sequence[NodeWithScore] | None = None,
+        **response_kwargs: Any,
+    ) -> RESPONSE_TYPE:
+        """As `synthesize`; cancelling it stops within the model call that is under way."""
+        _refuse_keywords(response_kwargs)
+        with self._synthesis(query) as (question, ended):
+            answer = await self._calibrator.aanswer(question, [_passage(node) for node in nodes])
+            text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
+            if self._streaming:
+                return ended(AsyncStreamingResponse(_apiece(text), sources, metadata))
+            return ended(Response(text, sources, metadata))
+
+    def get_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> str:
+        """The answer's text alone, or the refusal; raises as `synthesize`."""
+        _refuse_keywords(response_kwargs)
+        answer = self._calibrator.answer(query_str, [Passage(text) for text in text_chunks])
+        return self._calibrator.refusal.said(answer)
+
+    async def aget_response(
+        self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
+    ) -> str:
+        """As `get_response`."""
+        _refuse_keywords(response_kwargs)
+        passages = [Passage(text) for text in text_chunks]
+        answer = await self._calibrator.aanswer(query_str, passages)
+        return self._calibrator.refusal.said(answer)
+
+    @contextmanager
+    def _synthesis(
+        self, query: QueryType
+    ) -> Iterator[tuple[str, Callable[[RESPONSE_TYPE], RESPONSE_TYPE]]]:
+        """The events that the base class emits around a synthesis.
+
+        Yields the question and what ends the synthesis.
+        """
+        query = query if isinstance(query, QueryBundle) else QueryBundle(query)
+        dispatcher.event(SynthesizeStartEvent(query=query))
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: query.query_str}
+        with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
+
+            def ended(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+                event.on_end(payload={EventPayload.RESPONSE: response})
+                dispatcher.event(SynthesizeEndEvent(query=query, response=response))
+                return response
+
+            yield query.query_str, ended
+
+    def _parts(
+        self,
+        answer: CalibratedAnswer,
+        nodes: Sequence[NodeWithScore],
+        more: Sequence[NodeWithScore] | None,
+    ) -> tuple[str, list[NodeWithScore], dict[str, Any]]:
+        """What a response is made of; its metadata is that of the base class, and ours."""
+        sources, refusal = [*nodes, *(more or ())], self._calibrator.refusal
+        theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
+        ours = _metadata(answer, refused=refusal.refuses(answer))
+        return refusal.said(answer), sources, {**theirs, _KEY: ours}
+
+    def _get_prompts(self) -> PromptDictType:
+        return {}
+
+    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
+        if prompts_dict:
+            raise InvalidInput(
+                f"SGICCalibrator has no LlamaIndex prompts to update, got {sorted(prompts_dict)}. "
+                "Its wording is SGICSettings(templates=PromptTemplates(...))."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passing(Settings):
+    pass_below: Percent = 50.0
+
+
+class SGICEvaluator(BaseEvaluator):
+    """Passing are responses whose uncertainty score is below a threshold, and not refused.
+
+    For `RetryQueryEngine` and the like; asks no model. The result's score is the certainty,
+    1 - score / 100, in [0, 1]: larger is better, as with LlamaIndex's own evaluators. The
+    feedback has the figures in words.
+    """
+
+    def __init__(self, pass_below: float = 50.0) -> None:
+        """Set the threshold.
+
+        Args:
+            pass_below: 0-100; on a fitted scale 50 is as uncertain as the mean answer.
+
+        Raises:
+            InvalidInput: it is out of range.
+        """
+        self._pass_below = _Passing(pass_below).pass_below
+
+    def evaluate_response(
+        self, query: str | None = None, response: Response | None = None, **kwargs: Any
+    ) -> EvaluationResult:
+        """Judge a response by its metadata.
+
+        Raises:
+            InvalidInput: there is no response, or no `SGICCalibrator` made it.
+        """
+        if response is None:
+            raise InvalidInput("there is no response to evaluate; pass response=...")
+        known = (response.metadata or {}).get(_KEY)
+        if not isinstance(known, dict) or "score" not in known:
+            raise InvalidInput(
+                f"this response carries no uncertainty: metadata[{_KEY!r}] is {known!r:.60}. Let "
+                "SGICCalibrator synthesize it: RetrieverQueryEngine(retriever, SGICCalibrator(llm))"
+            )
+        score, refused = known["score"], known["refused"]
+        passing = score < self._pass_below and not refused
+        return EvaluationResult(
+            query=query,
+            contexts=[node.get_content() for node in response.source_nodes],
+            response=str(response.response or ""),
+            passing=passing,
+            feedback=f"The answer is {'certain enough' if passing else 'too uncertain'}: its "
+            f"uncertainty score is {score:.0f} of 100{' and was refused' if refused else ''}; "
+            f"below {self._pass_below:g} passes.",
+            score=1 - score / 100,
+        )
+
+    async def aevaluate_response(
+        self, query: str | None = None, response: Response | None = None, **kwargs: Any
+    ) -> EvaluationResult:
+        """As `evaluate_response`; there is nothing to wait for."""
+        return self.evaluate_response(query, response, **kwargs)
+
+    def evaluate(
+        self,
+        query: str | None = None,
+        response: str | None = None,
+        contexts: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> EvaluationResult:
+        """A text alone carries no uncertainty.
+
+        Raises:
+            InvalidInput: always; the message names `evaluate_response`.
+        """
+        raise InvalidInput(
+            f"the text {(response or '')[:40]!r} carries no uncertainty. Pass the whole response "
+            "of an SGICCalibrator to evaluate_response."
+        )
+
+    async def aevaluate(
+        self,
+        query: str | None = None,
+        response: str | None = None,
+        contexts: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> EvaluationResult:
+        """As `evaluate`."""
+        return self.evaluate(query, response, contexts, **kwargs)
+
+    def _get_prompts(self) -> PromptDictType:
+        return {}
+
+    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
+        pass
+
+
+def _passage(found: NodeWithScore) -> Passage:
+    """The node as it shows itself to language models (`MetadataMode.LLM`).
+
+    Its title is put where a passage has its own, so that a node and the passage it was made
+    from are read alike; other metadata stands before the text, as the node's templates say.
+    """
+    node, hidden = found.node, found.node.excluded_llm_metadata_keys
+    title = "" if "title" in hidden else str(node.metadata.get("title") or "")
+    untitled = node.model_copy(update={"excluded_llm_metadata_keys": [*hidden, "title"]})
+    return Passage(
+        untitled.get_content(MetadataMode.LLM),
+        id=node.node_id,
+        title=title,
+        score=found.score,
+        metadata=dict(node.metadata),
+    )
+
+
+def _metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:
+    """The answer and how it came about, in values that JSON holds."""
+    names = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
+    return {
+        **{name: getattr(answer, name) for name in names},
+        "refused": refused,
+        "uncertainty": float(answer.uncertainty),
+        "score": float(answer.score),
+        "p_wrong": _number(answer.p_wrong),
+        "notes": list(answer.notes),
+        "documents": [
+            {
+                "node_id": one.passage.id,
+                "score": _number(one.score),
+                "uncertainty": _number(one.uncertainty),
+                "answer": one.answer,
+                "dropped": one.dropped,
+                "shown": one.shown,
+            }
+            for one in answer.documents
+        ],
+        "trace": [
+            {
+                "round": one.number,
+                "text": one.text,
+                "uncertainty": float(one.uncertainty),
+                "score": float(one.score),
+                "samples": [sample.text for sample in one.samples],
+                "prompt": one.prompt,
+            }
+            for one in answer.trace
+        ],
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _refuse_keywords(keywords: dict[str, Any]) -> None:
+    if keywords:
+        raise InvalidInput(
+            f"SGICCalibrator was called with {sorted(keywords)}; it takes no keywords with a "
+            "question. Settings go into SGICCalibrator(llm, settings=SGICSettings(...))."
+        )
+
+
+def _piece(text: str) -> Generator[str, None, None]:
+    """A stream of one piece."""
+    yield text
+
+
+async def _apiece(text: str) -> AsyncGenerator[str, None]:
+    """As `_piece`."""
+    yield text
