@@ -27,7 +27,7 @@ try:
     from torch import Tensor
     from transformers import Cache, DynamicCache, PretrainedConfig, PreTrainedModel
 except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+    raise missing_extra("torch and transformers", "local") from error
 
 _Ids = Sequence[int]
 """Token ids of one sequence."""

@@ -34,7 +34,7 @@ try:
     from torch.nn.utils.rnn import pad_sequence
     from transformers import DynamicCache, PreTrainedModel
 except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+    raise missing_extra("torch and transformers", "local") from error
 
 _SUPPORTED = (
     "Supported are causal language models of transformers that are a stack of `layers`, each "

@@ -31,7 +31,7 @@ try:
     from transformers.pytorch_utils import Conv1D
     from transformers.utils import logging as transformers_logging
 except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+    raise missing_extra("torch and transformers", "local") from error
 
 FORMAT = 1
 MANIFEST, WEIGHTS, CONFIG = "finetune.json", "adapter_model.safetensors", "adapter_config.json"

@@ -11,7 +11,7 @@ from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
 try:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+    raise missing_extra("torch and transformers", "local") from error
 
 _CONTEXT = 4  # prompt tokens decoded along: some tokenizers drop a space at the start of a text
 _UNFINISHED = "\ufffd"

@@ -32,7 +32,7 @@ try:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
-    raise missing_extra("transformers", "local") from error
+    raise missing_extra("torch and transformers", "local") from error
 
 _ALTERNATIVES = 5
 
