@@ -15,9 +15,8 @@ except ImportError as error:
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.embeddings import LangChainEncoder, LtragEmbeddings
 from ltrag_plugins.langchain.gate import GECERetriever, GECERouter, gece_edge
-from ltrag_plugins.langchain.llm import LangChainLLM
-from ltrag_plugins.langchain.ltrag_llm import LtragLLM
 from ltrag_plugins.langchain.method import MethodRunnable, as_runnable
+from ltrag_plugins.langchain.model import AskSettings, LangChainLLM, LtragLLM, set_fields
 from ltrag_plugins.langchain.rerank import DURExampleSelector, DURReranker
 from ltrag_plugins.langchain.retriever import (
     LangChainRetriever,
@@ -25,7 +24,6 @@ from ltrag_plugins.langchain.retriever import (
     document_of,
     passage_of,
 )
-from ltrag_plugins.langchain.settings import AskSettings, set_fields
 
 __all__ = [
     "AskSettings",

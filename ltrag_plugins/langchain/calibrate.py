@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, PrivateAttr
 from ltrag_plugins.errors import InvalidInput, LtragError
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
-from ltrag_plugins.langchain.llm import model_of, run_merged
+from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round

@@ -12,7 +12,7 @@ import numpy as np
 from langchain_core.embeddings import Embeddings
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.langchain.names import model_name
+from ltrag_plugins.langchain.model import model_name
 from ltrag_plugins.llm.base import Encoder
 
 

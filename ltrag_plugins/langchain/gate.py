@@ -27,7 +27,7 @@ from pydantic import BeforeValidator, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision
-from ltrag_plugins.langchain.llm import run_merged
+from ltrag_plugins.langchain.model import run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k
 
 

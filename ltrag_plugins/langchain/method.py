@@ -10,7 +10,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun, run
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import question_of
-from ltrag_plugins.langchain.llm import model_of, run_merged
+from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named

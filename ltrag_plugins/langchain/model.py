@@ -1,0 +1,395 @@
+"""Any LangChain chat model or LLM as ours, and our models as LangChain's.
+
+LangChain has no common way to set a model. `ChatOpenAI` takes settings as call arguments and as
+fields,
+`ChatOllama` only as fields (an unknown call argument is an error in its client),
+`HuggingFacePipeline` as the call argument `pipeline_kwargs`, and fakes take none. What most
+of them share: a setting is a declared field, read anew at every call. So the default,
+`set_fields`, sets those fields on a copy; any other way is a function of the same kind::
+
+    LangChainLLM(pipeline, settings=lambda model, asked: model.bind(
+        pipeline_kwargs={"max_new_tokens": asked.max_tokens, "do_sample": False}))
+    LangChainLLM(model, settings=lambda model, asked: model)     # send nothing but stop strings
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any, TypeVar, cast, final
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.outputs import Generation as LangChainGeneration
+from langchain_core.prompt_values import StringPromptValue
+from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import set_config_context
+from pydantic import BaseModel, ConfigDict
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
+from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
+from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
+from ltrag_plugins.types import Generation, GenerationSettings
+
+_NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
+
+
+def model_name(model: object) -> str:
+    """The name of the weights, where the object has one under a usual name, else ''."""
+    names = (getattr(model, field, None) for field in _NAME_FIELDS)
+    return next((name for name in names if isinstance(name, str) and name), "")
+
+
+def identity(model: Runnable[Any, Any]) -> str:
+    """Class, model name, and a digest of the parameters that LangChain calls identifying.
+
+    The digest changes with the parameters but does not show them: they may hold keys.
+    """
+    inner, bound = unwrapped(model)
+    parameters = {
+        "type": getattr(inner, "_llm_type", ""),
+        "identifying": dict(getattr(inner, "_identifying_params", {})),
+        "bound": bound,
+    }
+    # a value without a JSON form counts by its type alone: its repr may hold a memory address
+    readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
+    digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
+    return ":".join(filter(None, ("langchain", type(inner).__name__, model_name(inner), digest)))
+
+
+def unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
+    """The model inside bindings, and what they bind to its calls."""
+    bound: dict[str, Any] = {}
+    while isinstance(model, RunnableBindingBase):
+        bound = {**model.kwargs, **bound}
+        model = model.bound
+    return model, bound
+
+
+def generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -> Generation:
+    """Text, token log-probabilities and token counts, as far as the reply has them.
+
+    Raises:
+        InvalidLogProbability: a log-probability is NaN or above 0.
+    """
+    match reply:
+        case ChatGeneration():
+            return generation_of(reply.message, model)
+        case LangChainGeneration():
+            logprobs = (reply.generation_info or {}).get("logprobs")
+            return Generation(reply.text, tokens_of(logprobs, reply.text, model))
+        case BaseMessage():
+            text = str(reply.text)
+            used = (reply.usage_metadata if isinstance(reply, AIMessage) else None) or {}
+            return Generation(
+                text,
+                tokens_of(reply.response_metadata.get("logprobs"), text, model),
+                prompt_tokens=used.get("input_tokens"),
+                completion_tokens=used.get("output_tokens"),
+            )
+        case _:
+            return Generation(str(reply))
+
+
+def generations_of(result: LLMResult, model: str) -> list[Generation]:
+    """The first generation for each prompt; a call's token counts where it had one prompt."""
+    read = [generation_of(options[0], model) for options in result.generations]
+    used = (result.llm_output or {}).get("token_usage") or {}
+    if len(read) != 1:
+        return read
+    return [
+        replace(
+            read[0],
+            prompt_tokens=used.get("prompt_tokens"),
+            completion_tokens=used.get("completion_tokens"),
+        )
+    ]
+
+
+def result_of(generations: Sequence[Generation]) -> LLMResult:
+    """Our generations in LangChain's form, their tokens where `generations_of` finds them."""
+    counts = {
+        "prompt_tokens": [g.prompt_tokens for g in generations],
+        "completion_tokens": [g.completion_tokens for g in generations],
+    }
+    used = {name: sum(known) for name, n in counts.items() if (known := _all_known(n)) is not None}
+    return LLMResult(
+        generations=[
+            [LangChainGeneration(text=g.text, generation_info=_info(g))] for g in generations
+        ],
+        llm_output={"token_usage": used},
+    )
+
+
+def _all_known(counts: list[int | None]) -> list[int] | None:
+    known = [count for count in counts if count is not None]
+    return known if len(known) == len(counts) else None
+
+
+def _info(generation: Generation) -> dict[str, object] | None:
+    logprobs = logprobs_of(generation.tokens)
+    return None if logprobs is None else {"logprobs": logprobs}
+
+
+Model = Runnable[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AskSettings:
+    """What one call asks of a model; stop strings always go as LangChain's own `stop`."""
+
+    max_tokens: int = 64
+    temperature: float = 0.0
+    seed: int | None = None
+    logprobs: int | None = None
+    """How many likely tokens to report at each position; None asks for no log-probabilities."""
+
+
+SetModel = Callable[[Model, AskSettings], Model]
+"""From the caller's model to a copy or a binding that carries the settings."""
+
+MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
+"""What models call the most tokens to write."""
+
+
+def set_fields(model: Model, asked: AskSettings) -> Model:
+    """A copy of the model with the settings in the fields it declares.
+
+    A model that declares none of them (and so could not be told) comes back as it is. Inside
+    a binding (`bind`, `with_config`, `with_retry`) the bound model is the one copied; what
+    the caller bound stays bound, and wins where the model reads call arguments first.
+    """
+    if isinstance(model, RunnableBindingBase):
+        return model.model_copy(update={"bound": set_fields(model.bound, asked)})
+    if not isinstance(model, BaseModel):
+        return model
+    declared = type(model).model_fields
+    wanted = _wanted(asked, chat=isinstance(model, BaseChatModel))
+    update = {name: value for name, value in wanted.items() if name in declared}
+    return model.model_copy(update=update) if update else model
+
+
+def _wanted(asked: AskSettings, *, chat: bool) -> Mapping[str, Any]:
+    wanted: dict[str, Any] = dict.fromkeys(MAX_TOKENS_FIELDS, asked.max_tokens)
+    wanted["temperature"] = asked.temperature
+    if asked.seed is not None:
+        wanted["seed"] = asked.seed
+    if asked.logprobs is not None:
+        # completion models take the number itself; chat models a switch and a number
+        wanted["logprobs"] = True if chat else asked.logprobs
+        if chat:
+            wanted["top_logprobs"] = asked.logprobs
+    return wanted
+
+
+_T = TypeVar("_T")
+
+
+@final
+class LangChainLLM:
+    """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
+
+    Of a bound `BaseLLM` LangChain hands on the bare text, without log-probabilities and token
+    counts; bind nothing to it where these are to be read, or take a chat model.
+
+    Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
+    cache and callbacks stay in force. The model itself is never changed; it is copied once for
+    each combination of settings.
+
+    Args:
+        model: the chat model or LLM.
+        logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
+            at most 20); None does not ask for log-probabilities.
+        settings: how the settings reach the model; the default sets declared fields on a
+            copy, see `ltrag_plugins.langchain.model`. Seeds, temperatures and token limits
+            that a model has no field for are not sent.
+        name: what caches and saved gates know it by. Needed for a Runnable that is no model, such
+            as `model.with_fallbacks(...)`, which does not show what it is made of; equal names
+            must mean equal answers.
+
+    Raises:
+        InvalidInput: `model` is no model, and has no `name`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        logprobs: int | None = 5,
+        settings: SetModel = set_fields,
+        name: str | None = None,
+    ) -> None:
+        if not isinstance(model, Runnable):
+            raise InvalidInput(
+                f"LangChainLLM takes a LangChain chat model or LLM, got {model!r:.60}. "
+                "For an OpenAI-compatible server without LangChain use ltrag_plugins.llm.openai."
+            )
+        if name is None and not isinstance(unwrapped(model)[0], BaseLanguageModel):
+            raise InvalidInput(
+                f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "
+                "the model inside it, or, where it takes a prompt and gives a model's reply, say "
+                "what it is called (name=...) and how settings reach it (settings=...)"
+            )
+        self._name = name
+        self._logprobs = logprobs
+        # LangChain describes every new copy for its callbacks, at a millisecond or two
+        self._ready = lru_cache(maxsize=16)(partial(settings, model))
+
+    @cached_property
+    def name(self) -> str:
+        """As given; else class, model name and a digest of the parameters (which are not shown)."""
+        return self._name or identity(self._ready(AskSettings(logprobs=self._logprobs)))
+
+    def generate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
+        if not prompts:
+            return []
+        model = self._copy(settings)
+        if isinstance(model, BaseLLM):
+            result = model.generate_prompt(**_llm_call(prompts, settings.stop))
+            return self._ended(generations_of(result, self.name), settings.stop)
+        replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
+        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
+
+    async def agenerate(
+        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    ) -> list[Generation]:
+        """As `generate`, with the model's own async call."""
+        if not prompts:
+            return []
+        model = self._copy(settings)
+        if isinstance(model, BaseLLM):
+            result = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
+            return self._ended(generations_of(result, self.name), settings.stop)
+        replies = await model.abatch(
+            [*map(str, prompts)], _configs(prompts), **_stop(settings.stop)
+        )
+        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
+
+    def __repr__(self) -> str:
+        return f"LangChainLLM({self.name!r})"
+
+    def _copy(self, asked: GenerationSettings) -> Model:
+        return self._ready(
+            AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
+        )
+
+    def _ended(self, generations: Sequence[Generation], stop: Sequence[str]) -> list[Generation]:
+        # models that know no stop strings (fakes, pipelines) write past them
+        return [stopped(generation, stop) for generation in generations]
+
+
+def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
+    """LangChain's model wrapped, asked for log-probabilities or not; a model of ours as it is.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if isinstance(llm, Runnable):
+        ours = LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
+        return cast(LLM, ours)  # its name is computed late, which the protocol does not foresee
+    if not isinstance(llm, LLM):
+        raise InvalidInput(
+            "llm must be a LangChain chat model or LLM, or an ltrag_plugins LLM "
+            f"(TransformersLLM, ...), got {type(llm).__name__} {llm!r:.60}."
+        )
+    return llm
+
+
+def run_merged(
+    flows: Sequence[Flow[_T]], world: World, configs: Sequence[RunnableConfig]
+) -> list[_T | Exception]:
+    """Run the flows of several runs side by side; `configs` are theirs, in order.
+
+    LangChain hands a run's config on in a context variable, and a merged call has many parents: so
+    each prompt carries its own run's config to `LangChainLLM`. Other merged requests (searches,
+    embeddings) are recorded under the first run.
+    """
+    with set_config_context(configs[0] if configs else {}) as context:
+        return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
+
+
+def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
+    """The config under which each prompt is asked: its owner's, else that of the run around."""
+    owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
+    return [ensure_config(owner) for owner in owners]
+
+
+def _stop(stop: Sequence[str]) -> dict[str, Any]:
+    return {"stop": list(stop)} if stop else {}
+
+
+def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
+    """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
+    configs: list[RunnableConfig] = _configs(prompts)
+    return {
+        "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
+        "callbacks": [config.get("callbacks") for config in configs],
+        "tags": [config.get("tags") for config in configs],
+        "metadata": [config.get("metadata") for config in configs],
+        "run_name": [config.get("run_name") for config in configs],
+        **_stop(stop),
+    }
+
+
+_SETTINGS = {"max_tokens", "temperature", "seed"}
+
+
+class LtragLLM(BaseLLM):
+    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LangChain LLM.
+
+    Prompts go on as text, and our model wraps them in its chat template itself. A call (or
+    `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`. `generation_info["logprobs"]`
+    has the token probabilities, where the model gives them.
+    """
+
+    llm: LLM
+    """The model; keyword, as all fields."""
+    max_tokens: int = 64
+    """Most tokens to write, unless a call says."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    @property
+    def _llm_type(self) -> str:
+        return "ltrag"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"model_name": self.llm.name}
+
+    def _generate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        return result_of(self.llm.generate(prompts, self._asked(stop, kwargs)))
+
+    async def _agenerate(
+        self,
+        prompts: list[str],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> LLMResult:
+        settings = self._asked(stop, kwargs)
+        if isinstance(self.llm, AsyncLLM):
+            return result_of(await self.llm.agenerate(prompts, settings))
+        return result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
+
+    def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> GenerationSettings:
+        if unknown := sorted(set(kwargs) - _SETTINGS):
+            raise InvalidInput(
+                f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
+            )
+        return GenerationSettings(**{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})
