@@ -6,7 +6,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Self, final, overload
@@ -30,7 +30,30 @@ from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreemen
 _AT_ONCE = 64  # prompts that the model is asked in one call, and so the most a failure loses
 
 
-class CachedLLM:
+class _OverFile:
+    """What both caches do with their file; other processes get what they were made from."""
+
+    store: Any
+    _model: Any
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._model!r}, {str(self.store.path)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._model, self.store.path)
+
+
+class CachedLLM(_OverFile):
     """A model whose answers are kept in a SQLite file and asked for once.
 
     What identifies an answer is the model's name, the prompt, and every generation setting.
@@ -78,8 +101,8 @@ class CachedLLM:
         return object.__new__(able)
 
     def __init__(self, llm: LLM, path: str | os.PathLike[str]) -> None:
-        self._llm: Any = llm  # what it can do, `llm` says in each class
-        self.store = AnswerStore(path)
+        self._model: Any = llm  # what it can do, `llm` says in each class
+        self.store: AnswerStore = AnswerStore(path)
         self.hits = 0
         """Answers that were there."""
         self.misses = 0
@@ -89,7 +112,7 @@ class CachedLLM:
     @property
     def llm(self) -> LLM:
         """The wrapped model."""
-        return self._llm
+        return self._model
 
     @property
     def name(self) -> str:
@@ -110,13 +133,7 @@ class CachedLLM:
             self._count(hits=0, misses=len(prompts))
             return self.llm.generate(prompts, settings)
         keys = _keys(self.name, prompts, settings)
-        known = self.store.get(keys)
-        missing = _missing(prompts, keys, known)
-        for part in _parts(missing):
-            start = perf_counter()
-            fresh = self.llm.generate(list(part.values()), settings)
-            known |= self._kept(part, fresh, perf_counter() - start)
-        return self._counted(keys, known, missing)
+        return self._answered(prompts, keys, lambda some: self.llm.generate(some, settings))
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -134,22 +151,19 @@ class CachedLLM:
             known |= await asyncio.to_thread(self._kept, part, fresh, perf_counter() - start)
         return self._counted(keys, known, missing)
 
-    def close(self) -> None:
-        """Close the file; the next call opens it again."""
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.llm!r}, {str(self.store.path)!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # as what it was made from, where the model travels; open files do not
-        return CachedLLM, (self.llm, self.store.path)
+    def _answered(
+        self,
+        asked: Sequence[Any],
+        keys: Sequence[bytes],
+        ask: Callable[[list[Any]], Sequence[Generation]],
+    ) -> list[Generation]:
+        known = self.store.get(keys)
+        missing = _missing(asked, keys, known)
+        for part in _parts(missing):
+            start = perf_counter()
+            fresh = ask(list(part.values()))
+            known |= self._kept(part, fresh, perf_counter() - start)
+        return self._counted(keys, known, missing)
 
     async def _ask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
         if isinstance(self.llm, AsyncLLM):
@@ -192,7 +206,7 @@ class CachedScoringLLM(CachedLLM):
     @property
     def llm(self) -> ScoringLLM:
         """The wrapped model."""
-        return self._llm
+        return self._model
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """As the model's own, or as it was the first time.
@@ -208,13 +222,9 @@ class CachedScoringLLM(CachedLLM):
             )
         pairs = list(zip(prompts, continuations, strict=True))
         keys = [_key("score", self.name, *pair) for pair in pairs]
-        known = self.store.get(keys)
-        missing = _missing(pairs, keys, known)
-        for part in _parts(missing):
-            start = perf_counter()
-            fresh = self.llm.score(*map(list, zip(*part.values(), strict=True)))
-            known |= self._kept(part, fresh, perf_counter() - start)
-        return self._counted(keys, known, missing)
+        return self._answered(
+            pairs, keys, lambda some: self.llm.score(*map(list, zip(*some, strict=True)))
+        )
 
 
 @final
@@ -224,7 +234,7 @@ class CachedGradientLLM(CachedScoringLLM):
     @property
     def llm(self) -> GradientLLM:
         """The wrapped model."""
-        return self._llm
+        return self._model
 
     def mean_gradient(
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
@@ -285,7 +295,7 @@ def _key(*parts: object) -> bytes:
 
 
 @final
-class CachedEncoder:
+class CachedEncoder(_OverFile):
     """An encoder whose vectors are kept in a SQLite file, by encoder name and text.
 
     Many threads and processes may share the file; it is never overwritten.
@@ -299,8 +309,8 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Encoder, path: str | os.PathLike[str]) -> None:
-        self.encoder = encoder
-        self.store = VectorStore(path)
+        self.encoder = self._model = encoder
+        self.store: VectorStore = VectorStore(path)
 
     @property
     def name(self) -> str:
@@ -346,20 +356,3 @@ class CachedEncoder:
                 f"({sorted(lengths)}): the file is corrupt, or the encoder has changed under its "
                 "name. It was left as it is; choose another path."
             )
-
-    def close(self) -> None:
-        """Close the file; the next call opens it again."""
-        self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # travels to worker processes as what it was made from; open files do not
-        return CachedEncoder, (self.encoder, self.store.path)
-
-    def __repr__(self) -> str:
-        return f"CachedEncoder({self.encoder!r}, {str(self.store.path)!r})"

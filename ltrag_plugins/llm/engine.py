@@ -72,9 +72,12 @@ class _TokenTree:
 
     def visible(self) -> Bool[np.ndarray, "nodes nodes"]:
         """``[i, j]``: node j is node i or stands before it."""
-        seen = np.zeros((len(self), len(self)), dtype=bool)
-        for path in self.paths:
-            seen[np.ix_(path, path)] |= np.tri(len(path), dtype=bool)
+        seen, done = np.zeros((len(self), len(self)), dtype=bool), 0
+        for path in self.paths:  # each adds the next nodes in a row, below those it shares
+            before, end = path[path < done], max(done, int(path[-1]) + 1)
+            seen[done:end, before] = True
+            seen[done:end, done:end] = np.tri(end - done, dtype=bool)
+            done = end
         return seen
 
 
