@@ -21,8 +21,7 @@ from jaxtyping import Float
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
-from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.method import Method, labelled
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate

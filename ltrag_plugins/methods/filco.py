@@ -19,8 +19,7 @@ from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, score, together
-from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import Method, ReadingSettings
+from ltrag_plugins.methods.method import Method, ReadingSettings, labelled
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts.templates import (
     MOST_WORDS,

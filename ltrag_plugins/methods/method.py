@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral
 from typing import Any, Literal, Self, TypeVar
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.prompts.question import searching_for, spelled_out
 from ltrag_plugins.prompts.replies import read_reply
@@ -165,11 +164,22 @@ class Ready:
         return self.method.flow(Question(question), self.settings, self.learned)
 
 
-def whole(name: str, value: object, least: int = 1) -> None:
-    """Check a whole number of some settings.
+def labelled(questions: Sequence[Question], method: str) -> tuple[Question, ...]:
+    """The questions, if there are any and each has an accepted answer.
 
     Raises:
-        InvalidInput: it is none, or below `least`.
+        CalibrationError: there are none.
+        MissingReferences: one has no answers; names it.
     """
-    if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < least:
-        raise InvalidInput(f"{name} must be a whole number, at least {least}, got {value!r}")
+    if not questions:
+        raise CalibrationError(
+            f"{method} learns from labelled questions and got none; give it some that are not "
+            "those it is judged on"
+        )
+    for i, question in enumerate(questions):
+        if not question.answers:
+            raise MissingReferences(
+                f"labelled question {i + 1} ({question.text[:40]!r}) has no accepted answer, which "
+                f"{method} learns from. Add one, or leave the question out."
+            )
+    return tuple(questions)

@@ -15,8 +15,7 @@ import numpy as np
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.flow import Flow, ask
-from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.method import Method, labelled
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled

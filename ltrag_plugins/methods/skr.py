@@ -28,8 +28,7 @@ from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
-from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.method import Method, labelled
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.settings import Count, Range

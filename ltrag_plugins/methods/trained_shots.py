@@ -19,8 +19,7 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
-from ltrag_plugins.methods.labelled import labelled
-from ltrag_plugins.methods.method import Method
+from ltrag_plugins.methods.method import Method, labelled
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Question
