@@ -143,22 +143,25 @@ class TokenSignal:
 
 TOKEN_SIGNALS: Mapping[str, TokenSignal] = {
     "product": TokenSignal(
-        product_uncertainty, 1, float, "one minus the product of the answer's token probabilities"
+        product_uncertainty, 1, float, "one minus the product of the draft's token probabilities"
     ),
     "length_normalized": TokenSignal(
-        geometric_uncertainty, 1, float, "one minus the geometric mean of the token probabilities"
+        geometric_uncertainty,
+        1,
+        float,
+        "one minus the geometric mean of the draft's token probabilities",
     ),
     "mean_logprob": TokenSignal(
         mean_logprob,
         -1,
         lambda x: x / _LEAST_LOGPROB,
-        "mean log-probability of the answer's tokens",
+        "mean log-probability of the draft's tokens",
     ),
     "mean_probability": TokenSignal(
-        mean_probability, -1, _complement, "mean probability of the answer's tokens"
+        mean_probability, -1, _complement, "mean probability of the draft's tokens"
     ),
     "least_probability": TokenSignal(
-        least_probability, -1, _complement, "probability of the answer's least likely token"
+        least_probability, -1, _complement, "probability of the draft's least likely token"
     ),
     "entropy": TokenSignal(
         mean_entropy, 1, lambda x: -math.expm1(-x), "mean entropy of the next-token distributions"
