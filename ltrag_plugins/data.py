@@ -116,6 +116,16 @@ class _Record:
     def wrong(self, field: str, why: str, kind: type[InvalidInput] = BadRecord) -> InvalidInput:
         return kind(f"{self.path}, line {self.line}, field {field!r}: {why}")
 
+    def listed(self, field: str, of: str = "strings") -> Iterator[tuple[str, Any]]:
+        """The entries of a list, each with the name of its place; none where there is no list."""
+        values = self.fields.get(field)
+        if values is None or (not values and field != "answers"):
+            return
+        if not isinstance(values, list):
+            raise self.wrong(field, f"expected a list of {of}, got {_kind(values)}")
+        for i, value in enumerate(values):
+            yield f"{field}[{i}]", value
+
     def string(self, value: Any, field: str) -> str:
         """The value, if it is a string with something in it."""
         if not isinstance(value, str):
@@ -146,7 +156,7 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         raise record.wrong("answers", why, MissingReferences)
     passages = (*_own_passages(record), *_pooled_passages(record, pool))
     name = _id(record, record.fields.get("id"), "id") or _digest(text)
-    options = _options(record)
+    options = tuple(record.string(value, field) for field, value in record.listed("options"))
     context = record.fields.get("context")
     return Question(
         text,
@@ -159,20 +169,9 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
 
 
 def _answers(record: _Record) -> tuple[str, ...]:
-    values = record.fields.get("answers")
-    if values is None:
-        single = record.fields.get("answer")
-        return () if single is None else (record.string(single, "answer"),)
-    if not isinstance(values, list):
-        raise record.wrong("answers", f"expected a list of strings, got {_kind(values)}")
-    return tuple(record.string(value, f"answers[{i}]") for i, value in enumerate(values))
-
-
-def _options(record: _Record) -> tuple[str, ...]:
-    values = record.fields.get("options") or []
-    if not isinstance(values, list):
-        raise record.wrong("options", f"expected a list of strings, got {_kind(values)}")
-    return tuple(record.string(value, f"options[{i}]") for i, value in enumerate(values))
+    if record.fields.get("answers") is None and record.fields.get("answer") is not None:
+        return (record.string(record.fields["answer"], "answer"),)
+    return tuple(record.string(value, field) for field, value in record.listed("answers"))
 
 
 def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) -> tuple[str, ...]:
@@ -194,23 +193,14 @@ def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) 
 
 
 def _own_passages(record: _Record) -> Iterator[Passage]:
-    values = record.fields.get("passages") or []
-    if not isinstance(values, list):
-        raise record.wrong("passages", f"expected a list of objects, got {_kind(values)}")
-    for i, value in enumerate(values):
+    for field, value in record.listed("passages", "objects"):
         if not isinstance(value, dict):
-            raise record.wrong(f"passages[{i}]", f"expected an object, got {_kind(value)}")
-        yield _passage(record, value, f"passages[{i}].")
+            raise record.wrong(field, f"expected an object, got {_kind(value)}")
+        yield _passage(record, value, f"{field}.")
 
 
 def _pooled_passages(record: _Record, pool: Mapping[str, Passage]) -> Iterator[Passage]:
-    if not pool:
-        return
-    values = record.fields.get("passage_ids") or []
-    if not isinstance(values, list):
-        raise record.wrong("passage_ids", f"expected a list of strings, got {_kind(values)}")
-    for i, value in enumerate(values):
-        field = f"passage_ids[{i}]"
+    for field, value in record.listed("passage_ids") if pool else ():
         name = _id(record, value, field)
         if name not in pool:
             raise record.wrong(field, f"{value!r} is not in the pool of passages")

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from ltrag_plugins.errors import InvalidInput, unknown_name
 
 Plain = bool | int | float | str | None
-S = TypeVar("S")
+_S = TypeVar("_S")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def values_of(settings: Any, above: str = "") -> dict[str, Plain]:
     return found
 
 
-def with_values(settings: S, given: Mapping[str, str]) -> S:
+def with_values(settings: _S, given: Mapping[str, str]) -> _S:
     """The settings with some values read from text: ``{"k": "8", "loop.rounds": "3"}``.
 
     Values are JSON, or text as it stands. All change at once, since one value may be in range

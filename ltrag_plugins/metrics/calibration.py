@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import ArrayLike
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
@@ -56,7 +56,7 @@ def expected_calibration_error(
     p, y = _probabilities(probabilities, outcomes)
     if bins < 1:
         raise InvalidInput(f"ECE needs at least 1 bin, got {bins}")
-    bin_of = np.minimum((p * bins).astype(int), bins - 1)
+    bin_of = _bin_of(p, bins)
     # n_i |acc - conf| is the absolute sum of the residuals in the bin
     return float(np.abs(np.bincount(bin_of, weights=y - p, minlength=bins)).sum() / p.size)
 
@@ -109,8 +109,7 @@ def reliability(probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> R
     """
     p, y = _probabilities(probabilities, wrong)
     ece = expected_calibration_error(p, y, bins)
-    bin_of = np.minimum((p * bins).astype(int), bins - 1)
-    members = [bin_of == i for i in range(bins)]
+    members = [_bin_of(p, bins) == i for i in range(bins)]
     return Reliability(
         tuple(
             Bin(i / bins, (i + 1) / bins, int(inside.sum()), _mean(p[inside]), _mean(y[inside]))
@@ -120,6 +119,10 @@ def reliability(probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> R
         brier(p, y),
         auroc(p, y) if y.min() < y.max() else None,
     )
+
+
+def _bin_of(p: Float[np.ndarray, " n"], bins: int) -> Int[np.ndarray, " n"]:
+    return np.minimum((p * bins).astype(int), bins - 1)
 
 
 def _mean(values: Float[np.ndarray, " n"]) -> float | None:

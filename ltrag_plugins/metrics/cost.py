@@ -90,10 +90,14 @@ def _received(step: Step) -> Cost:
     match step.request:
         case Ask() | Score():
             replies: Sequence[Generation] = step.reply or ()
+            # what a cached answer cost when it was computed, it costs again
+            known = [reply.seconds for reply in replies if reply.seconds is not None]
             return Cost(
                 prompt_tokens=_total([r.prompt_tokens for r in replies]),
                 completion_tokens=_total([_completion_tokens(r) for r in replies]),
-                model_seconds=_seconds(replies, step),
+                model_seconds=sum(known)
+                if replies and len(known) == len(replies)
+                else step.seconds,
             )
         case Fetch():
             return Cost(retrieval_seconds=step.seconds)
@@ -103,12 +107,6 @@ def _received(step: Step) -> Cost:
             return Cost(gradient_seconds=step.seconds)
         case Compute():
             return Cost()
-
-
-def _seconds(replies: Sequence[Generation], step: Step) -> float:
-    """What the answers cost when they were computed; a cached one costs that again."""
-    known = [reply.seconds for reply in replies if reply.seconds is not None]
-    return sum(known) if known and len(known) == len(replies) else step.seconds
 
 
 def _completion_tokens(reply: Generation) -> int | None:

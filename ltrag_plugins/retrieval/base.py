@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage
 
 
@@ -23,6 +24,18 @@ class AsyncRetriever(Retriever, Protocol):
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
         ...
+
+
+def check_search(queries: Sequence[str], k: int) -> None:
+    """Refuse one string in place of a list, and a `k` below 1.
+
+    Raises:
+        InvalidInput: it is so.
+    """
+    if isinstance(queries, str):
+        raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
+    if k < 1:
+        raise InvalidInput(f"search needs k of at least 1, got {k}")
 
 
 def pool_name(kind: str, passages: Iterable[Passage]) -> str:

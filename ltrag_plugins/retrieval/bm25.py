@@ -23,12 +23,12 @@ from jaxtyping import Float64, Int
 from rank_bm25 import BM25Okapi
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.retrieval.base import pool_name
+from ltrag_plugins.retrieval.base import check_search, pool_name
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
-Engine = Literal["rank-bm25", "bm25s", "auto"]
-Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
+_Engine = Literal["rank-bm25", "bm25s", "auto"]
+_Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
 
 LARGE_POOL = 5_000
 """Passages from which `engine="auto"` prefers bm25s."""
@@ -61,7 +61,7 @@ class BM25Retriever:
         *,
         k1: float = 1.5,
         b: float = 0.75,
-        engine: Engine = "rank-bm25",
+        engine: _Engine = "rank-bm25",
     ) -> None:
         self.passages = tuple(passages)
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
@@ -81,10 +81,7 @@ class BM25Retriever:
         Raises:
             InvalidInput: `k` is below 1, or one string came in place of a list.
         """
-        if isinstance(queries, str):
-            raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
-        if k < 1:
-            raise InvalidInput(f"search needs k of at least 1, got {k}")
+        check_search(queries, k)
         return [self._found(query, k) for query in queries]
 
     def _found(self, query: str, k: int) -> list[Passage]:
@@ -110,8 +107,8 @@ class _LuceneIdf(BM25Okapi):
 
 
 def _scorer(
-    documents: list[list[str]], k1: float, b: float, engine: Engine
-) -> tuple[Engine, Scores]:
+    documents: list[list[str]], k1: float, b: float, engine: _Engine
+) -> tuple[_Engine, _Scores]:
     """The engine that is used, and what it computes."""
     if engine == "bm25s" or (engine == "auto" and len(documents) >= LARGE_POOL):
         try:
@@ -134,5 +131,5 @@ def _check(documents: list[list[str]], k1: float, b: float, engine: str) -> None
         raise InvalidInput(f"none of the {len(documents)} passages has a word in it")
     if k1 < 0 or not 0 <= b <= 1:
         raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
-    if engine not in get_args(Engine):
-        raise InvalidInput(f"engine must be one of {get_args(Engine)}, got {engine!r}")
+    if engine not in get_args(_Engine):
+        raise InvalidInput(f"engine must be one of {get_args(_Engine)}, got {engine!r}")

@@ -14,7 +14,7 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.retrieval.base import pool_name
+from ltrag_plugins.retrieval.base import check_search, pool_name
 from ltrag_plugins.types import Passage
 
 
@@ -57,10 +57,7 @@ class DenseRetriever:
         Raises:
             InvalidInput: `k` is below 1, or one string came in place of a list.
         """
-        if isinstance(queries, str):
-            raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
-        if k < 1:
-            raise InvalidInput(f"search needs k of at least 1, got {k}")
+        check_search(queries, k)
         if not queries:
             return []
         scores = _unit(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T

@@ -1,0 +1,167 @@
+"""Settings that declare themselves: what a field takes stands with it, and nowhere else."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.settings import (
+    Count,
+    Holds,
+    Percent,
+    Positive,
+    Range,
+    Settings,
+    Share,
+    Whole,
+    declarations,
+    help_of,
+    split_assignments,
+    values_of,
+    with_values,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Settings):
+    rounds: Whole = 5
+    """Most rounds
+    after the first answer."""
+    earlier: Literal["none", "text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Everything(Settings):
+    k: Count = 3
+    """Passages shown."""
+    rate: Share = 0.5
+    below: Percent | None = None
+    step: Positive = 0.1
+    temperature: Annotated[float, Range(below=2)] = 1.0
+    sorted: bool = True
+    language: str = "en"
+    template: Annotated[str, Holds("question", "passages")] = "{passages} {question}"
+    right: Literal["em", "f1"] | Callable[[str], float] = "em"
+    seed: Annotated[int, Range(0)] | Literal["random"] = 0
+    vectors: tuple[float, ...] = ()
+    loop: Loop = field(default_factory=Loop)
+
+    def _check_together(self) -> None:
+        if self.k == 1 and self.sorted:
+            raise InvalidInput("one passage needs no order: set sorted=False")
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside"),
+    [
+        ("k", [1, 99], [0, -1, 1.5, True, "3", None, float("nan")]),
+        ("rate", [0, 0.5, 1.0], [-0.01, 1.01, float("nan"), float("inf"), "half", True]),
+        ("below", [None, 0, 100], [-1, 100.5, "low"]),
+        ("step", [1e-9, 7], [0, -1.0, float("inf")]),
+        ("temperature", [-5.0, 1.99], [2, float("-inf")]),
+        ("sorted", [True, False], [1, "yes", None]),
+        ("language", ["de", ""], [3, None]),
+        ("template", ["{question}: {passages}"], ["{question}", "", 4]),
+        ("right", ["em", "f1", len], ["bleu", 3, None, True]),
+        ("seed", [0, 7, "random"], [-1, "other", 0.5]),
+    ],
+)
+def test_a_value_is_checked_against_its_annotation(name, inside, outside):
+    for value in inside:
+        assert getattr(Everything(**{name: value}), name) == value
+    for value in outside:
+        with pytest.raises(InvalidInput, match=name):
+            Everything(**{name: value})
+
+
+def test_the_message_names_what_came_and_what_is_taken():
+    with pytest.raises(InvalidInput, match=r"rate must be a number, from 0 to 1, got 7"):
+        Everything(rate=7)
+    with pytest.raises(InvalidInput, match=r"earlier must be one of none, text, got 'all'"):
+        Loop(earlier="all")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"template must hold '\{passages\}'"):
+        Everything(template="{question}")
+
+
+def test_rules_between_fields_come_after_those_of_each():
+    assert Everything(k=1, sorted=False).k == 1
+    with pytest.raises(InvalidInput, match="sorted=False"):
+        Everything(k=1)
+
+
+def test_what_no_word_can_say_is_left_to_python():
+    assert Everything(vectors=(1.0, 2.0)).vectors == (1.0, 2.0)
+    assert "vectors" not in values_of(Everything())
+    with pytest.raises(InvalidInput, match="Python"):
+        with_values(Everything(), {"vectors": "[1]"})
+
+
+@given(
+    st.integers(2, 99),
+    st.floats(0, 1),
+    st.none() | st.floats(0, 100),
+    st.booleans(),
+    st.sampled_from(["none", "text"]),
+)
+def test_what_a_settings_value_says_is_read_back(k, rate, below, in_order, earlier):
+    settings = Everything(k=k, rate=rate, below=below, sorted=in_order, loop=Loop(earlier=earlier))
+    words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in values_of(settings).items()}
+    assert with_values(Everything(), words) == settings
+
+
+def test_text_is_read_as_the_field_wants_it():
+    read = with_values(Everything(), {"k": "8", "rate": "1", "language": "8", "loop.rounds": "0"})
+    assert (read.k, read.rate, read.language, read.loop.rounds) == (8, 1.0, "8", 0)
+    assert isinstance(read.rate, float)
+    assert with_values(Everything(below=3), {"below": "null"}).below is None
+    assert with_values(Everything(), {"seed": "random"}).seed == "random"
+
+
+def test_all_values_change_at_once():
+    read = with_values(Everything(), {"k": "1", "sorted": "false"})
+    assert (read.k, read.sorted) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ({"rates": "1"}, "did you mean rate"),
+        ({"loop.round": "1"}, "did you mean rounds"),
+        ({"loop": "1"}, "rounds, earlier"),
+        ({"k.deep": "1"}, "no settings of its own"),
+        ({"k": "many"}, "a whole number, at least 1"),
+        ({"k": "0"}, "at least 1"),
+        ({"loop.earlier": "all"}, "one of none, text"),
+    ],
+)
+def test_a_word_that_cannot_be_used_is_named_with_what_can(given, remedy):
+    with pytest.raises(InvalidInput, match=remedy):
+        with_values(Everything(), given)
+
+
+def test_nested_settings_go_by_dots():
+    assert values_of(Everything())["loop.earlier"] == "text"
+    assert values_of(Loop(rounds=2)) == {"rounds": 2, "earlier": "text"}
+
+
+def test_help_is_the_line_below_the_field():
+    assert help_of(Loop) == {"rounds": "Most rounds after the first answer."}
+    assert help_of(Everything)["k"] == "Passages shown."
+
+
+def test_choices_are_those_of_the_annotation():
+    choices = {declaration.name: declaration.choices for declaration in declarations(Everything)}
+    assert choices["right"] == ("em", "f1")
+    assert choices["k"] == ()
+
+
+def test_assignments_are_split_at_the_first_equals_sign():
+    assert split_assignments(["k=8", "template=a=b"]) == {"k": "8", "template": "a=b"}
+    for word in ("k", "k=", "=8"):
+        with pytest.raises(InvalidInput, match="NAME=VALUE"):
+            split_assignments([word])
