@@ -22,12 +22,12 @@ from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.single import single_retrieval
-from ltrag_plugins.retrieval.bm25 import BM25Retriever, Engine
+from ltrag_plugins.retrieval.bm25 import BM25Engine, BM25Retriever
 from ltrag_plugins.types import Answer, Generation, GenerationSettings
 
 DATA = Path(__file__).parent.parent / "examples" / "data"
 WAIT = 0.05
-WAYS: dict[str, tuple[Callable[[str], Flow[Answer]], Engine]] = {
+WAYS: dict[str, tuple[Callable[[str], Flow[Answer]], BM25Engine]] = {
     "direct": (direct, "auto"),
     "single, rank-bm25": (single_retrieval, "rank-bm25"),
     "single, bm25s": (single_retrieval, "bm25s"),

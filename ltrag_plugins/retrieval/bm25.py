@@ -27,7 +27,7 @@ from ltrag_plugins.retrieval.base import check_search, pool_name
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
-_Engine = Literal["rank-bm25", "bm25s", "auto"]
+BM25Engine = Literal["rank-bm25", "bm25s", "auto"]
 _Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
 
 LARGE_POOL = 5_000
@@ -61,7 +61,7 @@ class BM25Retriever:
         *,
         k1: float = 1.5,
         b: float = 0.75,
-        engine: _Engine = "rank-bm25",
+        engine: BM25Engine = "rank-bm25",
     ) -> None:
         self.passages = tuple(passages)
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
@@ -107,8 +107,8 @@ class _LuceneIdf(BM25Okapi):
 
 
 def _scorer(
-    documents: list[list[str]], k1: float, b: float, engine: _Engine
-) -> tuple[_Engine, _Scores]:
+    documents: list[list[str]], k1: float, b: float, engine: BM25Engine
+) -> tuple[BM25Engine, _Scores]:
     """The engine that is used, and what it computes."""
     if engine == "bm25s" or (engine == "auto" and len(documents) >= LARGE_POOL):
         try:
@@ -131,5 +131,5 @@ def _check(documents: list[list[str]], k1: float, b: float, engine: str) -> None
         raise InvalidInput(f"none of the {len(documents)} passages has a word in it")
     if k1 < 0 or not 0 <= b <= 1:
         raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
-    if engine not in get_args(_Engine):
-        raise InvalidInput(f"engine must be one of {get_args(_Engine)}, got {engine!r}")
+    if engine not in get_args(BM25Engine):
+        raise InvalidInput(f"engine must be one of {get_args(BM25Engine)}, got {engine!r}")
