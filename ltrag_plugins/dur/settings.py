@@ -9,7 +9,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Positive, Range, Settings, Share, Whole
 from ltrag_plugins.types import Question
 
-Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
+_Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
 Preselect = Literal["bm25", "encoder", "both", "none"]
 
 _AtLeast0 = Annotated[float, Range(0)]
@@ -29,11 +29,7 @@ _PUBLISHED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class DURSettings(Settings):
-    """How a head is trained and used; the defaults are what measured best (docs/dur.md).
-
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
+    """How a head is trained and used; the defaults are what measured best (docs/dur.md)."""
 
     format: str | PromptFormat = "Q-A"
     """Name of a prompt format ("Q-A", "QO-A", "SQO-A", "passages"), or one of your own."""
@@ -44,13 +40,13 @@ class DURSettings(Settings):
     preselect: Preselect = "both"
     """What chooses them: BM25 (paper), nearness of the encoder's vectors, the two in turn, or
     nobody (all)."""
-    reward: Reward | Callable[[str, Question], float] = "auto"
+    reward: _Reward | Callable[[str, Question], float] = "auto"
     """What the model's reply is worth: "match" +1 or -1; "p_gold" and "log_p_gold" the
     probability of the right option or of the reference text; "f1", "rouge_l", "bleu" +1 above
     `threshold`, else -1; or a function. "auto": "log_p_gold" where the model scores given text,
     else "match"."""
     threshold: Share = 0.5
-    """For "f1", "rouge_l" and "bleu", 0 to 1."""
+    """For "f1", "rouge_l" and "bleu"."""
     option_calibration: Literal["none", "content-free", "batch"] = "none"
     """Take out what the model thinks of the options whatever the question: measured on a
     content-free question, or as the mean over a batch of questions."""
@@ -59,7 +55,7 @@ class DURSettings(Settings):
     dim: Count = 128
     """Rows of the head (authors' code: 128)."""
     sharpness: Positive = 1.0
-    """Standard deviation of the scores of an "encoder" head, before the softmax; above 0."""
+    """Standard deviation of the scores of an "encoder" head, before the softmax."""
     exploration: Literal["top", "sample"] = "sample"
     """Shots of a training ladder: the best so far (paper), or drawn without replacement."""
     replacement: bool = False
@@ -88,9 +84,9 @@ class DURSettings(Settings):
     learning_rate: Positive = 3e-3
     """Of Adam (authors' code: 1e-4)."""
     pull: _AtLeast0 = 0.0
-    """Strength, at least 0, with which the head is pulled back to where it began."""
+    """Strength with which the head is pulled back to where it began."""
     held_out: Annotated[float, Range(0, below=1)] = 0.2
-    """Share of the validation questions that training does not see, 0 to below 1. After it, the
+    """Share of the validation questions that training does not see. After it, the
     trained head is kept unless the one that it began with is better on these by more than the
     standard error, and the number of shots to answer with is the one that served all questions
     best. 0, or fewer than 10 held out: the trained head, with K shots (paper)."""

@@ -1,9 +1,4 @@
-"""Our encoders as LangChain's embeddings: for its vector stores.
-
-Any LangChain embedding model as ours.
-
-The encoder that a caller hands to a DUR component, as ours.
-"""
+"""Our encoders as LangChain's embeddings, for its vector stores, and LangChain's as ours."""
 
 from collections.abc import Sequence
 from typing import final
@@ -18,11 +13,7 @@ from ltrag_plugins.llm.base import Encoder
 
 @final
 class LtragEmbeddings(Embeddings):
-    """An `Encoder` as a LangChain `Embeddings`; queries and documents are encoded alike.
-
-    Raises:
-        InvalidInput: it is no encoder.
-    """
+    """An `Encoder` as a LangChain `Embeddings`; queries and documents are encoded alike."""
 
     def __init__(self, encoder: Encoder) -> None:
         if not isinstance(encoder, Encoder):
@@ -67,11 +58,7 @@ class LangChainEncoder:
 
 
 def encoder_of(encoder: Encoder | Embeddings) -> Encoder:
-    """LangChain embeddings wrapped, an encoder of ours as it is.
-
-    Raises:
-        InvalidInput: it is neither.
-    """
+    """LangChain embeddings wrapped, an encoder of ours as it is."""
     if isinstance(encoder, Embeddings):
         return LangChainEncoder(encoder)
     if not isinstance(encoder, Encoder):

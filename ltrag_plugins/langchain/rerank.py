@@ -1,7 +1,4 @@
-"""Documents in the order in which they help the model.
-
-Solved examples that help the model with this question.
-"""
+"""Documents, and solved examples, in the order in which they help the model."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -116,15 +113,12 @@ class DURExampleSelector(BaseExampleSelector):
     question is the one being asked is never chosen.
 
     Args:
-        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
+        ranker, encoder, untrained: as in `DURReranker`.
         examples: solved examples, as few-shot templates want them; they are copied.
         question_key: which entry is the question, in the examples and in the input.
         k: most examples to choose, at least 1; None: as many as in the ranker's training.
         sigma: examples with a score of at most this are left out, 0 to 1; at 0 none is. The
             scores of the preselected examples sum to 1.
-        encoder: with `untrained="encoder"`, what to rank by; an `Encoder` of ours, or LangChain
-            embeddings.
-        untrained: "encoder" ranks by plain similarity, without a trained head.
 
     Raises:
         InvalidInput: there is no trained head (the message has the command that trains one),
@@ -187,8 +181,7 @@ class DURExampleSelector(BaseExampleSelector):
             EmptyQuestion: the question has no words.
             InvalidInput: there is no question under `question_key`.
         """
-        question = question_of(input_variables, self.question_key)
-        chosen = self._pool.choose(question)
+        chosen = self._pool.choose(question_of(input_variables, self.question_key))
         return [dict(example) for example in chosen]
 
     async def aselect_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:

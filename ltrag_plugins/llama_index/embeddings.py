@@ -1,7 +1,4 @@
-"""Our encoders as LlamaIndex's embedding models: for its indexes and vector stores.
-
-Any LlamaIndex embedding model as our encoder.
-"""
+"""Our encoders as LlamaIndex's embedding models, for its indexes, and LlamaIndex's as ours."""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,11 +13,7 @@ from ltrag_plugins.llm.base import Encoder
 
 
 class LtragEmbedding(BaseEmbedding):
-    """An `Encoder` as a LlamaIndex embedding model; queries and texts are encoded alike.
-
-    Raises:
-        InvalidInput: it is no encoder.
-    """
+    """An `Encoder` as a LlamaIndex embedding model; queries and texts are encoded alike."""
 
     _encoder: Encoder = PrivateAttr()
 
@@ -57,11 +50,6 @@ class LlamaIndexEncoder:
     """A LlamaIndex embedding model as our `Encoder`; texts are embedded as texts, not queries."""
 
     def __init__(self, embedding: BaseEmbedding) -> None:
-        """Wrap `embedding`.
-
-        Raises:
-            InvalidInput: it is no LlamaIndex embedding model.
-        """
         demand(embedding, BaseEmbedding, "embedding", "a LlamaIndex BaseEmbedding")
         self._embedding = embedding
 
@@ -77,11 +65,7 @@ class LlamaIndexEncoder:
 
 
 def encoder_of(encoder: Encoder | BaseEmbedding) -> Encoder:
-    """A LlamaIndex embedding model wrapped, an encoder of ours as it is.
-
-    Raises:
-        InvalidInput: it is neither.
-    """
+    """A LlamaIndex embedding model wrapped, an encoder of ours as it is."""
     if isinstance(encoder, BaseEmbedding):
         return LlamaIndexEncoder(encoder)
     wanted = "an ltrag_plugins Encoder (embedded_encoder(), ...) or a LlamaIndex BaseEmbedding"

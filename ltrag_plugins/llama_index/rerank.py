@@ -1,7 +1,4 @@
-"""Nodes in the order in which they help the model.
-
-What DUR reads of a node, and what it gives back.
-"""
+"""Nodes in the order in which they help the model."""
 
 import asyncio
 from importlib import import_module
@@ -26,7 +23,7 @@ RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
 
 
-def embedded_passage(found: NodeWithScore) -> Passage:
+def _embedded_passage(found: NodeWithScore) -> Passage:
     """The node as it shows itself to embedding models (`MetadataMode.EMBED`).
 
     Its title is put where a passage has its own, so that a node and the passage it was made
@@ -38,7 +35,7 @@ def embedded_passage(found: NodeWithScore) -> Passage:
     return Passage(untitled.get_content(MetadataMode.EMBED), id=node.node_id, title=title)
 
 
-def rescored(found: NodeWithScore, score: float) -> NodeWithScore:
+def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
     """A copy with the new score; the old one goes to the copied node's metadata."""
     node = found.node
     update = {
@@ -53,7 +50,7 @@ def _with_ours(keys: list[str]) -> list[str]:
     return [key for key in keys if key != RETRIEVAL_SCORE] + [RETRIEVAL_SCORE]
 
 
-dispatcher = get_dispatcher(__name__)
+_dispatcher = get_dispatcher(__name__)
 
 
 class DURReranker(BaseNodePostprocessor):
@@ -141,7 +138,7 @@ class DURReranker(BaseNodePostprocessor):
         query = self._begun(nodes, query_bundle)
         return _ended(nodes, self._ranked(nodes, query))
 
-    @dispatcher.span
+    @_dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
@@ -157,15 +154,15 @@ class DURReranker(BaseNodePostprocessor):
             )
         most, name = self.top_n or len(nodes), self.ranker.encoder.name
         event = ReRankStartEvent(query=query, nodes=nodes, top_n=most, model_name=name)
-        dispatcher.event(event)
+        _dispatcher.event(event)
         return query.query_str
 
     def _ranked(self, nodes: list[NodeWithScore], query: str) -> list[Ranked]:
-        passages = [embedded_passage(found) for found in nodes]
+        passages = [_embedded_passage(found) for found in nodes]
         return self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
 
 
 def _ended(nodes: list[NodeWithScore], ranked: list[Ranked]) -> list[NodeWithScore]:
-    best = [rescored(nodes[place.index], place.score) for place in ranked]
-    dispatcher.event(ReRankEndEvent(nodes=best))
+    best = [_rescored(nodes[place.index], place.score) for place in ranked]
+    _dispatcher.event(ReRankEndEvent(nodes=best))
     return best
