@@ -358,13 +358,14 @@ def _stages(
     questions: Sequence[Question], settings: "SGICSettings", looks: int, samples: int
 ) -> list[tuple[str, type, int]]:
     from ltrag_plugins.flow import Ask
+    from ltrag_plugins.sgic.loop import scores_documents
     from ltrag_plugins.uncertainty import calls_for
 
     each, count = calls_for(1, settings.estimator, settings.samples), len(questions)
     # passages that a prompt each goes to: the same ones once, a single one not again
     different = [len({(p.title, p.text) for p in q.passages}) for q in questions]
     alone = sum(n for n, q in zip(different, questions, strict=True) if len(q.passages) > 1)
-    scored = settings.scores_documents or looks > settings.rounds
+    scored = scores_documents(settings) or looks > settings.rounds
     return [
         ("first answers", Ask, count * each),
         ("documents", Ask, alone * each * scored),
