@@ -60,16 +60,14 @@ class Trees:
     def __call__(self, x: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows"]:
         """The sum of the trees for each row: log-odds."""
         single = x.astype(np.float32)  # scikit-learn splits in single precision
+        # places in the flattened tables: `take` is quick where there is one row only
+        rows = np.arange(len(x))[:, None] * x.shape[1]
         roots = np.arange(len(self.value)) * self.value.shape[1]
-        feature, threshold, left, right, value = (
-            table.ravel()
-            for table in (self.feature, self.threshold, self.left, self.right, self.value)
-        )
         node = np.broadcast_to(roots, (len(x), len(roots)))
         for _ in range(self.depth):
-            goes_left = np.take_along_axis(single, feature[node], axis=1) <= threshold[node]
-            node = roots + np.where(goes_left, left[node], right[node])
-        return self.base + value[node].sum(axis=1)
+            goes_left = single.take(rows + self.feature.take(node)) <= self.threshold.take(node)
+            node = roots + np.where(goes_left, self.left.take(node), self.right.take(node))
+        return self.base + self.value.take(node).sum(axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

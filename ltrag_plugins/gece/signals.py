@@ -85,7 +85,8 @@ class WordFrequencies:
 
         A text without words counts as one word that was never seen.
         """
-        return float(np.mean([self.of_word(word) for word in words(text)] or [_UNSEEN]))
+        found = np.array([self.of_word(word) for word in words(text)] or [_UNSEEN])
+        return float(found.sum() / len(found))
 
     def rarities(self, text: str) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""

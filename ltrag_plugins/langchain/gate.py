@@ -6,7 +6,8 @@ metadata `gece` of every run after it.
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal
+from inspect import signature
+from typing import Annotated, Any, Literal, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -29,6 +30,8 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.langchain.model import run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def question_of(value: Any, key: str = "question") -> str:
@@ -70,6 +73,12 @@ def _last_human(messages: Sequence[Any]) -> str:
     raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
 
 
+def _inspected(function: _F) -> _F:
+    """The function with its signature at hand: LangChain looks at it twice in every call."""
+    function.__dict__["__signature__"] = signature(function)
+    return function
+
+
 class _GateStep(Runnable[Any, "_Verdict"]):
     """Question in, decision out; a run named GECEGate, the model's runs its children."""
 
@@ -99,6 +108,7 @@ class _GateStep(Runnable[Any, "_Verdict"]):
             self._decide_many, inputs, config, return_exceptions=return_exceptions
         )
 
+    @_inspected
     def _decide(self, value: Any) -> "_Verdict":
         return _Verdict(self.gate.decide(question_of(value, self.question_key)))
 
@@ -145,13 +155,17 @@ class _Draft(Runnable[Any, str]):
         self.text = text
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
-        return self._call_with_config(lambda _: self.text, input, config)
+        return self._call_with_config(self._say, input, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
-        async def say(_: Any) -> str:
-            return self.text
+        return await self._acall_with_config(self._asay, input, config)
 
-        return await self._acall_with_config(say, input, config)
+    @_inspected
+    def _say(self, _: Any) -> str:
+        return self.text
+
+    async def _asay(self, _: Any) -> str:
+        return self.text
 
 
 class GECERouter(RunnableSerializable[Any, Any]):
@@ -245,6 +259,7 @@ class GECERouter(RunnableSerializable[Any, Any]):
         async for chunk in chunks:
             yield chunk
 
+    @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
         return self._shown(decision, branch.invoke(value, config, **kwargs))

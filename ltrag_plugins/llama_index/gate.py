@@ -52,16 +52,16 @@ class GECEDecisionEvent(BaseEvent):
 @dispatcher.span
 def gece_decide(gate: DecidingGate, question: str) -> Decision:
     """The gate's decision, in a span of its own that the draft's events hang under."""
-    return _told(gate.decide(question))
+    return _published(gate.decide(question))
 
 
 @dispatcher.span
 async def gece_adecide(gate: DecidingGate, question: str) -> Decision:
     """As `gece_decide`."""
-    return _told(await gate.adecide(question))
+    return _published(await gate.adecide(question))
 
 
-def _told(decision: Decision) -> Decision:
+def _published(decision: Decision) -> Decision:
     dispatcher.event(
         GECEDecisionEvent(
             question=decision.question,
