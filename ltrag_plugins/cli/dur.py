@@ -99,9 +99,11 @@ def _train(
     except KeyboardInterrupt:
         if checkpoint is None:
             io.say("nothing is kept; with --checkpoint FOLDER a run that is stopped can go on")
-        else:
-            done = f"{bar.done} of {batches * settings.epochs} batches are in {checkpoint}"
-            io.say(f"{done}; run the same command to go on")
+        else:  # before a batch ends, nobody here knows how many an earlier run has left
+            done = (
+                f"{bar.done} of {batches * settings.epochs} batches are" if bar.done else "all is"
+            )
+            io.say(f"{done} in {checkpoint}; run the same command to go on")
         raise
     result.ranker.save(out)
     write_notes(out, model, encoder or "")
@@ -324,9 +326,10 @@ class _Remembering:
         import numpy as np
 
         new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        rows = np.asarray(self._encoder.encode(new))
-        self._known |= dict(zip(new, rows, strict=True))
-        return np.stack([self._known[text] for text in texts]) if texts else rows
+        if not texts:
+            return self._encoder.encode([])
+        self._known |= dict(zip(new, self._encoder.encode(new) if new else (), strict=True))
+        return np.stack([self._known[text] for text in texts])
 
 
 def _figures(result: "TrainingResult") -> dict[str, Any]:
