@@ -67,8 +67,7 @@ def _fit(
 
     [dim]ltrag sgic fit questions.jsonl --cache answers.sqlite --out calibration/[/]
     """
-    from ltrag_plugins.sgic import SGICSettings
-    from ltrag_plugins.sgic.fitting import fit
+    from ltrag_plugins.sgic import Calibrator, SGICSettings
 
     settings = changed(SGICSettings(), words, rounds=rounds, seed=seed)
     how: dict[str, Any] = {"metric": metric, "level": level, "method": method}
@@ -79,9 +78,9 @@ def _fit(
     longest = max(len(question.passages) for question in found)
     looks = settings.rounds + sum(cut < longest for cut in cuts)
     with io.stages(*_stages(found, settings, looks, samples)) as observer:
-        calibration, report = fit(
+        calibrator = Calibrator.fit(
             found,
-            llm,
+            llm=llm,
             settings=settings,
             cut_to=cuts,
             samples=samples,
@@ -89,10 +88,11 @@ def _fit(
             batch=batch,
             **how,
         )
-    calibration.save(out, llm=llm)
+    calibrator.save(out)
     write_notes(out, model, "none")
     io.say(f"the calibration is in {out}")
-    io.show(report.as_dict() if as_data else str(report))
+    assert calibrator.report is not None  # `fit` makes one
+    io.show(calibrator.report.as_dict() if as_data else str(calibrator.report))
 
 
 @sgic_app.command("answer")
@@ -138,11 +138,7 @@ def _answer(
         raise typer.BadParameter("give QUESTIONS.jsonl, or --question and PASSAGES.jsonl")
     if question is not None and (pool, limit, records) != (None, None, None):
         raise typer.BadParameter("--pool, --limit and --records are not for --question")
-    from ltrag_plugins.flow import World, run_many
-    from ltrag_plugins.sgic import Calibration, SGICSettings
-    from ltrag_plugins.sgic.calibrator import Refusal
-    from ltrag_plugins.sgic.documents import Truth
-    from ltrag_plugins.sgic.loop import calibrate
+    from ltrag_plugins.sgic import Calibration, Calibrator, SGICSettings, Truth
     from ltrag_plugins.sgic.records import labelled, write_run
 
     settings = changed(SGICSettings(), words, rounds=rounds, seed=seed)
@@ -161,28 +157,22 @@ def _answer(
     if calibration is not None:
         fitted = Calibration.load(calibration, llm=llm)
         settings = changed(fitted.settings, words, rounds=rounds, seed=seed)
-        fitted.scale.check(settings.estimator)
-        fitted.remark_on(settings)
-    refusal = Refusal(refuse_above, refuse_p_wrong_above)
-    wrongness = None if fitted is None else fitted.wrongness
-    scale = None if fitted is None else fitted.scale
-    if refuse_p_wrong_above is not None and wrongness is None:
-        raise InvalidInput(
-            "--refuse-p-wrong-above needs --calibration with P(wrong); refuse by the score "
-            "(--refuse-above), or fit on more questions"
-        )
+    calibrator = Calibrator(
+        llm,
+        calibration=fitted,
+        settings=settings,
+        refuse_above=refuse_above,
+        refuse_p_wrong_above=refuse_p_wrong_above,
+    )
     answers: list[CalibratedAnswer] = []
     refused = 0
     for start in range(0, len(asked), batch):
         part = asked[start : start + batch]
         with io.working(f"answering, {start} of {len(asked)} done"):
-            flows = [
-                calibrate(q.text, q.passages, settings, scale, wrongness=wrongness) for q in part
-            ]
-            found = run_many(flows, World(llm=llm), batch=batch)
+            found = calibrator.answer_many(part, batch=batch)
         for one, answer in zip(part, found, strict=True):
-            kept_back = refusal.refuses(answer)
-            said = refusal.said(answer)
+            kept_back = calibrator.refusal.refuses(answer)
+            said = calibrator.refusal.said(answer)
             if as_data:
                 io.show(_record(one, answer, said, kept_back), indent=None)
             else:
