@@ -146,9 +146,11 @@ def test_a_head_trained_in_the_run_leaves_its_history(tmp_path):
     evaluate(QUESTIONS, cells, answering, out=tmp_path, metrics=["em"], labelled=labelled)
     path = tmp_path / "learned" / "dur-shots.json"
     learned = trained_shots(labelled, settings, answering)
-    others = [question for question in labelled if question not in learned.examples]
+    others = [
+        question for question in labelled if question not in learned.ranker.preselector.candidates
+    ]
     by_hand = DURTrainer(Letters(), llm, settings=replace(training, seed=3))
-    history = by_hand.fit(learned.examples, others).history
+    history = by_hand.fit(learned.ranker.preselector.candidates, others).history
     assert json.loads(path.read_text()) == {
         "history": [asdict(batch) for batch in history],
         "settings": {"shots": 2},
