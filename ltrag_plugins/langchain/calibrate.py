@@ -28,7 +28,7 @@ _SCORES_KEY = "sgic"
 """Where in a document's metadata its scores are."""
 
 
-class RunnableOptions(CalibratorOptions, total=False):
+class _Options(CalibratorOptions, total=False):
     """What `SGICCalibrator` takes beside its model and retriever."""
 
     k: int | None
@@ -136,7 +136,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         *,
         llm: LLM | Runnable[Any, Any],
         retriever: Runnable[Any, Any] | None = None,
-        **options: Unpack[RunnableOptions],
+        **options: Unpack[_Options],
     ) -> Self:
         """With a calibration that was saved.
 
@@ -201,24 +201,20 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
             yield chunk
 
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        given = self._given(value, kwargs)
-        if isinstance(given, str):
-            given = self._found(given, self._search().invoke(given, config, **kwargs))
+        given = self._read(value, config, kwargs)
         return self._whole(given, self._calibrator.answer(given.question, given.passages))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        given = await self._agiven(value, config, kwargs)
+        given = await self._aread(value, config, kwargs)
         return self._whole(given, await self._calibrator.aanswer(given.question, given.passages))
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
-            given = self._given(value, kwargs)
-            if isinstance(given, str):
-                given = self._found(given, self._search().invoke(given, config, **kwargs))
+            given = self._read(value, config, kwargs)
             for step in self._calibrator.stream(given.question, given.passages):
                 yield self._chunk(given, step)
 
@@ -226,7 +222,7 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
-            given = await self._agiven(value, config, kwargs)
+            given = await self._aread(value, config, kwargs)
             stream = self._calibrator.astream(given.question, given.passages)
             async with aclosing(stream) as steps:
                 async for step in steps:
@@ -269,7 +265,13 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
             )
         return _Given(question, _checked(documents, f"under {self.documents_key!r}"))
 
-    async def _agiven(
+    def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
+        given = self._given(value, arguments)
+        if isinstance(given, str):
+            return self._found(given, self._search().invoke(given, config, **arguments))
+        return given
+
+    async def _aread(
         self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
     ) -> "_Given":
         given = self._given(value, arguments)

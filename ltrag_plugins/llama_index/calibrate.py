@@ -38,10 +38,10 @@ from ltrag_plugins.types import Passage
 
 _KEY = "sgic"
 """Of the calibration in `Response.metadata`."""
-dispatcher = get_dispatcher(__name__)
+_dispatcher = get_dispatcher(__name__)
 
 
-class SynthesizerOptions(CalibratorOptions, total=False):
+class _Options(CalibratorOptions, total=False):
     """What `SGICCalibrator` takes beside its model."""
 
     streaming: bool
@@ -99,7 +99,7 @@ class SGICCalibrator(BaseSynthesizer):
         folder: str | PathLike[str],
         *,
         llm: LLM | BaseLLM,
-        **options: Unpack[SynthesizerOptions],
+        **options: Unpack[_Options],
     ) -> Self:
         """With the calibration that `Calibration.save` wrote; the rest as in the constructor.
 
@@ -188,13 +188,13 @@ class SGICCalibrator(BaseSynthesizer):
         Yields the question and what ends the synthesis.
         """
         query = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        dispatcher.event(SynthesizeStartEvent(query=query))
+        _dispatcher.event(SynthesizeStartEvent(query=query))
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query.query_str}
         with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
 
             def ended(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
                 event.on_end(payload={EventPayload.RESPONSE: response})
-                dispatcher.event(SynthesizeEndEvent(query=query, response=response))
+                _dispatcher.event(SynthesizeEndEvent(query=query, response=response))
                 return response
 
             yield query.query_str, ended

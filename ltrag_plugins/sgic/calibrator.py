@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # it brings scikit-learn
 REFUSAL = "I am not sure enough to answer."
 """What is said in the place of an answer that is kept back."""
 _FORMAT = 1
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Calibration:
     def remark_on(self, settings: SGICSettings) -> None:
         """Log a warning where P(wrong) was fitted with other settings than these."""
         if self.wrongness is not None and settings != self.settings:
-            log.warning(
+            _log.warning(
                 "P(wrong) was fitted with the calibration's own settings; these are others, so "
                 "take it as a guess, or fit with these"
             )
@@ -213,7 +213,7 @@ class Calibrator:
         if fitted is not None:
             fitted.remark_on(settings)
         elif settings.rounds:
-            log.warning(
+            _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "
                 "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your "
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",

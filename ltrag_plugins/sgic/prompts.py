@@ -28,7 +28,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
 from ltrag_plugins.types import Generation, Token
 
-CHARACTERS_A_WORD = 10
+_CHARACTERS_A_WORD = 10
 """A budget of n words is also one of ten times n characters, so that text without spaces is
 bounded too."""
 SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
@@ -211,7 +211,7 @@ def cut_to_words(text: str, words: int | None) -> str:
         words: at least 1; None: no limit.
     """
     if words is None or (
-        len(text) <= words * CHARACTERS_A_WORD and len(text.split(None, words)) <= words
+        len(text) <= words * _CHARACTERS_A_WORD and len(text.split(None, words)) <= words
     ):
         return text
     end = _last_word(text, words)
@@ -222,7 +222,7 @@ def cut_to_words(text: str, words: int | None) -> str:
 
 def _last_word(text: str, words: int) -> int:
     """Where the last word that fits ends; a first word that does not fit is cut."""
-    limit = words * CHARACTERS_A_WORD
+    limit = words * _CHARACTERS_A_WORD
     ends = [found.end() for found in islice(re.finditer(r"\S+", text[:limit]), words)]
     split = ends[-1] == limit < len(text) and not text[limit].isspace()
     return ends[-2] if split and len(ends) > 1 else ends[-1]

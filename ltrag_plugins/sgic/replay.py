@@ -34,11 +34,11 @@ from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS, Measured, reestimate
 
-Column = Float[np.ndarray, " questions"]
-Rows = Int[np.ndarray, " rows"]
-Trace = tuple[Round, ...]
+_Column = Float[np.ndarray, " questions"]
+_Rows = Int[np.ndarray, " rows"]
+_Trace = tuple[Round, ...]
 Metric = Literal["em", "f1"]
-Kind = Literal["direct", "rounds", "cut", "samples"]
+_Kind = Literal["direct", "rounds", "cut", "samples"]
 METRICS: Mapping[Metric, Callable[[str, Sequence[str]], float]] = {
     "em": normalized_exact_match,
     "f1": f1,
@@ -53,7 +53,7 @@ class Recorded:
     """What one way of looking again made of every question."""
 
     settings: SGICSettings
-    traces: Sequence[Trace]
+    traces: Sequence[_Trace]
     """All rounds of each question, but for those that a limit (or an error) cut off."""
     documents: Sequence[Sequence[Measured]]
     """The answers by which the documents of each question are scored; empty where no round needs
@@ -153,22 +153,22 @@ class Variant:
     """One way to answer, and what came of it on each question."""
 
     name: str
-    kind: Kind
+    kind: _Kind
     settings: SGICSettings
     recorded: Recorded
     keepable: bool
     """Whether `calibrate` with these settings and the recorded scale sends just these prompts."""
     answers: Sequence[Round]
-    em: Column
-    f1: Column
-    calls: Column
+    em: _Column
+    f1: _Column
+    calls: _Column
     """Prompts that each question takes with the stop rules of the settings."""
-    tokens: Column | None = None
+    tokens: _Column | None = None
     """Read and written for each question; None where a reply did not say."""
-    seconds: Column | None = None
+    seconds: _Column | None = None
     """Of the model for each question; None where no answer cache measured a reply."""
 
-    def quality(self, metric: Metric) -> Column:
+    def quality(self, metric: Metric) -> _Column:
         """EM or F1 of each question, in [0, 1]."""
         return self.em if metric == "em" else self.f1
 
@@ -183,7 +183,7 @@ def variants_of(recorded: Sequence[Recorded], questions: Sequence[Question]) -> 
     settings = first.settings
 
     def replayed(
-        name: str, kind: Kind, seen: Recorded, *, keepable: bool = True, **changes: Any
+        name: str, kind: _Kind, seen: Recorded, *, keepable: bool = True, **changes: Any
     ) -> Variant:
         other = replace(seen.settings, **changes)
         traces = [replay(trace, other) for trace in seen.traces]
@@ -249,7 +249,7 @@ def by_other_estimators(recorded: Recorded) -> dict[str, Recorded]:
     return found
 
 
-def replay(trace: Trace, settings: SGICSettings) -> Trace:
+def replay(trace: _Trace, settings: SGICSettings) -> _Trace:
     """The rounds that `calibrate` makes with these settings, of those that were recorded."""
     for n in range(1, len(trace)):
         if reason_to_stop(trace[:n], settings):
@@ -264,7 +264,7 @@ def cheapest_that_pays(
     metric: Metric,
     level: float,
     seed: int,
-    rows: Rows | None = None,
+    rows: _Rows | None = None,
 ) -> Variant:
     """The variant of fewest calls whose gain over direct has an interval above 0; else direct.
 
@@ -310,8 +310,8 @@ def unseen_gain(
     return paired_bootstrap(found, before, level=level, seed=seed).interval
 
 
-def folds(questions: int, seed: int) -> Iterator[tuple[Rows, Rows]]:
-    """Rows to fit on and rows to judge; a single question is both."""
+def folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
+    """_Rows to fit on and rows to judge; a single question is both."""
     order = np.random.default_rng(seed).permutation(questions)
     for test in np.array_split(order, min(_FOLDS, questions)):
         train = np.setdiff1d(order, test)
@@ -328,7 +328,7 @@ def _uncertainty(one: Round, settings: SGICSettings) -> float:
 
 
 def _replies(
-    trace: Trace, documents: Sequence[Measured], settings: SGICSettings
+    trace: _Trace, documents: Sequence[Measured], settings: SGICSettings
 ) -> list[Generation]:
     """All that the rounds of the trace cost, and the documents where one needs their scores."""
     goes_on = reason_to_stop(trace[:1], settings) is None
@@ -340,7 +340,7 @@ def _replies(
 
 def _variant(
     name: str,
-    kind: Kind,
+    kind: _Kind,
     settings: SGICSettings,
     recorded: Recorded,
     questions: Sequence[Question],
@@ -368,7 +368,7 @@ def _variant(
     )
 
 
-def _sums(costs: Sequence[Sequence[float | None]]) -> Column | None:
+def _sums(costs: Sequence[Sequence[float | None]]) -> _Column | None:
     """The sum of each question; None where a reply did not say."""
     known = [[cost for cost in one if cost is not None] for one in costs]
     if any(len(some) < len(every) for some, every in zip(known, costs, strict=True)):
