@@ -1,10 +1,9 @@
 """Any server that speaks OpenAI's protocol: OpenAI, vLLM, llama.cpp, TGI, Ollama, ..."""
 
 import asyncio
-import codecs
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,8 +11,9 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.base import checked_token, stopped
-from ltrag_plugins.types import Generation, GenerationSettings, Token
+from ltrag_plugins.llm.base import stopped
+from ltrag_plugins.llm.openai_format import tokens_of
+from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
     import openai
@@ -275,55 +275,7 @@ def _generation(body: str, model: str) -> Generation:
     usage = reply.get("usage") or {}
     return Generation(
         text,
-        _tokens(choice.get("logprobs"), text, model),
+        tokens_of(choice.get("logprobs"), text, model),
         prompt_tokens=usage.get("prompt_tokens"),
         completion_tokens=usage.get("completion_tokens"),
     )
-
-
-def _tokens(logprobs: object, text: str, model: str) -> tuple[Token, ...] | None:
-    """The tokens in a choice's `logprobs`; None where one, or its log-probability, is missing."""
-    entries = _entries(logprobs)
-    if entries is None or (text and not entries):
-        return None
-    if not all(isinstance(entry.get("logprob"), int | float) for entry in entries):
-        return None
-    return tuple(
-        checked_token(Token(piece, float(entry["logprob"]), alternatives=_ranked(entry)), model)
-        for entry, piece in zip(entries, _pieces(entries), strict=True)
-    )
-
-
-def _entries(logprobs: object) -> list[Mapping[str, Any]] | None:
-    """As the chat API has them; the completion API has lists side by side."""
-    match logprobs:
-        case {"content": [*entries]}:
-            return entries
-        case {"tokens": [*texts], "token_logprobs": [*values], **rest} if len(texts) == len(values):
-            tops = rest.get("top_logprobs") or [None] * len(texts)
-            return [
-                {
-                    "token": text,
-                    "logprob": value,
-                    "top_logprobs": [{"token": t, "logprob": p} for t, p in (top or {}).items()],
-                }
-                for text, value, top in zip(texts, values, tops, strict=True)
-            ]
-        case _:
-            return None
-
-
-def _ranked(entry: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    others = entry.get("top_logprobs") or ()
-    pairs = ((str(other["token"]), float(other["logprob"])) for other in others)
-    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
-
-
-def _pieces(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The text of each token; a character of several tokens belongs to its last one."""
-    spelled = [entry["bytes"] for entry in entries if isinstance(entry.get("bytes"), list)]
-    if len(spelled) < len(entries):
-        return [str(entry.get("token", "")) for entry in entries]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    last = len(spelled) - 1
-    return [decoder.decode(bytes(piece), final=i == last) for i, piece in enumerate(spelled)]

@@ -74,7 +74,7 @@ def _entries(logprobs: Any) -> Sequence[Any] | None:
     texts, values = field_of(logprobs, "tokens"), field_of(logprobs, "token_logprobs")
     if not isinstance(texts, Sequence) or not isinstance(values, Sequence):
         return None
-    if not texts or len(texts) != len(values):
+    if len(texts) != len(values):
         return None
     tops = field_of(logprobs, "top_logprobs") or [None] * len(texts)
     return [
