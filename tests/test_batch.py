@@ -177,7 +177,7 @@ def test_the_command_line_does_it_with_its_gate(tmp_path):
     with openai_server(write) as (url, _):
         given = ("--model", f"openai:scripted@{url}", "--passages", tmp_path / "pool.jsonl")
         gate = ("--gate", "gece", "--labelled", tmp_path / "others.jsonl", "--rate", 0.5)
-        for out, more in (("here", ()), ("there", ("--engine", "ray"))):
+        for out, more in (("here", ()), ("there", ("--set", "engine=ray"))):
             asked = ("evaluate", tmp_path / "asked.jsonl", "--out", tmp_path / out)
             result = ltrag(*asked, *given, *gate, *more, env={"OPENAI_API_KEY": "not-a-secret"})
             assert result.exit_code == 0, result.output

@@ -143,7 +143,7 @@ def ranker(*diagonal: float) -> DURRanker:
 
 def test_a_head_whose_encoder_cannot_be_copied_ranks_in_a_run_and_names_it(tmp_path):
     def cells(*diagonal):
-        return [Cell(METHODS["dur"], DURMethodSettings(ranker(*diagonal)))]
+        return [Cell(METHODS["dur"], DURMethodSettings(ranker=ranker(*diagonal)))]
 
     there = scoring_world(taught)
     ones = [1.0] * 8
