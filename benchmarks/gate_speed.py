@@ -20,7 +20,7 @@ import numpy as np
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import paired_bootstrap
-from ltrag_plugins.report.reading import Run, read
+from ltrag_plugins.report.reading import Run, read_run_folder
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
@@ -114,5 +114,5 @@ def at_other_rates(run: Run, metric: str) -> str:
 
 
 if __name__ == "__main__":
-    run, metric = read(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "f1"
+    run, metric = read_run_folder(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "f1"
     print(as_fitted(run, metric), at_other_rates(run, metric), sep="\n\n")

@@ -41,9 +41,6 @@ def write(
         parts: what the JSON file holds, by name; arrays inside go to the other file.
         arrays: more of them, by name.
         format: number of the layout.
-
-    Raises:
-        UnwritableArtifact: the folder cannot be made or written to.
     """
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
@@ -66,11 +63,7 @@ def digest(value: Any) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Make the folder, and name what keeps it from being written to.
-
-    Raises:
-        UnwritableArtifact: it cannot be made, or what is done inside raises an `OSError`.
-    """
+    """Make the folder, and name what keeps it from being written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -88,11 +81,7 @@ def read(
     kinds: Iterable[type],
     format: int,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The parts, and all arrays by name.
-
-    Raises:
-        UnreadableArtifact: the files are missing, of another format, or tampered with.
-    """
+    """The parts, and all arrays by name."""
     known = {kind.__name__: kind for kind in kinds}
     try:
         body = json.loads((folder / f"{name}.json").read_bytes())

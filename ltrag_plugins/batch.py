@@ -32,7 +32,7 @@ try:
 except ImportError as error:
     raise missing_extra("ray", "ray") from error
 
-BLOCKS = 100
+_BLOCKS = 100
 """Of Ray's, at most, for each worker: what is done again when one dies is one block."""
 
 
@@ -59,11 +59,6 @@ def on_ray(
             False or None: nowhere, and what a worker that dies was at is asked again.
         gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
-
-    Raises:
-        InvalidInput: workers is below 1; (when it runs) a cell has a gate that is not in `gates`,
-            or the run has observers.
-        ModelError: (when it runs) a worker failed for good; the cause is Ray's own error.
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
@@ -86,7 +81,7 @@ def on_ray(
         _start()
         data = ray.data.from_items(
             [{"part": i} for i in range(len(parts))],
-            override_num_blocks=min(len(parts), BLOCKS * workers),
+            override_num_blocks=min(len(parts), _BLOCKS * workers),
         )
         done = data.map_batches(
             _Worker,

@@ -62,11 +62,7 @@ def fit_calibrator(
     *,
     logarithm: bool = False,
 ) -> ProbabilityMap:
-    """Fit on scores that were cross-validated, so that they are not too sure of themselves.
-
-    Raises:
-        InvalidInput: an unknown method.
-    """
+    """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
     from sklearn.isotonic import IsotonicRegression
     from sklearn.linear_model import LogisticRegression
 

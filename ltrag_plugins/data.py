@@ -36,11 +36,6 @@ def read_questions(
     Args:
         require_answers: a question without accepted answers is an error.
         pool: where `passage_ids` are looked up; without a pool they are left alone.
-
-    Raises:
-        BadRecord: a line is not what it should be; one line that names file, line and field.
-        MissingReferences: as `BadRecord`, for answers that are required.
-        InvalidInput: the file is missing or cannot be read.
     """
     known = {passage.id: passage for passage in pool}
     questions = [_question(record, require_answers, known) for record in _records(path)]
@@ -54,9 +49,6 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
 
     A passage without `id` gets one made of its title and text; one that comes twice so is taken
     once.
-
-    Raises:
-        BadRecord, InvalidInput: as `read_questions`; also for an id that comes twice.
     """
     passages, lines = [], dict[str, int]()
     for record in _records(path):
@@ -79,9 +71,6 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
 
     Args:
         solved: an example without an answer is an error.
-
-    Raises:
-        InvalidInput: as `read_questions` and `read_passages`; also for an id that comes twice.
     """
     first = next((record.fields for record in _records(path)), {})
     if "text" in first and "question" not in first:
@@ -99,11 +88,7 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
 
 
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
-    """The named fields of each line, as texts; null is an empty text.
-
-    Raises:
-        BadRecord, InvalidInput: as `read_questions`; also for a line without one of the fields.
-    """
+    """The named fields of each line, as texts; null is an empty text."""
     return [tuple(_text(record, field) for field in fields) for record in _records(path)]
 
 

@@ -102,19 +102,19 @@ class CacheUnreadable(LtragError):
     """The answer cache is corrupt, or is not an answer cache; it was left untouched."""
 
 
-class ArtifactError(LtragError):
+class _ArtifactError(LtragError):
     """A saved gate, head or scale cannot be used."""
 
 
-class UnreadableArtifact(ArtifactError):
+class UnreadableArtifact(_ArtifactError):
     """The saved files are missing, incomplete or tampered with."""
 
 
-class UnwritableArtifact(ArtifactError):
+class UnwritableArtifact(_ArtifactError):
     """The folder cannot be made or written to."""
 
 
-class ArtifactMismatch(ArtifactError):
+class ArtifactMismatch(_ArtifactError):
     """The saved files were fitted for another model or tier."""
 
 

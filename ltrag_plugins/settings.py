@@ -29,7 +29,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ltrag_plugins.errors import InvalidInput, unknown_name
 
-Plain = bool | int | float | str | None
+_Plain = bool | int | float | str | None
 _S = TypeVar("_S")
 
 
@@ -112,14 +112,10 @@ class Declaration:
         return " or ".join([*parts, *["None"] * self.optional])
 
     def check(self, value: object) -> None:
-        """Refuse what the field does not take.
-
-        Raises:
-            InvalidInput: names the field, what it takes and what came.
-        """
+        """Refuse what the field does not take."""
         if value is None and self.optional:
             return
-        if self.open and not isinstance(value, Plain):  # a function, or another object
+        if self.open and not isinstance(value, _Plain):  # a function, or another object
             return
         if not any(_fits(value, kind) for kind in self.kinds):
             raise InvalidInput(f"{self.name} must be {self.wanted()}, got {value!r}")
@@ -182,9 +178,9 @@ def _own_help(kind: type) -> Mapping[str, str]:
     return found
 
 
-def values_of(settings: Any, above: str = "") -> dict[str, Plain]:
+def values_of(settings: Any, above: str = "") -> dict[str, _Plain]:
     """Every setting that a word can give, with its value; nested ones by dots."""
-    found: dict[str, Plain] = {}
+    found: dict[str, _Plain] = {}
     for declaration in declarations(type(settings)):
         value, name = getattr(settings, declaration.name), above + declaration.name
         if is_dataclass(value):
@@ -199,10 +195,6 @@ def with_values(settings: _S, given: Mapping[str, str]) -> _S:
 
     Values are JSON, or text as it stands. All change at once, since one value may be in range
     only with another.
-
-    Raises:
-        InvalidInput: an unknown setting (names the nearest), one that no text can give, or a value
-            out of its range.
     """
     wanted: dict[str, Any] = {}
     for path, text in given.items():
@@ -215,11 +207,7 @@ def with_values(settings: _S, given: Mapping[str, str]) -> _S:
 
 
 def split_assignments(words: Sequence[str]) -> dict[str, str]:
-    """``["k=8", "loop.rounds=3"]`` as a mapping.
-
-    Raises:
-        InvalidInput: one is not NAME=VALUE.
-    """
+    """``["k=8", "loop.rounds=3"]`` as a mapping."""
     pairs = [word.partition("=") for word in words]
     for word, (name, equals, value) in zip(words, pairs, strict=True):
         if not (name and equals and value):
@@ -246,7 +234,7 @@ def _with(settings: Any, wanted: Mapping[str, Any]) -> Any:
     return replace(settings, **changes)
 
 
-def _read(declaration: Declaration, text: str) -> Plain:
+def _read(declaration: Declaration, text: str) -> _Plain:
     if not declaration.kinds:
         raise InvalidInput(f"{declaration.name} is no number or text; it can be set in Python only")
     for value in (*_json(text), text):

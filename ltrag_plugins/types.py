@@ -34,11 +34,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSettings:
-    """How a model writes; the same for all prompts of one call.
-
-    Raises:
-        InvalidInput: a value is out of range.
-    """
+    """How a model writes; the same for all prompts of one call."""
 
     max_tokens: int = 64
     """Most tokens to write, at least 1."""

@@ -40,12 +40,7 @@ _MOST_ENTROPY = math.log(262_144)  # nothing known about the largest common voca
 
 
 def checked_tokens(generation: Generation, model: str = "the model") -> tuple[Token, ...]:
-    """The tokens, if there are any to read and their log-probabilities can be such.
-
-    Raises:
-        NoTokenProbabilities: the provider gave none.
-        InvalidLogProbability: one is NaN or above 0.
-    """
+    """The tokens, if there are any to read and their log-probabilities can be such."""
     if generation.tokens is None:
         raise NoTokenProbabilities(
             f"{model} gave no token probabilities for {generation.text[:40]!r}. Ask the provider "
@@ -86,7 +81,7 @@ def product_uncertainty(generation: Generation) -> float:
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
 
 
-def geometric_uncertainty(generation: Generation) -> float:
+def _geometric_uncertainty(generation: Generation) -> float:
     """One minus the geometric mean of the token probabilities, in [0, 1]; larger is less certain.
 
     References:
@@ -106,21 +101,13 @@ def mean_entropy(generation: Generation) -> float:
 
     Where the model reports only its likeliest tokens, what is left of the probability counts
     as one more outcome: a lower bound.
-
-    Raises:
-        NoTokenProbabilities: neither entropies nor alternatives were given.
-        InvalidLogProbability: an entropy is not a number from 0 on.
     """
     tokens = checked_tokens(generation)
     return math.fsum(map(_entropy, tokens)) / len(tokens) if tokens else _MOST_ENTROPY
 
 
 def mean_margin(generation: Generation) -> float:
-    """Mean difference between the two likeliest tokens' probabilities, in [0, 1].
-
-    Raises:
-        NoTokenProbabilities: fewer than two alternatives were given.
-    """
+    """Mean difference between the two likeliest tokens' probabilities, in [0, 1]."""
     tokens = checked_tokens(generation)
     return math.fsum(map(_margin, tokens)) / len(tokens) if tokens else 0.0
 
@@ -130,7 +117,7 @@ def _complement(share: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenSignal:
+class _TokenSignal:
     """A figure of the token probabilities of one answer."""
 
     value: Callable[[Generation], float]
@@ -141,32 +128,32 @@ class TokenSignal:
     meaning: str
 
 
-TOKEN_SIGNALS: Mapping[str, TokenSignal] = {
-    "product": TokenSignal(
+TOKEN_SIGNALS: Mapping[str, _TokenSignal] = {
+    "product": _TokenSignal(
         product_uncertainty, 1, float, "one minus the product of the draft's token probabilities"
     ),
-    "length_normalized": TokenSignal(
-        geometric_uncertainty,
+    "length_normalized": _TokenSignal(
+        _geometric_uncertainty,
         1,
         float,
         "one minus the geometric mean of the draft's token probabilities",
     ),
-    "mean_logprob": TokenSignal(
+    "mean_logprob": _TokenSignal(
         mean_logprob,
         -1,
         lambda x: x / _LEAST_LOGPROB,
         "mean log-probability of the draft's tokens",
     ),
-    "mean_probability": TokenSignal(
+    "mean_probability": _TokenSignal(
         mean_probability, -1, _complement, "mean probability of the draft's tokens"
     ),
-    "least_probability": TokenSignal(
+    "least_probability": _TokenSignal(
         least_probability, -1, _complement, "probability of the draft's least likely token"
     ),
-    "entropy": TokenSignal(
+    "entropy": _TokenSignal(
         mean_entropy, 1, lambda x: -math.expm1(-x), "mean entropy of the next-token distributions"
     ),
-    "margin": TokenSignal(
+    "margin": _TokenSignal(
         mean_margin, -1, _complement, "mean lead of the likeliest token over the next"
     ),
 }
@@ -189,13 +176,7 @@ class Measured:
 
 
 def estimate(generation: Generation, estimator: str = "product") -> float:
-    """The uncertainty of one answer, in [0, 1]; larger is less certain, 1 for a blank answer.
-
-    Raises:
-        InvalidInput: there is no such estimator, or it is "agreement", which needs samples.
-        NoTokenProbabilities: the answer came without what the estimator reads.
-        InvalidLogProbability: a log-probability is NaN or above 0.
-    """
+    """The uncertainty of one answer, in [0, 1]; larger is less certain, 1 for a blank answer."""
     if (name := checked_estimator(estimator)) == AGREEMENT:
         raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
     if not generation.text.strip():
@@ -223,9 +204,6 @@ def measured(
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
             (above 0), and the seed of its first sample; the others count on from it.
         may_repeat: of each of these requests; see `Ask`.
-
-    Raises:
-        InvalidInput, NoTokenProbabilities, InvalidLogProbability: as `estimate`.
     """
     checked_estimator(estimator)
     if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
@@ -256,11 +234,7 @@ def measured(
 def reestimate(
     answer: Generation, samples: Sequence[Generation], estimator: str = "product"
 ) -> float:
-    """What `measured` says of an answer and the samples that came with it.
-
-    Raises:
-        InvalidInput, NoTokenProbabilities, InvalidLogProbability: as `estimate`.
-    """
+    """What `measured` says of an answer and the samples that came with it."""
     if estimator == AGREEMENT:
         return disagreement(answer, samples)
     return estimate(answer, estimator)
@@ -273,9 +247,6 @@ def calls_for(prompts: int, estimator: str, samples: int) -> int:
 
 def disagreement(answer: Generation, samples: Sequence[Generation]) -> float:
     """One minus the mean word F1 of the samples with the answer, in [0, 1]; 1 for a blank answer.
-
-    Raises:
-        InvalidInput: there are no samples.
 
     References:
         Wang et al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning"; Lin et al.,
@@ -304,9 +275,6 @@ def yes_probability(reply: Generation) -> float:
     there are none, or neither word is among them, the first "yes" or "no" of the text counts as 1
     or 0; a text with neither is undecided, 0.5.
 
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
-
     References:
         Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (the probability of the word "True"
         as a model's judgement); here of yes against no.
@@ -320,11 +288,7 @@ def yes_probability(reply: Generation) -> float:
 
 
 def checked_estimator(estimator: str) -> str:
-    """The estimator's name; an earlier version's name becomes today's.
-
-    Raises:
-        InvalidInput: it names no estimator.
-    """
+    """The estimator's name; an earlier version's name becomes today's."""
     name = _OLD_NAMES.get(estimator, estimator)
     if name != AGREEMENT and name not in TOKEN_SIGNALS:
         raise unknown_name("estimator", name, [*TOKEN_SIGNALS, AGREEMENT])

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from ltrag_plugins.flow import World
-from ltrag_plugins.llm.scripted import ScriptedLLM, Written
+from ltrag_plugins.llm.scripted import ScriptedLLM, ScriptedReply
 from ltrag_plugins.types import Generation, Passage, Token
 
 
@@ -20,10 +20,10 @@ class Library:
         return [list(self.shelves.get(query, ()))[:k] for query in queries]
 
 
-def says(*rows: tuple[str, Written]) -> ScriptedLLM:
+def says(*rows: tuple[str, ScriptedReply]) -> ScriptedLLM:
     """A model that says what stands in the first row whose text is in the prompt."""
 
-    def reply(prompt: str) -> Written:
+    def reply(prompt: str) -> ScriptedReply:
         for text, said in rows:
             if text in prompt:
                 return said

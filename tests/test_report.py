@@ -39,7 +39,7 @@ from ltrag_plugins.report.figures import rate_figure
 from ltrag_plugins.report.gates import gate_scores, gated_cells, reliabilities, sweep
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import canvas, label_points, styled
-from ltrag_plugins.report.reading import read
+from ltrag_plugins.report.reading import read_run_folder
 from ltrag_plugins.sgic import write_run
 
 
@@ -283,7 +283,7 @@ class TestAnUnfinishedRun:
         assert "not finished" not in page.words()
 
     def test_traces_that_find_no_room_are_left_out_and_counted(self, tmp_path):
-        found = listing(read(run_folder(tmp_path)), most=10)
+        found = listing(read_run_folder(run_folder(tmp_path)), most=10)
         assert found.left_out == 8
         assert [("t" in question) for question in found.questions] == [True] + [False] * 9
         assert found.questions[5]["r"][1]["n"] == 2

@@ -369,7 +369,7 @@ def _recorded(
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class _Total:
     """Some batches together."""
 
     batches: int
@@ -394,14 +394,14 @@ class Total:
         return self.shots / self.fixed_shots
 
 
-def total(batches: Sequence[Batch], *, shots: int) -> Total:
+def total(batches: Sequence[Batch], *, shots: int) -> _Total:
     """At least one batch, added up.
 
     Args:
         shots: K.
     """
     questions = sum(batch.questions for batch in batches)
-    return Total(
+    return _Total(
         batches=len(batches),
         questions=questions,
         reward=sum(batch.reward * batch.questions for batch in batches) / questions,
@@ -413,7 +413,7 @@ def total(batches: Sequence[Batch], *, shots: int) -> Total:
     )
 
 
-def by_epoch(history: Sequence[Batch], *, shots: int) -> list[Total]:
+def by_epoch(history: Sequence[Batch], *, shots: int) -> list[_Total]:
     """The total of each epoch, in order; the last may be cut short."""
     epochs = groupby(history, key=lambda batch: batch.epoch)
     return [total(list(batches), shots=shots) for _, batches in epochs]

@@ -57,11 +57,7 @@ class Checkpoint:
         return cls(folder / "checkpoint.safetensors", identity)
 
     def write(self, state: State) -> None:
-        """Replace the file.
-
-        Raises:
-            UnwritableArtifact: the folder cannot be made or written to.
-        """
+        """Replace the file."""
         parts = {"head": state.head, "mean": state.adam.mean, "square": state.adam.square}
         arrays = {
             f"{part}.{name}": np.ascontiguousarray(getattr(value, name))
@@ -82,12 +78,7 @@ class Checkpoint:
             replace_file(self.path, save(arrays, metadata={"state": json.dumps(body)}))
 
     def read(self) -> State | None:
-        """The state that was written; None where there is none yet.
-
-        Raises:
-            UnreadableArtifact: the file is no checkpoint, or damaged.
-            ArtifactMismatch: it belongs to a run with other arguments.
-        """
+        """The state that was written; None where there is none yet."""
         if not self.path.exists():
             return None
         try:

@@ -27,7 +27,7 @@ from ltrag_plugins.types import Question
 
 
 @dataclass(frozen=True, slots=True)
-class ShotScores:
+class _ShotScores:
     """Means over questions, each in [0, 1]; None where there is nothing to take a mean of."""
 
     questions: int
@@ -75,7 +75,7 @@ def summed(
     ranked: Sequence[Sequence[Shot]],
     *,
     easy: Sequence[bool] | None = None,
-) -> ShotScores:
+) -> _ShotScores:
     """The means.
 
     Args:
@@ -87,7 +87,7 @@ def summed(
     parts = [right[:0]] * 2 if easy is None else [right[known], right[~known]]
     chances = [math.exp(f.log_p_gold) for f in found if (f.options, f.gold) != (None, None)]
     choice = [f for f in found if f.question.options]
-    return ShotScores(
+    return _ShotScores(
         questions=len(found),
         accuracy=float(right.mean()),
         macro_f1=_macro_f1(choice) if choice else None,

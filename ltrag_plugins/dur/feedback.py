@@ -89,11 +89,7 @@ class Feedback:
 
     @property
     def log_p_gold(self) -> float:
-        """Log-probability of the right answer, nats: among the options, or of the reference text.
-
-        Raises:
-            NoTokenProbabilities: neither was read.
-        """
+        """Log-probability of the right answer (among options) or of the reference, in nats."""
         if self.options is not None:
             if max(self.options) == -math.inf:
                 return _LEAST
@@ -140,11 +136,7 @@ def read_feedback(
 
 
 def reward(found: Feedback, settings: DURSettings) -> float:
-    """What the feedback is worth, by `settings.reward`.
-
-    Raises:
-        InvalidInput: the user's function raised, or returned what is no finite number.
-    """
+    """What the feedback is worth, by `settings.reward`."""
     kind = settings.reward
     if callable(kind):
         return _own(kind, found)
@@ -159,11 +151,7 @@ def reward(found: Feedback, settings: DURSettings) -> float:
 
 
 def option_prior(found: Sequence[Feedback]) -> Float[np.ndarray, " options"] | None:
-    """The mean log-share of each option over this feedback; None where no options were read.
-
-    Raises:
-        InvalidInput: the questions offer different options.
-    """
+    """The mean log-share of each option over this feedback; None where no options were read."""
     rows = [f.options for f in found if f.options is not None]
     if not rows:
         return None

@@ -28,12 +28,7 @@ class Head:
     bias: Float[np.ndarray, " out"]
 
     def __call__(self, vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts out"]:
-        """h of each row.
-
-        Raises:
-            ArtifactMismatch: the vectors have another dimension than the head was made for.
-            ModelError: a number of the vectors is not finite.
-        """
+        """h of each row."""
         if vectors.shape[-1] != self.weight.shape[1]:
             raise ArtifactMismatch(
                 f"this head reads vectors of {self.weight.shape[1]} numbers, and the encoder gives "
@@ -124,10 +119,6 @@ def initial_head(
     few directions, and others at right angles to theirs follow, since a new question may vary in
     them. b takes out the mean. The scores of a text with the others have the standard deviation
     `sharpness`.
-
-    Raises:
-        InvalidInput: fewer than two different vectors where "encoder" is asked for.
-        ModelError: a number of the vectors is not finite.
     """
     size = _checked(vectors).shape[1]
     if kind == "random":
@@ -167,11 +158,7 @@ def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
 
 
 def _checked(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:
-    """The vectors themselves, if all their numbers are finite.
-
-    Raises:
-        ModelError: one is not.
-    """
+    """The vectors themselves, if all their numbers are finite."""
     if not np.isfinite(vectors).all():
         raise ModelError(
             "the encoder gave NaN or infinity for a question or candidate. Check its weights, and "

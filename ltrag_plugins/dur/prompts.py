@@ -120,12 +120,7 @@ def text_of(shot: Shot) -> str:
 
 
 def checked_candidates(candidates: Sequence[Shot]) -> None:
-    """Refuse an empty list, solved examples without an answer, and ids that come twice.
-
-    Raises:
-        MissingReferences: an example has no answer.
-        InvalidInput: there is nothing, an id comes twice, or one is neither example nor passage.
-    """
+    """Refuse an empty list, solved examples without an answer, and ids that come twice."""
     if not candidates:
         raise InvalidInput("there are no candidates; give at least one example or passage")
     seen: dict[str, int] = {}
@@ -176,11 +171,7 @@ FORMATS = {
 
 
 def format_for(name: str | PromptFormat) -> PromptFormat:
-    """The named format, or the given one.
-
-    Raises:
-        InvalidInput: there is none of that name.
-    """
+    """The named format, or the given one."""
     if isinstance(name, PromptFormat):
         return name
     if name not in FORMATS:

@@ -187,12 +187,7 @@ def chosen_ranker(
     top_n: int | None,
     sigma: float,
 ) -> DURRanker:
-    """The ranker itself, or plain similarity where that is asked for in so many words.
-
-    Raises:
-        InvalidInput: there is no trained head, or too many of the three are given, or `top_n`
-            or `sigma` is out of the range of `DURRanker.rank`.
-    """
+    """The ranker itself, or plain similarity where that is asked for in so many words."""
     if ranker is None:
         ranker = _similarity(encoder, untrained)
     elif not isinstance(ranker, DURRanker):

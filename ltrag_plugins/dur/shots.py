@@ -218,11 +218,7 @@ class ExamplePool(Generic[_T]):
             self._pool = more, ranker
 
     def choose(self, question: str) -> list[_T]:
-        """The best examples, best first; none whose question is `question` itself.
-
-        Raises:
-            EmptyQuestion: the question has no words.
-        """
+        """The best examples, best first; none whose question is `question` itself."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to choose examples by")
         if (pool := self._pool) is None:

@@ -44,12 +44,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """For one process alone; inside of it, once more is the same.
-
-        Raises:
-            InvalidInput: another run is writing here.
-            UnwritableArtifact: the folder cannot be made or written to.
-        """
+        """For one process alone; inside of it, once more is the same."""
         if self._is_held:
             yield
             return
@@ -71,24 +66,14 @@ class RunFolder:
                 self._is_held = False
 
     def check(self, identity: Mapping[str, Any]) -> None:
-        """Whether the run that is here, if there is one, is of this, as far as that is known.
-
-        Raises:
-            ArtifactMismatch: the folder holds another run; names the first difference.
-            UnreadableArtifact: its run.json is damaged.
-        """
+        """Whether the run that is here, if there is one, is of this, as far as that is known."""
         known = self.read()
         if known is not None:
             found = {name: known["identity"].get(name) for name in identity}
             _check_same(self.path, found, json.loads(json.dumps(identity)))
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
-        """Write what was asked for, or check that it is what was asked for before.
-
-        Raises:
-            ArtifactMismatch: the folder holds another run; names the first difference.
-            UnreadableArtifact: its run.json is damaged.
-        """
+        """Write what was asked for, or check that it is what was asked for before."""
         known = self.read()
         if known is not None:
             _check_same(self.path, known["identity"], json.loads(json.dumps(identity)))
@@ -99,11 +84,7 @@ class RunFolder:
             replace_file(self.path / "run.json", content)
 
     def read(self) -> dict[str, Any] | None:
-        """What run.json says; None where there is none yet.
-
-        Raises:
-            UnreadableArtifact: it is damaged, or of another format.
-        """
+        """What run.json says; None where there is none yet."""
         path = self.path / "run.json"
         if not path.exists():
             return None
@@ -126,9 +107,6 @@ class RunFolder:
         """What is known of a cell: one record a question, in the questions' order.
 
         Of a question that was tried again the last record counts.
-
-        Raises:
-            BadRecord: a line is damaged.
         """
         known: dict[str, Record] = {}
         for number, record in self.lines(cell):
@@ -142,9 +120,6 @@ class RunFolder:
         """All tries of a cell, with the number of their line, from 1.
 
         A last line that a kill cut short is left out.
-
-        Raises:
-            BadRecord: any other line is damaged.
         """
         path = self.file(cell)
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -152,11 +127,7 @@ class RunFolder:
             yield number, Record.from_line(line, f"{path}, line {number}")
 
     def add(self, cell: str, records: Iterable[Record]) -> None:
-        """Append records, over the rest of a line that a kill cut short.
-
-        Raises:
-            UnwritableArtifact: the disk is full, or the file cannot be written.
-        """
+        """Append records, over the rest of a line that a kill cut short."""
         path = self.file(cell)
         content = "".join(f"{record.as_line()}\n" for record in records).encode()
         with writing(path.parent), path.open("ab+") as file:
@@ -171,11 +142,7 @@ class RunFolder:
                 raise
 
     def tell(self, cell: str, learned: Mapping[str, Any]) -> None:
-        """Write how a cell's method learned, over what is there.
-
-        Raises:
-            UnwritableArtifact: the file cannot be written.
-        """
+        """Write how a cell's method learned, over what is there."""
         path = self.learned(cell)
         with writing(path.parent):
             replace_file(path, json.dumps(learned, indent=1).encode())

@@ -57,14 +57,7 @@ class RunGate:
         return found
 
     def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
-        """The gate of the folder, or one fitted there; it drafts through the run's cache.
-
-        Raises:
-            ArtifactMismatch: it was fitted for another rate, model or encoder, or on other
-                questions.
-            UnreadableArtifact: it is damaged.
-            CalibrationError: there is nothing to fit one on.
-        """
+        """The gate of the folder, or one fitted there; it drafts through the run's cache."""
         llm = CachedLLM(_model(world), run.answers)
         folder = self.folder(run)
         if self.spec != "gece":
@@ -96,11 +89,7 @@ class RunGate:
 
 
 def load_gate(folder: Path, world: World) -> GECEGate:
-    """The gate in a folder, with the run's encoder only if it was fitted with one.
-
-    Raises:
-        UnreadableArtifact, ArtifactMismatch: as `GECEGate.load`.
-    """
+    """The gate in a folder, with the run's encoder only if it was fitted with one."""
     plain = _read(folder / "gate.json").get("encoder", "") is None
     return GECEGate.load(folder, llm=_model(world), encoder=None if plain else world.encoder)
 

@@ -26,7 +26,7 @@ from ltrag_plugins.types import Generation, Passage
 
 FOUND = "[what was retrieved then]"
 """The text of the passage that every search finds."""
-FIELDS = ("direct", "retrieved")
+_FIELDS = ("direct", "retrieved")
 """Of a line of JSON beside its `question`: the answer without retrieval, and with it."""
 RECORDABLE = frozenset({"direct", "single", "gate-frequency", "skr"})
 """Those that ask for nothing but the two answers."""
@@ -39,7 +39,7 @@ class Recording:
     answers: Mapping[str, tuple[str, str]]
 
     @classmethod
-    def read(cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = FIELDS) -> Self:
+    def read(cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = _FIELDS) -> Self:
         """The lines of these files.
 
         Args:

@@ -311,13 +311,7 @@ def check_begun(
     labelled: Sequence[Question] = (),
     trace: bool = False,
 ) -> None:
-    """Refuse, before the cells' gates are there, what `evaluate` would refuse then.
-
-    Raises:
-        InvalidInput, MissingReferences: as `evaluate`.
-        ArtifactMismatch: the folder holds another run; names the first difference.
-        UnreadableArtifact: its run.json is damaged.
-    """
+    """Refuse, before the cells' gates are there, what `evaluate` would refuse then."""
     _check(questions, cells, world, labelled, batch=1)
     identity = _identity(questions, cells, world, tuple(metrics_named(metrics)), labelled, trace)
     folder.check({name: value for name, value in identity.items() if name != "gates"})
@@ -392,12 +386,7 @@ def _check(
 
 
 def check_questions(questions: Sequence[Question]) -> None:
-    """Whether records of them can be told apart and scored.
-
-    Raises:
-        InvalidInput: an id comes twice.
-        MissingReferences: a question has no accepted answers.
-    """
+    """Whether records of them can be told apart and scored."""
     known: dict[str, Question] = {}
     for question in questions:
         if question.id in known:
@@ -414,11 +403,7 @@ def check_questions(questions: Sequence[Question]) -> None:
 
 
 def check_distinct(what: str, names: Sequence[str]) -> None:
-    """Refuse a name that comes twice.
-
-    Raises:
-        InvalidInput: one does.
-    """
+    """Refuse a name that comes twice."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise InvalidInput(f"the {what} {twice[0]!r} comes twice; records are told apart by it")

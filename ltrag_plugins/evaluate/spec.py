@@ -25,12 +25,7 @@ RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class CellName:
-    """The parts of a cell's name; "" for what it does not have.
-
-    Raises:
-        InvalidInput: a part holds a character that a name is put together with, or a space; the
-            method's is no name of a file.
-    """
+    """The parts of a cell's name; "" for what it does not have."""
 
     method: str
     label: str = ""
@@ -142,10 +137,10 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
     return Cell(row, settings, label=RESERVED.sub("_", ":".join(given))[:_LONGEST_LABEL])
 
 
-Metric = Callable[[str, Sequence[str]], float]
+_Metric = Callable[[str, Sequence[str]], float]
 """From a prediction and the accepted answers to a number, larger is better but for TER."""
 
-METRICS: Mapping[str, Metric] = {
+METRICS: Mapping[str, _Metric] = {
     "em": normalized_exact_match,
     "f1": f1,
     "contains": contains,
@@ -161,12 +156,8 @@ LOWER_IS_BETTER = frozenset({"ter"})
 DEFAULT_METRICS = ("em", "f1", "rouge1", "bleu4")
 
 
-def metrics_named(names: Iterable[str]) -> dict[str, Metric]:
-    """The measures of these names.
-
-    Raises:
-        InvalidInput: there is none of a name (the nearest are named), or no name at all.
-    """
+def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
+    """The measures of these names."""
     found = {}
     for name in names:
         if name not in METRICS:

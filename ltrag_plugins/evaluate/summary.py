@@ -11,9 +11,9 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName, direct_of
 from ltrag_plugins.metrics.calibration import Interval, mean_interval, paired_bootstrap
 
-COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}
+_COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}
 """What is charged, and the digits it is shown with."""
-SPEED_UP = "speed-up"
+_SPEED_UP = "speed-up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,7 @@ class Summary:
     """Of the intervals, 0 to 1."""
 
     def __getitem__(self, name: str) -> Row:
-        """The row of that name.
-
-        Raises:
-            KeyError: there is none.
-        """
+        """The row of that name."""
         return {row.name: row for row in self.rows}[name]
 
     @property
@@ -80,7 +76,7 @@ class Summary:
     def __str__(self) -> str:
         metrics = list(self.rows[0].scores)
         wide = 2 + max(len(row.name) for row in self.rows)
-        names = "".join(_column(name, name) for name in (*metrics, *COSTS, SPEED_UP))
+        names = "".join(_column(name, name) for name in (*metrics, *_COSTS, _SPEED_UP))
         gain = f"  {metrics[0]} over {self.compared}"
         lines = [f"{'':<{wide}}{names}{gain}"]
         lines += [self._line(row, metrics, wide) for row in self.rows]
@@ -93,9 +89,9 @@ class Summary:
     def _line(self, row: Row, metrics: Sequence[str], wide: int) -> str:
         scores = "".join(_column(name, f"{row.scores[name].value:.3f}") for name in metrics)
         costs = "".join(
-            _column(name, _number(row.costs[name], digits)) for name, digits in COSTS.items()
+            _column(name, _number(row.costs[name], digits)) for name, digits in _COSTS.items()
         )
-        line = f"{row.name:<{wide}}{scores}{costs}{_column(SPEED_UP, _number(row.speed_up, 2))}"
+        line = f"{row.name:<{wide}}{scores}{costs}{_column(_SPEED_UP, _number(row.speed_up, 2))}"
         if metrics[0] not in row.gains:
             return line
         gain = row.gains[metrics[0]]

@@ -143,11 +143,7 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
 
 @contextmanager
 def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
-    """Turn what a model or a retriever raises into an error of this package, with a remedy.
-
-    Raises:
-        ModelFailed, RetrieverFailed: something was raised that is no `LtragError`; it is the cause.
-    """
+    """Turn what a model or a retriever raises into an error of this package, with a remedy."""
     try:
         yield
     except LtragError:

@@ -12,13 +12,7 @@ from ltrag_plugins.types import GradientAgreement
 
 
 def askable_question(question: str, max_words: int) -> str:
-    """The question without surrounding white space.
-
-    Raises:
-        EmptyQuestion: it has no words.
-        PromptTooLong: it has more than `max_words`.
-        InvalidInput: it is not a string.
-    """
+    """The question without surrounding white space."""
     if not isinstance(question, str):
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
     count = len(words(question))

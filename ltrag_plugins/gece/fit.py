@@ -212,9 +212,6 @@ def accuracy_threshold(scores: _Scores, labels: Labels, target: float) -> float:
     """The threshold with the lowest retrieval rate at which `target` of the answers are right.
 
     Of all answers where those with retrieval are known, else of those given directly.
-
-    Raises:
-        CalibrationError: no rate reaches it; the message has the best.
     """
     ordered, count = np.sort(scores), len(scores)
     kept = np.append(np.unique(np.searchsorted(ordered, ordered)), count)  # ties stay together
@@ -270,12 +267,7 @@ def _tier(names: Sequence[str]) -> Tier:
 
 
 def labels_of(outcomes: Sequence[Outcome]) -> Labels:
-    """The outcomes as columns, if a gate can be fitted on them.
-
-    Raises:
-        CalibrationError: too few, or all right or all wrong.
-        InvalidInput: answers with retrieval for some of the questions, or a quality of NaN.
-    """
+    """The outcomes as columns, if a gate can be fitted on them."""
     check_count(len(outcomes))
     right = [bool(outcome.right) for outcome in outcomes]
     if not 2 <= sum(right) <= len(right) - 2:
@@ -302,11 +294,7 @@ def labels_of(outcomes: Sequence[Outcome]) -> Labels:
 
 
 def check_count(questions: int) -> None:
-    """Refuse too few calibration questions.
-
-    Raises:
-        CalibrationError: there are fewer than 20.
-    """
+    """Refuse too few calibration questions."""
     if questions < _FEWEST:
         count = questions or "no"
         raise CalibrationError(

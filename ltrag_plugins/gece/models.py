@@ -32,11 +32,7 @@ class Linear:
     intercept: float
 
     def __call__(self, x: Float[np.ndarray, "rows columns"]) -> Float[np.ndarray, " rows"]:
-        """The function's value for each row.
-
-        Raises:
-            InvalidInput: the rows have another number of columns than the fit saw.
-        """
+        """The function's value for each row."""
         if x.shape[1] != len(self.weights):
             raise InvalidInput(
                 f"this gate was fitted on {len(self.weights)} columns and got {x.shape[1]}. Give "
@@ -202,11 +198,6 @@ class FittedGate:
 
         Where the draft says nothing there is no direct answer to give, so it retrieves, unless
         the gate was fitted to never do.
-
-        Raises:
-            CalibrationError: a signal of your own that the fit had is missing.
-            NoTokenProbabilities, InvalidLogProbability: the draft cannot be read.
-            InvalidInput: a signal is not finite, or embeddings are missing.
         """
         columns = features([evidence], self.names, self.frequencies)
         failure = self.failure(columns)
@@ -256,9 +247,6 @@ def fit_signal(
     The threshold is the signal's quantile at which `target_rate` of these questions retrieve; an
     empty draft counts as the most doubtful. `Decision.probability` is the share of these questions
     with a smaller score: without accepted answers there is nothing to calibrate it on.
-
-    Raises:
-        NoTokenProbabilities, NeedsGradients: the signal's source is missing.
     """
     frequencies, signal = frequencies or WordFrequencies(), settings.scorer
     columns = features(evidence, [signal], frequencies)

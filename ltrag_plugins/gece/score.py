@@ -91,10 +91,6 @@ def mean_gradients(
 
     Each gradient is computed once; the folds are `settings.folds`, drawn with its seed, and
     questions of a fold share theirs.
-
-    Raises:
-        NeedsGradients: the model has none.
-        ModelFailed: the model's call raised.
     """
     count = len(prompts)
     order = np.random.default_rng(settings.seed).permutation(count)
@@ -117,11 +113,7 @@ def mean_gradients(
 
 
 def gradient_llm(llm: LLM) -> GradientLLM:
-    """The model itself, if it has gradients.
-
-    Raises:
-        NeedsGradients: it has not; the message has the remedy.
-    """
+    """The model itself, if it has gradients."""
     if not isinstance(llm, GradientLLM):
         raise NeedsGradients(
             f"{llm.name} has no gradients. Load local weights with TransformersLLM, or leave the "
@@ -193,12 +185,7 @@ def references_like(
 
 
 def check_references(question: Question) -> None:
-    """Whether an answer can be compared with anything.
-
-    Raises:
-        MissingReferences: there are no accepted answers; the message names the question.
-        InvalidInput: the accepted answers are no texts.
-    """
+    """Whether an answer can be compared with anything."""
     if not question.answers:
         raise MissingReferences(
             f"question {question.id or question.text[:60]!r} has no accepted answers; add "

@@ -121,7 +121,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Signal:
+class _Signal:
     """A number read from the evidence; larger means more likely to fail."""
 
     read: Callable[[Evidence, WordFrequencies], float]
@@ -160,34 +160,34 @@ def _agreement(evidence: Evidence) -> GradientAgreement:
     return evidence.agreement
 
 
-def _of_draft(name: str) -> Signal:
+def _of_draft(name: str) -> _Signal:
     signal = uncertainty.TOKEN_SIGNALS[name]
     about = signal.meaning if signal.sign > 0 else f"{signal.meaning}, negated"
-    return Signal(
+    return _Signal(
         lambda evidence, _: signal.sign * signal.value(evidence.draft), "probabilities", about
     )
 
 
-SIGNALS: dict[str, Signal] = {
+SIGNALS: dict[str, _Signal] = {
     "mean_logprob": _of_draft("mean_logprob"),
     "mean_probability": _of_draft("mean_probability"),
     "product": _of_draft("product"),
     "least_probability": _of_draft("least_probability"),
     "entropy": _of_draft("entropy"),
     "margin": _of_draft("margin"),
-    "word_frequency": Signal(
+    "word_frequency": _Signal(
         lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
         "text",
         "rarity of the question's words (minus log10 of their mean frequency)",
     ),
-    "rarest_word": Signal(
+    "rarest_word": _Signal(
         lambda evidence, frequencies: max(frequencies.rarities(evidence.question), default=9.0),
         "text",
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
-    "disagreement": Signal(_disagreement, "text", "disagreement among sampled drafts"),
-    "gradient_dot": Signal(_dot, "gradients", "gradient agreement (dot product), negated"),
-    "gradient_cosine": Signal(_cosine, "gradients", "gradient agreement (cosine), negated"),
+    "disagreement": _Signal(_disagreement, "text", "disagreement among sampled drafts"),
+    "gradient_dot": _Signal(_dot, "gradients", "gradient agreement (dot product), negated"),
+    "gradient_cosine": _Signal(_cosine, "gradients", "gradient agreement (cosine), negated"),
 }
 """The plain signals by name."""
 
@@ -227,9 +227,6 @@ def available_signals(
 
     Args:
         only: the tier whose signals are looked at; None: all.
-
-    Raises:
-        InvalidInput: a signal of the caller's own has the name of a plain signal.
     """
 
     def has(item: Evidence, name: str) -> bool:
@@ -251,14 +248,7 @@ def available_signals(
 def features(
     evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
 ) -> Features:
-    """The columns of some questions, with the named signals.
-
-    Raises:
-        InvalidInput: a signal is not finite, or only some of the questions have embeddings.
-        ModelError: an embedding is not finite.
-        CalibrationError: one of the caller's own signals is missing.
-        NoTokenProbabilities, NeedsGradients: a signal's source is missing.
-    """
+    """The columns of some questions, with the named signals."""
     rows = [_row(item, names, frequencies) for item in evidence]
     traits = [list(read_traits(item, frequencies).values()) for item in evidence]
     vectors = [_vectors(item) for item in evidence]

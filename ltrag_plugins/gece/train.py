@@ -56,11 +56,7 @@ _Bits = Int[np.ndarray, " questions"]
 def fit_scorer(
     features: Features, labels: Labels, names: list[str], settings: GECESettings
 ) -> tuple[Scorer, _Scores]:
-    """Fit what `settings.scorer` names, with its scores of unseen questions.
-
-    Raises:
-        CalibrationError: the named signal is not at hand on this tier.
-    """
+    """Fit what `settings.scorer` names, with its scores of unseen questions."""
     if settings.scorer == "fitted":
         return fit_failure(features, labels.fails, settings.seed)
     if settings.scorer == "gece":

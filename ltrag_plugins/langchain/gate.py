@@ -38,9 +38,6 @@ def question_of(value: Any, key: str = "question") -> str:
     """The question in a string, a message, a prompt, or a mapping or state that holds one.
 
     A mapping or state gives its entry `key`, else the last human message of its `messages`.
-
-    Raises:
-        InvalidInput: there is no question where it is looked for.
     """
     match value:
         case str():

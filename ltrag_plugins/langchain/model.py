@@ -51,7 +51,7 @@ def identity(model: Runnable[Any, Any]) -> str:
 
     The digest changes with the parameters but does not show them: they may hold keys.
     """
-    inner, bound = unwrapped(model)
+    inner, bound = _unwrapped(model)
     parameters = {
         "type": getattr(inner, "_llm_type", ""),
         "identifying": dict(getattr(inner, "_identifying_params", {})),
@@ -63,7 +63,7 @@ def identity(model: Runnable[Any, Any]) -> str:
     return ":".join(filter(None, ("langchain", type(inner).__name__, model_name(inner), digest)))
 
 
-def unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
+def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:
     """The model inside bindings, and what they bind to its calls."""
     bound: dict[str, Any] = {}
     while isinstance(model, RunnableBindingBase):
@@ -72,15 +72,11 @@ def unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, 
     return model, bound
 
 
-def generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -> Generation:
-    """Text, token log-probabilities and token counts, as far as the reply has them.
-
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
-    """
+def _generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -> Generation:
+    """Text, token log-probabilities and token counts, as far as the reply has them."""
     match reply:
         case ChatGeneration():
-            return generation_of(reply.message, model)
+            return _generation_of(reply.message, model)
         case LangChainGeneration():
             logprobs = (reply.generation_info or {}).get("logprobs")
             return Generation(reply.text, tokens_of(logprobs, reply.text, model))
@@ -97,9 +93,9 @@ def generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) ->
             return Generation(str(reply))
 
 
-def generations_of(result: LLMResult, model: str) -> list[Generation]:
+def _generations_of(result: LLMResult, model: str) -> list[Generation]:
     """The first generation for each prompt; a call's token counts where it had one prompt."""
-    read = [generation_of(options[0], model) for options in result.generations]
+    read = [_generation_of(options[0], model) for options in result.generations]
     used = (result.llm_output or {}).get("token_usage") or {}
     if len(read) != 1:
         return read
@@ -112,8 +108,8 @@ def generations_of(result: LLMResult, model: str) -> list[Generation]:
     ]
 
 
-def result_of(generations: Sequence[Generation]) -> LLMResult:
-    """Our generations in LangChain's form, their tokens where `generations_of` finds them."""
+def _result_of(generations: Sequence[Generation]) -> LLMResult:
+    """Our generations in LangChain's form, their tokens where `_generations_of` finds them."""
     counts = {
         "prompt_tokens": [g.prompt_tokens for g in generations],
         "completion_tokens": [g.completion_tokens for g in generations],
@@ -151,10 +147,10 @@ class AskSettings:
     """How many likely tokens to report at each position; None asks for no log-probabilities."""
 
 
-SetModel = Callable[[Model, AskSettings], Model]
+_SetModel = Callable[[Model, AskSettings], Model]
 """From the caller's model to a copy or a binding that carries the settings."""
 
-MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
+_MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
 """What models call the most tokens to write."""
 
 
@@ -176,7 +172,7 @@ def set_fields(model: Model, asked: AskSettings) -> Model:
 
 
 def _wanted(asked: AskSettings, *, chat: bool) -> Mapping[str, Any]:
-    wanted: dict[str, Any] = dict.fromkeys(MAX_TOKENS_FIELDS, asked.max_tokens)
+    wanted: dict[str, Any] = dict.fromkeys(_MAX_TOKENS_FIELDS, asked.max_tokens)
     wanted["temperature"] = asked.temperature
     if asked.seed is not None:
         wanted["seed"] = asked.seed
@@ -222,7 +218,7 @@ class LangChainLLM:
         model: Model,
         *,
         logprobs: int | None = 5,
-        settings: SetModel = set_fields,
+        settings: _SetModel = set_fields,
         name: str | None = None,
     ) -> None:
         if not isinstance(model, Runnable):
@@ -230,7 +226,7 @@ class LangChainLLM:
                 f"LangChainLLM takes a LangChain chat model or LLM, got {model!r:.60}. "
                 "For an OpenAI-compatible server without LangChain use ltrag_plugins.llm.openai."
             )
-        if name is None and not isinstance(unwrapped(model)[0], BaseLanguageModel):
+        if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
             raise InvalidInput(
                 f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "
                 "the model inside it, or, where it takes a prompt and gives a model's reply, say "
@@ -255,9 +251,9 @@ class LangChainLLM:
         model = self._copy(settings)
         if isinstance(model, BaseLLM):
             result = model.generate_prompt(**_llm_call(prompts, settings.stop))
-            return self._ended(generations_of(result, self.name), settings.stop)
+            return self._ended(_generations_of(result, self.name), settings.stop)
         replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
-        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
+        return self._ended([_generation_of(reply, self.name) for reply in replies], settings.stop)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -268,11 +264,11 @@ class LangChainLLM:
         model = self._copy(settings)
         if isinstance(model, BaseLLM):
             result = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
-            return self._ended(generations_of(result, self.name), settings.stop)
+            return self._ended(_generations_of(result, self.name), settings.stop)
         replies = await model.abatch(
             [*map(str, prompts)], _configs(prompts), **_stop(settings.stop)
         )
-        return self._ended([generation_of(reply, self.name) for reply in replies], settings.stop)
+        return self._ended([_generation_of(reply, self.name) for reply in replies], settings.stop)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
@@ -288,11 +284,7 @@ class LangChainLLM:
 
 
 def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
-    """LangChain's model wrapped, asked for log-probabilities or not; a model of ours as it is.
-
-    Raises:
-        InvalidInput: it is neither.
-    """
+    """LangChain's model wrapped, asked for log-probabilities or not; a model of ours as it is."""
     if isinstance(llm, Runnable):
         ours = LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
         return cast(LLM, ours)  # its name is computed late, which the protocol does not foresee
@@ -373,7 +365,7 @@ class LtragLLM(BaseLLM):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> LLMResult:
-        return result_of(self.llm.generate(prompts, self._asked(stop, kwargs)))
+        return _result_of(self.llm.generate(prompts, self._asked(stop, kwargs)))
 
     async def _agenerate(
         self,
@@ -384,8 +376,8 @@ class LtragLLM(BaseLLM):
     ) -> LLMResult:
         settings = self._asked(stop, kwargs)
         if isinstance(self.llm, AsyncLLM):
-            return result_of(await self.llm.agenerate(prompts, settings))
-        return result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
+            return _result_of(await self.llm.agenerate(prompts, settings))
+        return _result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
 
     def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> GenerationSettings:
         if unknown := sorted(set(kwargs) - _SETTINGS):

@@ -99,11 +99,7 @@ class LangChainRetriever:
 
 
 def checked_k(k: int | None, least: int = 1) -> int | None:
-    """The number itself, if passages can be counted by it.
-
-    Raises:
-        InvalidInput: it is below the least.
-    """
+    """The number itself, if passages can be counted by it."""
     if k is not None and k < least:
         raise InvalidInput(f"k must be at least {least}, or None for all that is found, got {k}")
     return k

@@ -240,9 +240,6 @@ class SGICEvaluator(BaseEvaluator):
 
         Args:
             pass_below: 0-100; on a fitted scale 50 is as uncertain as the mean answer.
-
-        Raises:
-            InvalidInput: it is out of range.
         """
         self._pass_below = _Passing(pass_below).pass_below
 

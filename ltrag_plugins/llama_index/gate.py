@@ -30,7 +30,7 @@ from ltrag_plugins.llama_index.concurrency import demand
 from ltrag_plugins.llama_index.model import afree_text, free_text
 from ltrag_plugins.llama_index.retriever import aretrieve
 
-dispatcher = get_dispatcher(__name__)
+_dispatcher = get_dispatcher(__name__)
 
 
 class GECEDecisionEvent(BaseEvent):
@@ -49,20 +49,20 @@ class GECEDecisionEvent(BaseEvent):
         return "GECEDecisionEvent"
 
 
-@dispatcher.span
+@_dispatcher.span
 def gece_decide(gate: DecidingGate, question: str) -> Decision:
     """The gate's decision, in a span of its own that the draft's events hang under."""
     return _published(gate.decide(question))
 
 
-@dispatcher.span
+@_dispatcher.span
 async def gece_adecide(gate: DecidingGate, question: str) -> Decision:
     """As `gece_decide`."""
     return _published(await gate.adecide(question))
 
 
 def _published(decision: Decision) -> Decision:
-    dispatcher.event(
+    _dispatcher.event(
         GECEDecisionEvent(
             question=decision.question,
             retrieve=decision.retrieve,
@@ -98,9 +98,6 @@ class GECERouter(BaseQueryEngine):
             streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for
                 callers that read `response_gen`; the engine's own streams pass either way.
             callback_manager: the engine's, by default.
-
-        Raises:
-            InvalidInput: one of these is of another type.
         """
         demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
         demand(query_engine, BaseQueryEngine, "query_engine", "a LlamaIndex BaseQueryEngine")
@@ -174,9 +171,6 @@ class GECESelector(BaseSelector):
         Args:
             retrieving: place (0 or 1) of the tool that retrieves.
             direct: place of the tool that answers without retrieval.
-
-        Raises:
-            InvalidInput: `gate` is none, or the places are not 0 and 1.
         """
         demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
         if {retrieving, direct} != {0, 1}:
@@ -228,11 +222,7 @@ class GECERetriever(BaseRetriever):
         *,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        """Put `gate` in front of `retriever`.
-
-        Raises:
-            InvalidInput: one of the two is something else.
-        """
+        """Put `gate` in front of `retriever`."""
         demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
         demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
         super().__init__(callback_manager or retriever.callback_manager)

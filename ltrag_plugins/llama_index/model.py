@@ -35,25 +35,22 @@ from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
 from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
-Response = CompletionResponse | ChatResponse
+_Response = CompletionResponse | ChatResponse
 
 
-def text_of(response: Response) -> str:
+def _text_of(response: _Response) -> str:
     """The text of a reply; empty when there is none."""
     if isinstance(response, ChatResponse):
         return response.message.content or ""
     return response.text or ""
 
 
-def generation_of(response: Response, model: str) -> Generation:
+def _generation_of(response: _Response, model: str) -> Generation:
     """The reply as a `Generation`.
 
     `tokens` is None where the provider gave none, or left out a single log-probability.
-
-    Raises:
-        InvalidLogProbability: one is NaN or above 0.
     """
-    text = text_of(response)
+    text = _text_of(response)
     usage = field_of(response.raw, "usage") or response.additional_kwargs
     return Generation(
         text=text,
@@ -75,7 +72,7 @@ def response_of(written: Generation) -> CompletionResponse:
     return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
 
 
-def _tokens(response: Response, text: str, model: str) -> tuple[Token, ...] | None:
+def _tokens(response: _Response, text: str, model: str) -> tuple[Token, ...] | None:
     choices = field_of(response.raw, "choices")
     logprobs = field_of(choices[0], "logprobs") if choices else None
     if logprobs is not None or not text:
@@ -95,7 +92,7 @@ def _count(usage: Any, *names: str) -> int | None:
     return next((count for count in found if isinstance(count, int)), None)
 
 
-KEYWORDS: Mapping[str, str] = {
+_KEYWORDS: Mapping[str, str] = {
     "max_tokens": "max_tokens",
     "temperature": "temperature",
     "stop": "stop",
@@ -119,7 +116,7 @@ class LlamaIndexLLM:
         self,
         llm: BaseLLM,
         *,
-        keywords: Mapping[str, str] = KEYWORDS,
+        keywords: Mapping[str, str] = _KEYWORDS,
         logprobs: bool | int | None = None,
         chat: bool | None = None,
         name: str | None = None,
@@ -138,19 +135,16 @@ class LlamaIndexLLM:
             concurrency: most calls at once: over all callers for calls in threads, within
                 one `agenerate` for async ones. None is 8, or 1 for an LLM without async
                 calls of its own (most of those compute on this machine).
-
-        Raises:
-            InvalidInput: `llm` is no LlamaIndex LLM, or `keywords` has an unknown setting.
         """
         demand(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
-        if unknown := sorted(set(keywords) - set(KEYWORDS)):
-            raise InvalidInput(f"keywords has {unknown}; the settings are {[*KEYWORDS]}.")
+        if unknown := sorted(set(keywords) - set(_KEYWORDS)):
+            raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._llm = llm
         self._keywords = dict(keywords)
         self._logprobs = logprobs
         self._chat = llm.metadata.is_chat_model if chat is None else chat
         self._name = name
-        self._sync_only = has_no_async(llm, self._chat)
+        self._sync_only = _has_no_async(llm, self._chat)
         self._most = concurrency or (1 if self._sync_only else 8)
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="ltrag-llm")
 
@@ -167,7 +161,7 @@ class LlamaIndexLLM:
             parts.append(f"logprobs={self._logprobs}")
         if self._chat != self._llm.metadata.is_chat_model:
             parts.append("chat" if self._chat else "complete")
-        if self._keywords != dict(KEYWORDS):
+        if self._keywords != dict(_KEYWORDS):
             sent = (f"{ours}={theirs}" for ours, theirs in sorted(self._keywords.items()))
             parts.append(f"keywords={','.join(sent)}")
         return ":".join(parts)
@@ -177,7 +171,7 @@ class LlamaIndexLLM:
     ) -> list[Generation]:
         """One generation per prompt, in order; see `LLM.generate`."""
         sent = self._sent(settings)
-        call = partial(respond, self._llm, chat=self._chat, **sent)
+        call = partial(_respond, self._llm, chat=self._chat, **sent)
         return self._read(mapped(call, prompts, self._pool), settings.stop)
 
     async def agenerate(
@@ -186,10 +180,10 @@ class LlamaIndexLLM:
         """As `generate`; an LLM without async calls of its own answers in threads."""
         sent = self._sent(settings)
         if self._sync_only:
-            call = partial(respond, self._llm, chat=self._chat, **sent)
+            call = partial(_respond, self._llm, chat=self._chat, **sent)
             acall = partial(in_pool, call, pool=self._pool)
         else:
-            acall = partial(arespond, self._llm, chat=self._chat, **sent)
+            acall = partial(_arespond, self._llm, chat=self._chat, **sent)
         return self._read(await amapped(acall, prompts, self._most), settings.stop)
 
     def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
@@ -200,37 +194,33 @@ class LlamaIndexLLM:
         sent = {word: values[key] for key, word in self._keywords.items() if key in values}
         return sent if self._logprobs is None else sent | {"logprobs": self._logprobs}
 
-    def _read(self, replies: list[Response], stop: Sequence[str]) -> list[Generation]:
-        return [stopped(generation_of(reply, self.name), stop) for reply in replies]
+    def _read(self, replies: list[_Response], stop: Sequence[str]) -> list[Generation]:
+        return [stopped(_generation_of(reply, self.name), stop) for reply in replies]
 
 
 def model_of(llm: LLM | BaseLLM) -> LLM:
-    """A LlamaIndex LLM wrapped, a model of ours as it is.
-
-    Raises:
-        InvalidInput: it is neither.
-    """
+    """A LlamaIndex LLM wrapped, a model of ours as it is."""
     if isinstance(llm, BaseLLM):
         return LlamaIndexLLM(llm)
     demand(llm, LLM, "llm", "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)")
     return llm
 
 
-def respond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> Response:
+def _respond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> _Response:
     """Ask once, through `chat` or `complete`."""
     if chat:
         return llm.chat([ChatMessage(role="user", content=prompt)], **sent)
     return llm.complete(prompt, **sent)
 
 
-async def arespond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> Response:
+async def _arespond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> _Response:
     """Ask once, through `achat` or `acomplete`."""
     if chat:
         return await llm.achat([ChatMessage(role="user", content=prompt)], **sent)
     return await llm.acomplete(prompt, **sent)
 
 
-def has_no_async(llm: BaseLLM, chat: bool) -> bool:
+def _has_no_async(llm: BaseLLM, chat: bool) -> bool:
     """Whether the LLM's async call is CustomLLM's, which runs sync code on the event loop."""
     asked = "achat" if chat else "acomplete"
     return isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
@@ -238,15 +228,15 @@ def has_no_async(llm: BaseLLM, chat: bool) -> bool:
 
 def free_text(llm: BaseLLM, prompt: str) -> str:
     """The LLM's answer under its own settings."""
-    return text_of(respond(llm, prompt, chat=llm.metadata.is_chat_model))
+    return _text_of(_respond(llm, prompt, chat=llm.metadata.is_chat_model))
 
 
 async def afree_text(llm: BaseLLM, prompt: str) -> str:
     """As `free_text`, never blocking the event loop."""
     chat = llm.metadata.is_chat_model
-    if has_no_async(llm, chat):
+    if _has_no_async(llm, chat):
         return await asyncio.to_thread(free_text, llm, prompt)
-    return text_of(await arespond(llm, prompt, chat=chat))
+    return _text_of(await _arespond(llm, prompt, chat=chat))
 
 
 class LtragLLM(CustomLLM):
@@ -265,11 +255,7 @@ class LtragLLM(CustomLLM):
     def __init__(
         self, llm: LLM, *, context_window: int = 2048, num_output: int = 64, **data: Any
     ) -> None:
-        """Wrap `llm`; `data` are the other fields of LlamaIndex's LLM class.
-
-        Raises:
-            InvalidInput: `llm` cannot generate.
-        """
+        """Wrap `llm`; `data` are the other fields of LlamaIndex's LLM class."""
         demand(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, embedded(), ...)")
         super().__init__(llm=llm, context_window=context_window, num_output=num_output, **data)
 

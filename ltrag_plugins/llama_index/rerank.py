@@ -19,7 +19,7 @@ from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.types import Passage
 
-RETRIEVAL_SCORE = "retrieval_score"
+_RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
 
 
@@ -39,7 +39,7 @@ def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
     """A copy with the new score; the old one goes to the copied node's metadata."""
     node = found.node
     update = {
-        "metadata": {**node.metadata, RETRIEVAL_SCORE: found.score},
+        "metadata": {**node.metadata, _RETRIEVAL_SCORE: found.score},
         "excluded_llm_metadata_keys": _with_ours(node.excluded_llm_metadata_keys),
         "excluded_embed_metadata_keys": _with_ours(node.excluded_embed_metadata_keys),
     }
@@ -47,7 +47,7 @@ def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
 
 
 def _with_ours(keys: list[str]) -> list[str]:
-    return [key for key in keys if key != RETRIEVAL_SCORE] + [RETRIEVAL_SCORE]
+    return [key for key in keys if key != _RETRIEVAL_SCORE] + [_RETRIEVAL_SCORE]
 
 
 _dispatcher = get_dispatcher(__name__)
@@ -85,10 +85,6 @@ class DURReranker(BaseNodePostprocessor):
             top_n: most nodes to put out, at least 1; None: all that are above sigma.
             sigma: nodes with a score of at most this are left out, 0 to 1; at 0 none is. The
                 scores of one call sum to 1.
-
-        Raises:
-            InvalidInput: there is no trained head (the message has the command that trains
-                one), or a value is out of its range.
         """
         ours = None if encoder is None else encoder_of(encoder)
         ranker = chosen_ranker(ranker, ours, untrained, top_n=top_n, sigma=sigma)

@@ -60,9 +60,6 @@ class LlamaIndexRetriever:
             concurrency: most searches of one `asearch` at once.
             name: what tells it from searches over other documents, in the records of an
                 evaluation; by default the name of its class, which does not.
-
-        Raises:
-            InvalidInput: it is no LlamaIndex retriever.
         """
         demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
         self._retriever = retriever
@@ -89,11 +86,7 @@ class PassageRetriever(BaseRetriever):
         k: int = 5,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        """Wrap `retriever`.
-
-        Raises:
-            InvalidInput: it cannot search, or `k` is under 1.
-        """
+        """Wrap `retriever`."""
         demand(retriever, Retriever, "retriever", "an ltrag_plugins.retrieval Retriever")
         if k < 1:
             raise InvalidInput(f"k must be at least 1, got {k}.")

@@ -58,12 +58,6 @@ def attention_shares(
         prompt: as `llm.generate` takes it; wrapped in the chat template in the same way.
         documents: texts as they stand in the prompt, in its order.
         layers: which layers, from 0, negative from the last; None: all.
-
-    Raises:
-        InvalidInput: a document does not stand in the prompt after the one before it, or is
-            empty; no such layer; `llm` has no weights here.
-        PromptTooLong: the model reads no prompt of this length.
-        ModelError: the model hands out no attention weights.
     """
     if not isinstance(llm, TransformersLLM):
         raise InvalidInput(

@@ -99,11 +99,7 @@ class Encoder(Protocol):
 
 
 def checked_token(token: Token, model: str) -> Token:
-    """The token itself, if its log-probability can be one.
-
-    Raises:
-        InvalidLogProbability: it is NaN or above 0 (rounding up to 1e-4 is forgiven).
-    """
+    """The token itself, if its log-probability can be one."""
     if math.isnan(token.logprob) or token.logprob > 1e-4:
         raise InvalidLogProbability(
             f"{model} reported log-probability {token.logprob} for token {token.text!r}; a "

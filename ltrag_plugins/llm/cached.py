@@ -303,9 +303,6 @@ class CachedEncoder(_OverFile):
     Args:
         encoder: the encoder; its `name` must tell its weights from others'.
         path: the SQLite file; made, with its folder, where there is none.
-
-    Raises:
-        CacheUnreadable: the file is corrupt, no vector cache, or cannot be made.
     """
 
     def __init__(self, encoder: Encoder, path: str | os.PathLike[str]) -> None:
@@ -318,12 +315,7 @@ class CachedEncoder(_OverFile):
         return self.encoder.name
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """One row per text, in the order of the texts.
-
-        Raises:
-            ModelError: the encoder gave more or fewer rows than it was asked for, or NaN.
-            CacheUnreadable: the file was damaged, or holds vectors of different lengths.
-        """
+        """One row per text, in the order of the texts."""
         if not texts:
             return self.encoder.encode([])
         keys = [_key("encode", self.name, text) for text in texts]

@@ -127,11 +127,7 @@ class TransformersEncoder:
         return int(self.model.config.hidden_size)
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
-        """One row for each text, in the order of the texts.
-
-        Raises:
-            ModelError: the model is in training mode, where its vectors are drawn by lot.
-        """
+        """One row for each text, in the order of the texts."""
         if self.model.training:
             raise ModelError(
                 f"{self._label} is in training mode, where dropout would change its vectors; call "

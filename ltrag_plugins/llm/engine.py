@@ -425,11 +425,11 @@ class _PlainWriting:
         self.logits = out.logits[self._rows, -1]
 
 
-Engine = TreeEngine | PlainEngine
+LocalEngine = TreeEngine | PlainEngine
 Writing = _TreeWriting | _PlainWriting
 
 
-def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> Engine:
+def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> LocalEngine:
     """A `TreeEngine` if it gives this model's own log-probabilities, else a `PlainEngine`.
 
     Architectures differ in what they do with masks and positions handed in. Those in `EXACT`
@@ -469,7 +469,7 @@ def _misfit(model: PreTrainedModel, trees: TreeEngine, plain: PlainEngine) -> st
     )
 
 
-def _logprobs(engine: Engine, sequences: Sequence[_Ids]) -> Float[Tensor, "places vocabulary"]:
+def _logprobs(engine: LocalEngine, sequences: Sequence[_Ids]) -> Float[Tensor, "places vocabulary"]:
     """Of all tokens but the first, and of what follows one more token."""
     found: dict[Place, Tensor] = {}
     for places, logits in engine.read(sequences, [1] * len(sequences)):

@@ -117,10 +117,6 @@ def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: in
 
     Returns:
         float32 arrays by parameter name, as in `model.named_parameters()`.
-
-    Raises:
-        NeedsGradients: the model has no such matrices; the message says what is supported.
-        InvalidInput: no instances, or one without target tokens.
     """
     tail = FeedForwardTail(model, layers)
     with torch.inference_mode(False), torch.enable_grad():
@@ -156,10 +152,6 @@ def gradient_agreement(
         cosine: the dot product over both norms too; costs a backward pass more.
             0 where a norm is 0.
         model, layers: as in `mean_gradient`.
-
-    Raises:
-        NeedsGradients: the model has no such matrices; the message says what is supported.
-        InvalidInput: an instance without target tokens, or `along` is of other weights.
     """
     tail = FeedForwardTail(model, layers)
     weights = tail.weights

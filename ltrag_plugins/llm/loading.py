@@ -45,10 +45,6 @@ def load_model(
     """The model, ready to run, and its tokenizer.
 
     See `TransformersLLM.load`. "fast" has log-probabilities good to about two digits on the CPU.
-
-    Raises:
-        InvalidInput: the path does not exist, the dtype is unknown, or the model brings code of
-            its own.
     """
     where, names = _located(source)
     target = chosen_device(device)
@@ -198,10 +194,6 @@ def with_adapter(model: PreTrainedModel, folder: str | Path) -> str:
     Returns:
         The adapter's short hash.
 
-    Raises:
-        UnreadableArtifact: the folder holds no adapter, or one that was changed.
-        ArtifactMismatch: the adapter was trained for other weights.
-
     References:
         Hu et al., ICLR 2022, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3.
     """
@@ -246,7 +238,7 @@ def _add(module: nn.Linear | Conv1D, change: Tensor) -> None:
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """The manifest, the shape of the adapter, and the bytes of its weights, all checked."""
-    manifest = read_manifest(folder)
+    manifest = read_adapter_manifest(folder)
     if manifest["method"] != "lora":
         raise UnreadableArtifact(
             f"{folder} holds a whole model, not an adapter; load it as the model itself "
@@ -265,7 +257,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         ) from error
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
+def read_adapter_manifest(folder: Path) -> dict[str, Any]:
     """What `finetune.json` says."""
     if not folder.is_dir():
         raise UnreadableArtifact(

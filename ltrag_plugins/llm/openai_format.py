@@ -23,9 +23,6 @@ def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | No
         logprobs: mappings or objects; a list is taken for the chat API's `content`.
         text: what the tokens belong to; no tokens spell no text.
         model: its name, for errors.
-
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
     """
     entries = _entries(logprobs)
     if entries is None or (text and not entries):

@@ -11,8 +11,8 @@ from ltrag_plugins.errors import ModelError
 from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
-Written = str | Generation
-_Script = Callable[[str], Written] | Callable[[str], Awaitable[Written]]
+ScriptedReply = str | Generation
+_Script = Callable[[str], ScriptedReply] | Callable[[str], Awaitable[ScriptedReply]]
 """From a prompt to what the model writes for it; may be async, may raise."""
 
 

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.base import Direction, stopped
-from ltrag_plugins.llm.engine import Engine, Place, Writing, best_engine
+from ltrag_plugins.llm.engine import LocalEngine, Place, Writing, best_engine
 from ltrag_plugins.llm.gradients import (
     TokenBatch,
     gradient_agreement,
@@ -85,7 +85,7 @@ class TransformersLLM:
         """How prompts become tokens."""
         self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
         self._lock = threading.RLock()
-        self._engine: Engine | None = None
+        self._engine: LocalEngine | None = None
         self._decoded: dict[int, str] = {}
         self._label = label or Path(model.config.name_or_path or type(model).__name__).name
         self._name: str | None = None
@@ -240,7 +240,7 @@ class TransformersLLM:
     def _batches(self, cut: Sequence[Scored]) -> Iterator[tuple[list[int], TokenBatch]]:
         return token_batches(cut, batch_tokens=self._batch_tokens, device=self.model.device)
 
-    def _running(self) -> Engine:
+    def _running(self) -> LocalEngine:
         if self.model.training:
             raise InvalidInput(
                 f"{self._label} is in training mode, where dropout would change its answers; "

@@ -21,17 +21,17 @@ from jaxtyping import Float
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
-from ltrag_plugins.methods.method import Method, labelled
+from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
 from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Question
 
-Route = Literal["none", "one", "many"]
+_Route = Literal["none", "one", "many"]
 """How often to search."""
 
-ROUTES: tuple[Route, ...] = get_args(Route)
+ROUTES: tuple[_Route, ...] = get_args(_Route)
 """The cheapest first."""
 
 
@@ -47,7 +47,7 @@ class AdaptiveSettings(RoutingSettings):
     """Longest answer of the routes "none" and "one", in tokens."""
     iterations: Annotated[int, Range(2)] = 2
     """Most searches of the route "many"."""
-    unsolved: Route = "many"
+    unsolved: _Route = "many"
     """The label of a question that no route answers right: what its data set is like (paper: "one"
     for single-hop data, "many" for multi-hop)."""
     inverse_strength: Annotated[float, Range(1e-6, 1e6)] = 1.0
@@ -55,7 +55,7 @@ class AdaptiveSettings(RoutingSettings):
     correct: Correct = "contains"
     """When an answer to a labelled question is right."""
 
-    def taking(self, route: Route, question: str) -> Flow[Answer]:
+    def taking(self, route: _Route, question: str) -> Flow[Answer]:
         """Answer by that route."""
         if route == "many":
             return iter_retgen(question, IterRetGenSettings(iterations=self.iterations, k=self.k))
@@ -66,17 +66,13 @@ class AdaptiveSettings(RoutingSettings):
 class Complexity:
     """The classifier: the route with the largest linear function of the embedding."""
 
-    routes: tuple[Route, ...]
+    routes: tuple[_Route, ...]
     """Those that some labelled question took."""
     weights: Float[np.ndarray, "dim routes"]
     intercepts: Float[np.ndarray, " routes"]
 
-    def route(self, vector: Float[np.ndarray, " dim"]) -> Route:
-        """The route for a question with this embedding.
-
-        Raises:
-            InvalidInput: the embedding has another size than the fit saw.
-        """
+    def route(self, vector: Float[np.ndarray, " dim"]) -> _Route:
+        """The route for a question with this embedding."""
         if len(vector) != len(self.weights):
             raise InvalidInput(
                 f"adaptive was fitted on embeddings of {len(self.weights)} numbers and got "
@@ -87,12 +83,12 @@ class Complexity:
 
 def fit_complexity(
     vectors: Float[np.ndarray, "questions dim"],
-    labels: Sequence[Route],
+    labels: Sequence[_Route],
     inverse_strength: float = 1.0,
 ) -> Complexity:
     """The regression; where all labels are the same, every question gets that label."""
     places = [ROUTES.index(label) for label in labels]
-    routes: tuple[Route, ...] = tuple(ROUTES[place] for place in sorted(set(places)))
+    routes: tuple[_Route, ...] = tuple(ROUTES[place] for place in sorted(set(places)))
     if len(routes) == 1:
         return Complexity(routes, np.zeros((vectors.shape[1], 1)), np.zeros(1))
     from sklearn.linear_model import LogisticRegression  # for learning only
@@ -111,29 +107,21 @@ def learn_complexity(
 
     At most `iterations` searches, `iterations` + 2 requests to the model and one to the encoder,
     for all questions together.
-
-    Raises:
-        CalibrationError: there are no questions.
-        MissingReferences: a question has no accepted answer.
     """
     settings = settings or AdaptiveSettings()
-    questions = labelled(questions, "adaptive")
+    questions = labelled_questions(questions, "adaptive")
     tried = [settings.taking(route, q.text) for q in questions for route in ROUTES]
     answers = iter((yield from together(tried)))
     said = [[next(answers).text for _ in ROUTES] for _ in questions]
-    labels: list[Route] = [
+    labels: list[_Route] = [
         cheapest_right(q, texts, settings) for q, texts in zip(questions, said, strict=True)
     ]
     vectors = yield from embed(*(question.text for question in questions))
     return fit_complexity(np.asarray(vectors), labels, settings.inverse_strength)
 
 
-def cheapest_right(question: Question, said: Sequence[str], settings: AdaptiveSettings) -> Route:
-    """The first route whose answer is right, of answers in the order of `ROUTES`; else the prior.
-
-    Raises:
-        MissingReferences: the question has no accepted answers.
-    """
+def cheapest_right(question: Question, said: Sequence[str], settings: AdaptiveSettings) -> _Route:
+    """The first route whose answer (in the order of `ROUTES`) is right; else the prior."""
     for route, text in zip(ROUTES, said, strict=True):
         if is_right(text, question.answers, settings.correct):
             return route
@@ -143,11 +131,7 @@ def cheapest_right(question: Question, said: Sequence[str], settings: AdaptiveSe
 def adaptive(
     question: str, complexity: Complexity, settings: AdaptiveSettings | None = None
 ) -> Flow[Answer]:
-    """One embedding, then the route that the classifier picks: at most `iterations` model calls.
-
-    Raises:
-        InvalidInput: the embedding is of another size than the classifier's.
-    """
+    """One embedding, then the route that the classifier picks: at most `iterations` model calls."""
     settings = settings or AdaptiveSettings()
     [vector] = yield from embed(question)
     return (yield from settings.taking(complexity.route(vector), question))

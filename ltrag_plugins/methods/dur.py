@@ -37,7 +37,7 @@ class DURMethodSettings(ReadingSettings):
             object.__setattr__(self, "ranker", self.ranker.without_encoder())
 
 
-def reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
+def _reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
     """One search, one encoding, one answer from the passages ranked first."""
     [found] = yield from fetch(question, k=settings.found)
     if not found:
@@ -67,7 +67,7 @@ METHOD = Method(
     summary="passages that help this model first: reranked by a trained head, else by similarity",
     source="Yu et al., NAACL 2025",
     settings=DURMethodSettings,
-    answer=lambda question, settings, _: reranked(question.text, settings),
+    answer=lambda question, settings, _: _reranked(question.text, settings),
     most_calls=lambda _: 1,
     needs=frozenset({"retriever", "encoder"}),
 )

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, score, together
-from ltrag_plugins.methods.method import Method, ReadingSettings, labelled
+from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_questions
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts.templates import (
     MOST_WORDS,
@@ -35,7 +35,7 @@ from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 from ltrag_plugins.uncertainty import checked_tokens
 
-FILTER_PROMPT = (
+_FILTER_PROMPT = (
     "{passage}\n\nCopy, word for word, only those sentences of the text above that help to answer "
     "the question. If no sentence helps, write: none\nQuestion: {question}\nSentences:"
 )
@@ -58,7 +58,7 @@ class FILCOSettings(ReadingSettings):
 
     k: Count = 3
     """Passages to filter; each costs a call."""
-    filter_template: _FilterTemplate = FILTER_PROMPT
+    filter_template: _FilterTemplate = _FILTER_PROMPT
     """Asks for the sentences to keep; `{passage}` and `{question}` are replaced."""
     filter_tokens: Count = 128
     """Longest reply of the filter to one passage, in tokens."""
@@ -79,7 +79,7 @@ class FilterDataSettings(Settings):
     """Sentences to keep of a passage, the best first (authors' code: 1)."""
     k: Count = 3
     """Passages to fetch for a question that has none of its own."""
-    template: _FilterTemplate = FILTER_PROMPT
+    template: _FilterTemplate = _FILTER_PROMPT
     """The filter's prompt; `{passage}` and `{question}` are replaced."""
 
 
@@ -109,7 +109,7 @@ def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
     )
 
 
-def filter_prompt(question: str, passage: Passage, template: str = FILTER_PROMPT) -> str:
+def filter_prompt(question: str, passage: Passage, template: str = _FILTER_PROMPT) -> str:
     """What the filter is asked about one passage, of which it sees the first 200 words."""
     return filled(template, passage=passages_block([_as_shown(passage)]), question=question)
 
@@ -185,7 +185,7 @@ def _padded(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class FilterExample:
+class _FilterExample:
     """What the filter is asked, and what it should write."""
 
     prompt: str
@@ -200,19 +200,14 @@ class FilterExample:
 
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
-) -> Flow[list[FilterExample]]:
+) -> Flow[list[_FilterExample]]:
     """An example for each question and passage; at most one search and one request for all.
 
     Only sentences that the prompt shows are taught, so of a longer passage those of its first 200
     words. A passage with none above the threshold teaches the filter to say "none".
-
-    Raises:
-        CalibrationError: there are no questions.
-        MissingReferences: a question has no accepted answer.
-        NoTokenProbabilities: "cxmi", and the model cannot tell how likely a given text is.
     """
     settings = settings or FilterDataSettings()
-    questions = labelled(questions, "filco")
+    questions = labelled_questions(questions, "filco")
     passages = yield from together([_passages(question, settings.k) for question in questions])
     made = yield from together(
         [_examples(q, found, settings) for q, found in zip(questions, passages, strict=True)]
@@ -238,7 +233,7 @@ def _passages(question: Question, k: int) -> Flow[list[Passage]]:
 
 def _examples(
     question: Question, passages: Sequence[Passage], settings: FilterDataSettings
-) -> Flow[list[FilterExample]]:
+) -> Flow[list[_FilterExample]]:
     # a prompt has single spaces, and the filter is to copy it
     split = [[" ".join(s.split()) for s in sentences(_as_shown(p).text)] for p in passages]
     values = yield from _values(question, [s for found in split for s in found], settings.measure)
@@ -247,7 +242,7 @@ def _examples(
         own = [next(rest) for _ in found]
         kept = best_sentences(found, own, threshold=settings.threshold, most=settings.most)
         prompt = filter_prompt(question.text, passage, settings.template)
-        examples.append(FilterExample(prompt, " ".join(kept) or _NONE))
+        examples.append(_FilterExample(prompt, " ".join(kept) or _NONE))
     return examples
 
 
@@ -268,11 +263,6 @@ def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -
 
     Above 0 the sentence helps. The authors' code squeezes the difference through a logistic
     function, which changes no order.
-
-    Raises:
-        InvalidInput: the answer is blank.
-        NoTokenProbabilities: the model cannot tell how likely a given text is.
-        InvalidLogProbability: a log-probability is NaN or above 0.
     """
     if not answer.strip():
         raise InvalidInput("a blank answer has no probability to compare; give its text")

@@ -43,9 +43,6 @@ def k_samples(
 
     Args:
         passages: the question's own; where there are any, nothing is fetched.
-
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
     """
     settings = settings or KSamplesSettings()
     shown = list(passages)

@@ -20,7 +20,7 @@ from ltrag_plugins.prompts.templates import ReadingTemplate, answer_from, filled
 from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Generation, Passage
 
-RANKING_PROMPT = (
+_RANKING_PROMPT = (
     "{passages}\n\nPut the numbered passages in order: first the one that helps most to answer the "
     "question, last the one that helps least. Write nothing but their numbers, each once, in this "
     "form: [2] > [3] > [1]\nQuestion: {question}\nOrder:"
@@ -55,7 +55,7 @@ class ListwiseSettings(ReadingSettings):
     """How far the window moves, less than `window` (paper: 10)."""
     max_words: Count = 100
     """A passage is cut to this in the ranking prompt (authors' code: 300)."""
-    ranking_template: ReadingTemplate = RANKING_PROMPT
+    ranking_template: ReadingTemplate = _RANKING_PROMPT
     """Asks for the order; `{passages}` and `{question}` are replaced."""
 
     def _check_together(self) -> None:

@@ -12,7 +12,7 @@ from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Answer, Question
 
-Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
+_Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
 """What a method cannot do without, beside a model that writes: a search; vectors of texts; token
 probabilities of what was written; questions with accepted answers to learn from."""
 _A = TypeVar("_A", bound=Answer)
@@ -46,7 +46,7 @@ class Method:
     """(question, settings, what `learn` returned) to the flow that answers it."""
     most_calls: Callable[[Any], int]
     """From settings to the most prompts that one question may send to the model."""
-    needs: frozenset[Need] = frozenset()
+    needs: frozenset[_Need] = frozenset()
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
@@ -65,18 +65,18 @@ class Method:
 
     def taught(
         self,
-        labelled: Sequence[Question],
+        labelled_questions: Sequence[Question],
         settings: Any,
         world: World,
         observers: Iterable[Observer] = (),
     ) -> Any:
         """What `flow` needs as `learned`; None for a method that learns nothing."""
         if self.train is not None:
-            return self.train(labelled, settings, world, observers)
+            return self.train(labelled_questions, settings, world, observers)
         if self.learn is None:
             return None
-        known = labelled if self.spells_out else [*map(spelled_out, labelled)]
-        flow = searching_for(labelled, self.learn(known, settings))
+        known = labelled_questions if self.spells_out else [*map(spelled_out, labelled_questions)]
+        flow = searching_for(labelled_questions, self.learn(known, settings))
         return run(flow, world, observers=observers)
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
@@ -101,7 +101,7 @@ class Method:
         flow = self.answer(spelled_out(question), settings, learned)
         return _picking(question, searching_for([question], flow))
 
-    def check(self, world: World, labelled: Sequence[Question]) -> None:
+    def check(self, world: World, labelled_questions: Sequence[Question]) -> None:
         """Refuse a world that lacks what the method needs.
 
         Token probabilities are seen in a model's replies only: without them a method that needs
@@ -114,7 +114,7 @@ class Method:
             ("model", "a model", world.llm),
             ("retriever", "a retriever", world.retriever),
             ("encoder", "an encoder", world.encoder),
-            ("labelled questions", "labelled questions", labelled or None),
+            ("labelled questions", "labelled questions", labelled_questions or None),
         ):
             if part is None and need in {"model", *self.needs}:
                 raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
@@ -148,23 +148,23 @@ class Ready:
         world: World,
         *,
         settings: Any = None,
-        labelled: Sequence[Question] = (),
+        labelled_questions: Sequence[Question] = (),
     ) -> Self:
         """Check the parts, and learn from the labelled questions where the method does.
 
         Raises:
             InvalidInput: a part is missing, or settings are another method's.
         """
-        method.check(world, labelled)
+        method.check(world, labelled_questions)
         settings = method.settings() if settings is None else settings
-        return cls(method, world, settings, method.taught(labelled, settings, world))
+        return cls(method, world, settings, method.taught(labelled_questions, settings, world))
 
     def flow(self, question: str) -> Flow[Answer]:
         """Answer a question."""
         return self.method.flow(Question(question), self.settings, self.learned)
 
 
-def labelled(questions: Sequence[Question], method: str) -> tuple[Question, ...]:
+def labelled_questions(questions: Sequence[Question], method: str) -> tuple[Question, ...]:
     """The questions, if there are any and each has an accepted answer.
 
     Raises:

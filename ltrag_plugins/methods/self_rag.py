@@ -72,7 +72,7 @@ _USEFUL_PROMPT = (
     "Is this a useful answer to the question? Reply yes or no.\nReply:"
 )
 
-Mode = Literal["reflection tokens", "yes-no probabilities", "yes-no texts"]
+_Mode = Literal["reflection tokens", "yes-no probabilities", "yes-no texts"]
 """What the critiques were read from."""
 _Weight = Annotated[float, Range(0, 1000)]
 
@@ -103,7 +103,7 @@ class SelfRAGSettings(ReadingSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class Critique:
+class _Critique:
     """One passage, what the model answered from it, and what it thinks of both."""
 
     passage: Passage
@@ -123,8 +123,8 @@ class Critique:
 class SelfRAGAnswer(Answer):
     """An answer with what was thought of all that could have been given."""
 
-    mode: Mode = "yes-no probabilities"
-    critiques: tuple[Critique, ...] = ()
+    mode: _Mode = "yes-no probabilities"
+    critiques: tuple[_Critique, ...] = ()
     """One for each passage, in the order of the search; empty where there was none."""
 
 
@@ -187,23 +187,23 @@ def _judging_prompts(question: str, passage: Passage, draft: Generation) -> list
     ]
 
 
-def _judged(passage: Passage, draft: Generation, replies: Sequence[Generation]) -> Critique:
+def _judged(passage: Passage, draft: Generation, replies: Sequence[Generation]) -> _Critique:
     relevant, supported, useful = map(yes_probability, replies)
     text = draft.text.strip()
-    return Critique(passage, text, _likelihood(draft), relevant, supported, 2 * useful - 1)
+    return _Critique(passage, text, _likelihood(draft), relevant, supported, 2 * useful - 1)
 
 
-def _reflected(passage: Passage, reply: Generation) -> Critique:
+def _reflected(passage: Passage, reply: Generation) -> _Critique:
     """A reflection token that the model did not write counts as 0 (authors' code)."""
     values = [reflection_value(reply, group) or 0.0 for group in (RELEVANT, SUPPORT, USEFUL)]
-    return Critique(passage, _text(reply), _likelihood(reply), *values)
+    return _Critique(passage, _text(reply), _likelihood(reply), *values)
 
 
 def _likelihood(reply: Generation) -> float:
     return math.exp(mean_logprob(reply)) if reply.tokens else 0.0
 
 
-def _score(critique: Critique, settings: SelfRAGSettings) -> float:
+def _score(critique: _Critique, settings: SelfRAGSettings) -> float:
     if not critique.text:
         return -math.inf
     return (
@@ -215,9 +215,9 @@ def _score(critique: Critique, settings: SelfRAGSettings) -> float:
 
 
 def _best(
-    critiques: Sequence[Critique],
+    critiques: Sequence[_Critique],
     settings: SelfRAGSettings,
-    mode: Mode,
+    mode: _Mode,
     trace: tuple[Generation, ...],
 ) -> SelfRAGAnswer:
     best = max(critiques, key=lambda critique: _score(critique, settings))
@@ -226,7 +226,7 @@ def _best(
     )
 
 
-def _mode(replies: Sequence[Generation]) -> Mode:
+def _mode(replies: Sequence[Generation]) -> _Mode:
     known = all(reply.tokens is not None for reply in replies)
     return "yes-no probabilities" if known else "yes-no texts"
 
@@ -239,9 +239,6 @@ def reflection_value(reply: Generation, group: Mapping[str, float]) -> float | N
     with the probabilities where the reply first has a token of the group; where it has none, of
     RETRIEVE and RELEVANT, which open a reply, with those at its start. Without token probabilities
     the value of the token that the text names first. None where there is none.
-
-    Raises:
-        InvalidLogProbability: a log-probability is NaN or above 0.
     """
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
     # a special token can be left out of the text; it is then the likeliest alternative

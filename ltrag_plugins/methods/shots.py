@@ -15,14 +15,14 @@ import numpy as np
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.flow import Flow, ask
-from ltrag_plugins.methods.method import Method, labelled
+from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled
 from ltrag_plugins.settings import Count, Holds, Settings, Whole
 from ltrag_plugins.types import Answer, Question
 
-SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
+_SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
 """`{shots}` and `{question}` are replaced; other braces are left alone."""
 
 _Ranks = Callable[[Sequence[Question]], Sequence[Sequence[Question]]]  # a ShotRanker of examples
@@ -34,7 +34,7 @@ class BM25ShotsSettings(Settings):
 
     shots: Count = 5
     """Examples to show (paper: 5)."""
-    template: Annotated[str, Holds("shots", "question")] = SHOTS_PROMPT
+    template: Annotated[str, Holds("shots", "question")] = _SHOTS_PROMPT
     """`{shots}` and `{question}` are replaced."""
     context_words: Count = 200
     """A question's context is cut to this many words."""
@@ -90,7 +90,7 @@ def _row(
 ) -> Method:
     def learn(questions: Sequence[Question], settings: Any) -> Flow[ShotRanker]:
         yield from ()
-        return ranker(labelled(questions, name), settings)
+        return ranker(labelled_questions(questions, name), settings)
 
     def answer(question: Question, settings: Any, learned: _Ranks) -> Flow[Answer]:
         [shots] = learned([question])

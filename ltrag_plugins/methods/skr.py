@@ -28,7 +28,7 @@ from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
-from ltrag_plugins.methods.method import Method, labelled
+from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.settings import Count, Range
@@ -57,11 +57,7 @@ class SelfKnowledge:
     known: Bool[np.ndarray, " questions"]
 
     def nearest(self, vector: Float[np.ndarray, " dim"], k: int) -> Int[np.ndarray, " found"]:
-        """Indices of the `k` nearest labelled questions by cosine; of equals the first.
-
-        Raises:
-            InvalidInput: the vector has another size than theirs.
-        """
+        """Indices of the `k` nearest labelled questions by cosine; of equals the first."""
         if len(vector) != self.vectors.shape[1]:
             raise InvalidInput(
                 f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "
@@ -85,13 +81,9 @@ def collect_self_knowledge(
 
     One search, at most two rounds of model calls and one of the encoder, for all questions
     together.
-
-    Raises:
-        CalibrationError: there are no questions, or every answer is wrong both ways.
-        MissingReferences: a question has no accepted answer.
     """
     settings = settings or SKRSettings()
-    questions = labelled(questions, "skr")
+    questions = labelled_questions(questions, "skr")
     plain = [settings.directly(question.text) for question in questions]
     reading = [settings.reading(question.text) for question in questions]
     answers = yield from together([*plain, *reading])

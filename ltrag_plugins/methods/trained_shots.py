@@ -19,7 +19,7 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
-from ltrag_plugins.methods.method import Method, labelled
+from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Question
@@ -60,7 +60,7 @@ class PromptPGSettings(DURShotsSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TrainedShots:
+class _TrainedShots:
     """A head with the examples that it ranks, and how it was trained."""
 
     ranker: ShotRanker
@@ -81,19 +81,13 @@ def trained_shots(
     settings: DURShotsSettings,
     world: World,
     observers: Iterable[Observer] = (),
-) -> TrainedShots:
-    """Train a head on the labelled questions, with the world's model and encoder.
-
-    Raises:
-        CalibrationError: fewer than two labelled questions.
-        MissingReferences: one has no accepted answer.
-        InvalidInput: the world has no model or no encoder.
-    """
+) -> _TrainedShots:
+    """Train a head on the labelled questions, with the world's model and encoder."""
     from ltrag_plugins.dur.train import DURTrainer  # its rewards bring nltk
 
     if world.llm is None or world.encoder is None:
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
-    known = labelled(questions, "a head")
+    known = labelled_questions(questions, "a head")
     if len(known) < 2:
         raise CalibrationError(
             "a head needs at least two labelled questions: one to show, one to learn from"
@@ -108,10 +102,10 @@ def trained_shots(
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
     ranker = ShotRanker.learned(result.ranker, examples)
-    return TrainedShots(ranker, training, adapts, result.history)
+    return _TrainedShots(ranker, training, adapts, result.history)
 
 
-def _told(learned: TrainedShots) -> dict[str, Any]:
+def _told(learned: _TrainedShots) -> dict[str, Any]:
     """The training as plain values, as far as pictures of it need them."""
     return {
         "history": [asdict(batch) for batch in learned.history],
@@ -126,7 +120,7 @@ def _showing(questions: Sequence[Question]) -> str:
     return "QO-A" if any(question.options for question in questions) else "Q-A"
 
 
-def _answer(question: Question, settings: DURShotsSettings, learned: TrainedShots) -> Flow[Answer]:
+def _answer(question: Question, settings: DURShotsSettings, learned: _TrainedShots) -> Flow[Answer]:
     """One encoding, one model call."""
     vectors = yield from embed(question.text)
     form = learned.form(question)

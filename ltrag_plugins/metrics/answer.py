@@ -35,11 +35,7 @@ def normalized(text: str) -> str:
 
 
 def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction is a reference, character for character between outer spaces, else 0.
-
-    Raises:
-        MissingReferences: there are none. (So do all metrics of this module.)
-    """
+    """1 if the prediction is a reference, character for character between outer spaces, else 0."""
     return float(prediction.strip() in [r.strip() for r in checked(references)])
 
 
@@ -85,12 +81,7 @@ def is_right(
 
 
 def checked(references: Sequence[str]) -> Sequence[str]:
-    """The references, if they are a list with something in it.
-
-    Raises:
-        MissingReferences: there are none.
-        InvalidInput: one string came in place of a list (its letters would be the references).
-    """
+    """The references, if they are a list with something in it."""
     if isinstance(references, str):
         raise InvalidInput(f"references came as one string, {references[:40]!r}; put it in a list")
     if not references:

@@ -29,7 +29,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class _Difference:
     """How much larger the mean of `a` is than that of `b` on the same questions."""
 
     interval: Interval
@@ -71,7 +71,7 @@ def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
+class _Bin:
     """Probabilities that are alike, and what came true; the last bin holds its upper edge too."""
 
     low: float
@@ -87,7 +87,7 @@ class Bin:
 class Reliability:
     """Whether probabilities of being wrong keep what they promise."""
 
-    bins: tuple[Bin, ...]
+    bins: tuple[_Bin, ...]
     ece: float
     """`expected_calibration_error` over these bins."""
     brier: float
@@ -112,7 +112,7 @@ def reliability(probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> R
     members = [_bin_of(p, bins) == i for i in range(bins)]
     return Reliability(
         tuple(
-            Bin(i / bins, (i + 1) / bins, int(inside.sum()), _mean(p[inside]), _mean(y[inside]))
+            _Bin(i / bins, (i + 1) / bins, int(inside.sum()), _mean(p[inside]), _mean(y[inside]))
             for i, inside in enumerate(members)
         ),
         ece,
@@ -137,10 +137,6 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
 
     Args:
         outcomes: 0 or 1; 1 is what large scores should find.
-
-    Raises:
-        CalibrationError: the outcomes are all alike, so there are no pairs.
-        InvalidInput: NaN, another outcome than 0 and 1, or lengths that differ.
     """
     s, y = _columns(scores, outcomes)
     if not np.isin(y, (0, 1)).all():
@@ -172,9 +168,6 @@ def bootstrap_interval(
 
     Resamples on which the statistic raises `CalibrationError` (AUROC on one kind only) are
     left out.
-
-    Raises:
-        CalibrationError: it raised on more than half of them, or on the sample itself.
 
     References:
         Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
@@ -208,7 +201,7 @@ def mean_interval(
 
 def paired_bootstrap(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Difference:
+) -> _Difference:
     """Mean of `a` minus mean of `b` where row i of both is the same question.
 
     References:
@@ -218,7 +211,7 @@ def paired_bootstrap(
     _check_bootstrap(level, resamples)
     means = _resampled_means(x - y, resamples, seed)
     interval = _interval(float((x - y).mean()), means, level)
-    return Difference(interval, float(np.mean(means <= 0)))
+    return _Difference(interval, float(np.mean(means <= 0)))
 
 
 def _resampled_means(

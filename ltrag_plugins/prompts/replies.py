@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from ltrag_plugins.metrics.answer import accuracy
 
-LEAD = "The answer is"
+_LEAD = "The answer is"
 """What models put before an answer."""
 
 # a letter that names an option, and no article or pronoun: it stands alone or before a mark
 _LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*$)", re.IGNORECASE)
 
 
-def read_reply(reply: str, options: Sequence[str] = (), *, lead: str = LEAD) -> str:
+def read_reply(reply: str, options: Sequence[str] = (), *, lead: str = _LEAD) -> str:
     """The answer alone; where there are options, the one it picks.
 
     Args:
@@ -26,7 +26,7 @@ def read_reply(reply: str, options: Sequence[str] = (), *, lead: str = LEAD) -> 
     return option_in(said, options) if options else said
 
 
-def bare_reply(reply: str, lead: str = LEAD) -> str:
+def bare_reply(reply: str, lead: str = _LEAD) -> str:
     """The reply without the lead-in and the full stop at its end."""
     said, lead = reply.strip(), lead.strip()
     if lead and said.lower().startswith(lead.lower()):

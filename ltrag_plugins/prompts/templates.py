@@ -29,11 +29,7 @@ MOST_WORDS = 200
 
 
 def filled(template: str, **parts: str) -> str:
-    """The template with each `{name}` replaced; other braces, and those in the parts, stay.
-
-    Raises:
-        InvalidInput: the template has no place for one of the parts.
-    """
+    """The template with each `{name}` replaced; other braces, and those in the parts, stay."""
     missing = [f"'{{{name}}}'" for name in parts if f"{{{name}}}" not in template]
     if missing:
         raise InvalidInput(f"the template must hold {' and '.join(missing)}, got {template!r}")

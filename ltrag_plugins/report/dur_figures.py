@@ -45,9 +45,6 @@ def shots_picture(history: Sequence[Batch], path: str | Path, *, shots: int) -> 
 
     Args:
         shots: K, with which PromptPG asks about every question.
-
-    Raises:
-        InvalidInput: the history is empty.
     """
     figure, [left, right] = _canvas(history, 1, 2, size=(9.0, 3.8))
     numbers = range(1, len(history) + 1)
@@ -82,9 +79,6 @@ def loss_picture(history: Sequence[Batch], path: str | Path) -> Path:
 
     The loss of a policy gradient only gives the direction of a step: whether the answers get
     better, the reward tells.
-
-    Raises:
-        InvalidInput: the history is empty.
     """
     figure, [above, below] = _canvas(history, 2, 1, size=(6.4, 5.2))
     numbers = range(1, len(history) + 1)
@@ -106,9 +100,6 @@ def turns_picture(history: Sequence[Batch], path: str | Path) -> Path:
     """Share of questions whose answer turns as shots are added, by epoch (figure 3).
 
     Easy questions are right without shots, hard ones wrong (eq. 3).
-
-    Raises:
-        InvalidInput: the history is empty, or is of a training that asks with all shots only.
     """
     figure, [axes] = _canvas(history, 1, 1, size=(6.4, 4.0))
     epochs = by_epoch(history, shots=1)
@@ -136,11 +127,7 @@ def turns_picture(history: Sequence[Batch], path: str | Path) -> Path:
 
 
 def dur_pictures(history: Sequence[Batch], folder: str | Path, *, shots: int) -> list[Path]:
-    """All that can be drawn of this history, as PNG files; the folder is made.
-
-    Raises:
-        InvalidInput: the history is empty.
-    """
+    """All that can be drawn of this history, as PNG files; the folder is made."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [
@@ -183,11 +170,7 @@ _FILE = "dur_history.json"
 
 
 def training_pictures(run: Path, cells: Iterable[str]) -> list[Picture]:
-    """Those of each cell that trained, and of the file, if it is there.
-
-    Raises:
-        UnreadableArtifact: a file is damaged.
-    """
+    """Those of each cell that trained, and of the file, if it is there."""
     folder = RunFolder(run)
     files = [(folder.learned(name), f"dur-{slug(name)}", visible(name)) for name in cells]
     return [

@@ -108,7 +108,7 @@ def _scores(found: GateScores) -> Picture:
         f"scores-{slug(found.gate or 'gate')}",
         f"Scores of the gate {visible(found.gate)}".rstrip(),
         f"Does a larger score find the questions that the model gets wrong alone?{area}",
-        _drawn(scores_figure, found),
+        _drawn(_scores_figure, found),
     )
 
 
@@ -197,7 +197,7 @@ def rate_figure(cell: GatedCell, metric: str) -> Figure:
     return figure
 
 
-def scores_figure(found: GateScores) -> Figure:
+def _scores_figure(found: GateScores) -> Figure:
     """Gate scores of questions that the direct answer got right, and wrong."""
     figure, [axes] = canvas()
     edges = np.histogram_bin_edges([*found.right, *found.wrong], bins=20)

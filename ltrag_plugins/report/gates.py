@@ -23,7 +23,7 @@ from ltrag_plugins.metrics.calibration import (
 )
 from ltrag_plugins.report.reading import right
 
-Records = Mapping[str, Sequence[Record]]
+_Records = Mapping[str, Sequence[Record]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +59,12 @@ class GateScores:
     """How well the score finds the wrong ones; None where all are of one kind."""
 
 
-def gated_cells(records: Records, metric: str) -> list[GatedCell]:
+def gated_cells(records: _Records, metric: str) -> list[GatedCell]:
     """Each cell whose records hold decisions."""
     return [_gated(name, records, metric) for name in records if _decided(records[name])]
 
 
-def gate_scores(records: Records, metric: str) -> list[GateScores]:
+def gate_scores(records: _Records, metric: str) -> list[GateScores]:
     """The scores of each gate, once; [] without direct answers to split them by."""
     direct = direct_of(records)
     if direct is None:
@@ -79,7 +79,7 @@ def _decided(records: Sequence[Record]) -> bool:
     return any(record.decision is not None for record in records)
 
 
-def _gated(name: str, records: Records, metric: str) -> GatedCell:
+def _gated(name: str, records: _Records, metric: str) -> GatedCell:
     always = records.get(CellName.parse(name).alone)
     direct = direct_of(records)
     never = None if direct is None else records[direct]
@@ -144,7 +144,7 @@ def _scores(
     )
 
 
-def _others(records: Records, metric: str) -> tuple[tuple[str, float, float], ...]:
+def _others(records: _Records, metric: str) -> tuple[tuple[str, float, float], ...]:
     return tuple(
         (name, float(_searched(found).mean()), float(_values(found, metric).mean()))
         for name, found in records.items()
@@ -171,7 +171,7 @@ class Promise:
     reliability: Reliability
 
 
-def reliabilities(records: Records, metric: str) -> list[Promise]:
+def reliabilities(records: _Records, metric: str) -> list[Promise]:
     """One for each gate (with direct answers), and one for each method with uncertainties.
 
     Gated cells have no diagram of their own: their uncertainty is the gate's on one branch and
@@ -190,7 +190,7 @@ def reliabilities(records: Records, metric: str) -> list[Promise]:
     return found
 
 
-def _first_of_each_gate(records: Records) -> dict[str, str]:
+def _first_of_each_gate(records: _Records) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, some in records.items():
         if _decided(some):

@@ -20,9 +20,9 @@ from typing import Any
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.report.reading import Run, right
 
-BLOCK = 500_000
+_BLOCK = 500_000
 """Characters of traces that the page reads at once."""
-TRACES = 64_000_000
+_TRACES = 64_000_000
 """Characters of traces in a page; those of the questions after that are left out."""
 _SHORTEST = 40  # characters of a passage that is worth a number
 
@@ -38,7 +38,7 @@ class Listing:
     """Questions whose traces found no room."""
 
 
-def listing(run: Run, *, most: int = TRACES) -> Listing:
+def listing(run: Run, *, most: int = _TRACES) -> Listing:
     """All questions with all their answers, also those of unfinished cells.
 
     Args:
@@ -124,7 +124,7 @@ class _Traces:
         self._near = {}
         packed = {cell: [self._step(step) for step in trace] for cell, trace in traced.items()}
         size = len(json.dumps(packed))
-        if not self.blocks or self._in_block + size > BLOCK:
+        if not self.blocks or self._in_block + size > _BLOCK:
             self.blocks.append({})
             self._in_block = 0
         self._in_block += size

@@ -21,7 +21,7 @@ from ltrag_plugins.report.escaping import script_json, size_of, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import Listing, listing
 from ltrag_plugins.report.plots import Picture
-from ltrag_plugins.report.reading import Run, read
+from ltrag_plugins.report.reading import Run, read_run_folder
 from ltrag_plugins.report.table import main_table, measures_table
 
 try:
@@ -30,8 +30,8 @@ try:
 except ImportError as error:
     raise missing_extra("jinja2", "report") from error
 
-SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
-SECTIONS = {
+_SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
+_SECTIONS = {
     "cost": ("Accuracy against cost", "What each way to answer buys, and for how much."),
     "gates": ("Gates", "Who needs retrieval, and what it buys to ask a gate."),
     "calibration": ("Calibration", "Do the probabilities keep what they promise?"),
@@ -72,11 +72,11 @@ def write_report(
         InvalidInput: there are no records, or `compared` is not among the rows.
         UnwritableArtifact: page or pictures cannot be written.
     """
-    found = read(run)
+    found = read_run_folder(run)
     page = found.path / "report.html" if out is None else Path(out)
     summary = summarize(found.complete, compared=compared)
     drawn = pictures(found, summary)
-    content = html(found, summary, drawn).encode("utf-8", "backslashreplace")
+    content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
         _write(page, content)
     saved: list[Path] = []
@@ -98,10 +98,10 @@ def _write(page: Path, content: bytes) -> None:
         raise
 
 
-def html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
+def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
     """The page as text."""
     listed = listing(run)
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, SCRIPTS)) + "\n})();\n"
+    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, _SCRIPTS)) + "\n})();\n"
     style = _file("page.css")
     blocks = {
         "index": _index(run, listed),
@@ -134,8 +134,8 @@ def _sections(drawn: Mapping[str, Sequence[Picture]]) -> list[dict[str, Any]]:
     return [
         {
             "id": key,
-            "title": SECTIONS[key][0],
-            "lead": SECTIONS[key][1],
+            "title": _SECTIONS[key][0],
+            "lead": _SECTIONS[key][1],
             "pictures": [(one, Markup(one.inline())) for one in some],
         }
         for key, some in drawn.items()

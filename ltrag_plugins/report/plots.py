@@ -144,9 +144,9 @@ def as_percent(axis: Axis) -> None:
 def reliability_figure(found: Reliability, what: str) -> Figure:
     """Said and true shares of wrong answers, and how many answers stand behind each."""
     figure, [above, below] = canvas(2, heights=(2.4, 1))
-    known = [one for one in found.bins if one.count]
     above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
-    said, wrong = [one.said for one in known], [one.wrong for one in known]
+    known = [one for one in found.bins if one.said is not None and one.wrong is not None]
+    said, wrong = [one.said or 0.0 for one in known], [one.wrong or 0.0 for one in known]
     above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
     above.set(xlim=(0, 1), ylim=(-0.02, 1.04), ylabel="wrong answers")
     below.bar(said, [one.count for one in known], 0.05, color=BLUE)
@@ -159,7 +159,7 @@ def reliability_figure(found: Reliability, what: str) -> Figure:
     return figure
 
 
-def themed(svg: bytes, name: str, told: str) -> str:
+def _themed(svg: bytes, name: str, told: str) -> str:
     """An SVG file as an element of a page: own ids, the page's colours and font, no style sheet.
 
     Args:
@@ -214,14 +214,10 @@ class Picture:
         with tempfile.TemporaryDirectory() as folder, styled(in_page=True):
             path = Path(folder) / "picture.svg"
             self.draw(path)
-            return themed(path.read_bytes(), self.name, f"{self.title}. {self.caption}")
+            return _themed(path.read_bytes(), self.name, f"{self.title}. {self.caption}")
 
     def save(self, folder: Path) -> list[Path]:
-        """Write it as PNG and SVG, on white.
-
-        Raises:
-            OSError: the folder cannot be written to.
-        """
+        """Write it as PNG and SVG, on white."""
         paths = [folder / f"{self.name}.png", folder / f"{self.name}.svg"]
         with styled():
             for path in paths:
@@ -244,11 +240,11 @@ _LINE_FROM = 18  # points; a label further off has a line to its point
 _MARK = 5  # half of a mark's width, points
 _LONGEST = 24
 
-Point = tuple[float, float]
+_Point = tuple[float, float]
 
 
 def label_points(
-    axes: Axes, points: Sequence[Point], names: Sequence[str], avoid: Sequence[Point] = ()
+    axes: Axes, points: Sequence[_Point], names: Sequence[str], avoid: Sequence[_Point] = ()
 ) -> None:
     """Write each name where there is room, near its point.
 
@@ -265,11 +261,11 @@ def label_points(
     taken += [_around(axes, point, scale) for point in avoid]
     room = axes.get_window_extent()
     for point, name in sorted(zip(points, names, strict=True), key=lambda pair: -pair[0][1]):
-        best = _best(axes, point, shortened(name), taken, room)
+        best = _best(axes, point, _shortened(name), taken, room)
         taken.append(_box(best))
 
 
-def shortened(name: str) -> str:
+def _shortened(name: str) -> str:
     """The name, cut in the middle where it is long."""
     if len(name) <= _LONGEST:
         return name
@@ -277,7 +273,7 @@ def shortened(name: str) -> str:
     return f"{name[:half]}…{name[-half:]}"
 
 
-def _best(axes: Axes, point: Point, name: str, taken: Sequence[Bbox], room: Bbox) -> Annotation:
+def _best(axes: Axes, point: _Point, name: str, taken: Sequence[Bbox], room: Bbox) -> Annotation:
     """The first place without overlap; where there is none, that with the least."""
     found: list[tuple[float, float, tuple]] = []
     for distance in _DISTANCES:
@@ -293,7 +289,7 @@ def _best(axes: Axes, point: Point, name: str, taken: Sequence[Bbox], room: Bbox
     return _annotation(axes, point, name, distance, side)
 
 
-def _annotation(axes: Axes, point: Point, name: str, distance: float, side: tuple) -> Annotation:
+def _annotation(axes: Axes, point: _Point, name: str, distance: float, side: tuple) -> Annotation:
     dx, dy, ha, va = side
     line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4}
     label = axes.annotate(
@@ -318,7 +314,7 @@ def _box(label: Annotation) -> Bbox:
     return Text.get_window_extent(label)
 
 
-def _around(axes: Axes, point: Point, half: float) -> Bbox:
+def _around(axes: Axes, point: _Point, half: float) -> Bbox:
     x, y = (float(place) for place in axes.transData.transform(point))
     return Bbox.from_extents(x - half, y - half, x + half, y + half)
 

@@ -48,14 +48,8 @@ class Run:
         return {name: self.asked - n for name, n in counts.items() if n < self.asked}
 
 
-def read(folder: str | Path) -> Run:
-    """Read a run folder; nothing is written to it.
-
-    Raises:
-        UnreadableArtifact: there is no run in it, or its run.json is damaged.
-        BadRecord: a record is damaged; names file and line.
-        InvalidInput: it has no records yet, or its cells are about different questions.
-    """
+def read_run_folder(folder: str | Path) -> Run:
+    """Read a run folder; nothing is written to it."""
     folder = Path(folder)
     if not (folder / "run.json").is_file():
         raise UnreadableArtifact(

@@ -64,11 +64,7 @@ _BESIDE = {"loc": "center left", "bbox_to_anchor": (1.02, 0.5)}
 
 @styled()
 def spread_picture(run: Sequence[LabelledAnswer], path: str | Path, *, bins: int = 10) -> Path:
-    """Uncertainty of right and wrong first answers, and of documents (figure 1).
-
-    Raises:
-        InvalidInput: there are no answers.
-    """
+    """Uncertainty of right and wrong first answers, and of documents (figure 1)."""
     _check(run)
     answers, documents = answer_spread(run, bins=bins), document_spread(run, bins=bins)
     count = 1 if documents is None else 2
@@ -104,11 +100,7 @@ def _draw_spread(axes: Axes, spread: Spread, title: str, names: tuple[str, str])
 def turns_picture(
     run: Sequence[LabelledAnswer], path: str | Path, *, since: Since = "before"
 ) -> Path:
-    """Mean score of the answers that stay or turn in each round, and how many (figure 4).
-
-    Raises:
-        InvalidInput: there are no answers, or none has a second round.
-    """
+    """Mean score of the answers that stay or turn in each round, and how many (figure 4)."""
     found = turns(run, since)
     if not found:
         raise InvalidInput("no answer has a round after the first, so none can turn")
@@ -117,8 +109,8 @@ def turns_picture(
     for kind, (colour, line, marker, hatch) in enumerate(_TURNS):
         ways = [one.turns[kind] for one in found]
         known = {n: way.score for n, way in zip(rounds, ways, strict=True) if way.score is not None}
-        label, look = ways[0].name, {"linestyle": line, "marker": marker}
-        above.plot([*known], [*known.values()], color=colour, label=label, **look)
+        label, scores = ways[0].name, [*known.values()]
+        above.plot([*known], scores, color=colour, linestyle=line, marker=marker, label=label)
         counts = [way.count for way in ways]
         below.bar(
             rounds, counts, 0.5, bottom, label=label, color=colour, hatch=hatch, edgecolor="white"
@@ -142,9 +134,6 @@ def paths_picture(
 
     Args:
         count: questions, drawn at random (paper: 10).
-
-    Raises:
-        InvalidInput: there are no answers, or fewer than 1 is to be shown.
     """
     _check(run)
     if count < 1:
@@ -183,11 +172,7 @@ def paths_picture(
 
 @styled()
 def reliability_picture(run: Sequence[LabelledAnswer], path: str | Path, *, bins: int = 10) -> Path:
-    """Said and true shares of wrong answers, and how many answers stand behind each.
-
-    Raises:
-        InvalidInput: no answer has a probability of being wrong.
-    """
+    """Said and true shares of wrong answers, and how many answers stand behind each."""
     if (found := wrongness_reliability(run, bins=bins)) is None:
         raise InvalidInput(
             "no answer has P(wrong); pass calibrate a wrongness=..., as `fit` makes one"
@@ -205,9 +190,6 @@ def attention_picture(
         shares: of each document, by what the panel is called ("first answer", "round 1");
             `AttentionShares.documents`, or `.relative` for shares that add up to 1.
         relevant: whether each document helps.
-
-    Raises:
-        InvalidInput: there is nothing to show, or not one label for each share.
     """
     if not shares or not relevant or any(len(one) != len(relevant) for one in shares.values()):
         raise InvalidInput(
@@ -232,12 +214,7 @@ def attention_picture(
 
 
 def analysis_pictures(run: Sequence[LabelledAnswer], folder: str | Path) -> list[Path]:
-    """All that can be drawn of these answers, as PNG files; the folder is made.
-
-    Raises:
-        InvalidInput: there are no answers.
-        UnwritableArtifact: the folder cannot be made or written to.
-    """
+    """All that can be drawn of these answers, as PNG files; the folder is made."""
     _check(run)
     with writing(Path(folder)):
         return [
@@ -247,12 +224,7 @@ def analysis_pictures(run: Sequence[LabelledAnswer], folder: str | Path) -> list
 
 
 def round_pictures(run: Path, records: Mapping[str, Sequence[Record]]) -> list[Picture]:
-    """Those of each cell whose records have rounds, and of the file, if it is there.
-
-    Raises:
-        BadRecord: a line of the file is damaged.
-        InvalidInput: the file is empty, or cannot be read.
-    """
+    """Those of each cell whose records have rounds, and of the file, if it is there."""
     found = []
     for name, some in records.items():
         judged = [from_record(one.rounds) for one in some if one.rounds is not None]

@@ -10,7 +10,7 @@ from ltrag_plugins.report.reading import LOWER_IS_BETTER
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class _Column:
     """A column of numbers."""
 
     title: str
@@ -21,7 +21,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One number, with its doubt."""
 
     value: float | None
@@ -36,68 +36,68 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class _Line:
     """One way to answer."""
 
     name: str
     gated: bool
     compared: bool
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class _Table:
     """Columns and lines."""
 
-    columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
+    columns: tuple[_Column, ...]
+    lines: tuple[_Line, ...]
 
 
-def main_table(summary: Summary, metric: str) -> Table:
+def main_table(summary: Summary, metric: str) -> _Table:
     """Every measure with its interval, the gain, easy and hard, costs, failures."""
     metrics = list(summary.rows[0].scores)
     columns = (
-        *(Column(name, "mean", name in LOWER_IS_BETTER) for name in metrics),
-        Column("gain", f"{metric} over {visible(summary.compared)}", metric in LOWER_IS_BETTER),
-        *(Column(f"{metric}, {part}", told, metric in LOWER_IS_BETTER) for part, told in _SPLIT),
-        Column("calls", "a\u00a0question", lower=True),
-        Column("searches", "a\u00a0question", lower=True),
-        Column("tokens", "a\u00a0question", lower=True),
-        Column("time", "ms a question", lower=True),
-        Column("speed-up", "over no gate"),
-        Column("failed", f"of {summary.rows[0].questions}", lower=True),
+        *(_Column(name, "mean", name in LOWER_IS_BETTER) for name in metrics),
+        _Column("gain", f"{metric} over {visible(summary.compared)}", metric in LOWER_IS_BETTER),
+        *(_Column(f"{metric}, {part}", told, metric in LOWER_IS_BETTER) for part, told in _SPLIT),
+        _Column("calls", "a\u00a0question", lower=True),
+        _Column("searches", "a\u00a0question", lower=True),
+        _Column("tokens", "a\u00a0question", lower=True),
+        _Column("time", "ms a question", lower=True),
+        _Column("speed-up", "over no gate"),
+        _Column("failed", f"of {summary.rows[0].questions}", lower=True),
     )
     best = _best(summary, metric)
     lines = (_line(row, [*_main(row, metric, best)], summary) for row in summary.rows)
-    return Table(columns, tuple(lines))
+    return _Table(columns, tuple(lines))
 
 
-def measures_table(summary: Summary) -> Table:
+def measures_table(summary: Summary) -> _Table:
     """Gains, easy and hard of every measure."""
     metrics = list(summary.rows[0].scores)
     columns = [
         column
         for name in metrics
         for column in (
-            Column(name, "gain", name in LOWER_IS_BETTER),
-            *(Column(f"{name}, {part}", told, name in LOWER_IS_BETTER) for part, told in _SPLIT),
+            _Column(name, "gain", name in LOWER_IS_BETTER),
+            *(_Column(f"{name}, {part}", told, name in LOWER_IS_BETTER) for part, told in _SPLIT),
         )
     ]
     lines = (
         _line(row, [cell for name in metrics for cell in _measured(row, name)], summary)
         for row in summary.rows
     )
-    return Table(tuple(columns), tuple(lines))
+    return _Table(tuple(columns), tuple(lines))
 
 
 _SPLIT = (("easy", "direct\u00a0right"), ("hard", "direct\u00a0wrong"))
 
 
-def _line(row: Row, cells: list[Cell], summary: Summary) -> Line:
-    return Line(visible(row.name), "+" in row.name, row.name == summary.compared, tuple(cells))
+def _line(row: Row, cells: list[TableCell], summary: Summary) -> _Line:
+    return _Line(visible(row.name), "+" in row.name, row.name == summary.compared, tuple(cells))
 
 
-def _main(row: Row, metric: str, best: float) -> list[Cell]:
+def _main(row: Row, metric: str, best: float) -> list[TableCell]:
     cells = [
         _score(interval, name == metric, best if name == metric else None)
         for name, interval in row.scores.items()
@@ -106,18 +106,19 @@ def _main(row: Row, metric: str, best: float) -> list[Cell]:
     cells += [_plain(row.costs[name], 1) for name in ("calls", "retrievals")]
     cells += [_plain(row.costs[name], 0) for name in ("tokens", "ms")]
     cells.append(_plain(row.speed_up, 2, "×"))
-    return [*cells, Cell(row.failed, str(row.failed or "–"), tone="failed" if row.failed else "")]
+    tone = "failed" if row.failed else ""
+    return [*cells, TableCell(row.failed, str(row.failed or "–"), tone=tone)]
 
 
-def _measured(row: Row, name: str) -> list[Cell]:
+def _measured(row: Row, name: str) -> list[TableCell]:
     split = [_plain(part.get(name), 3) for part in (row.easy, row.hard)]
     return [_gain(row.gains, name), *split]
 
 
-def _score(interval: Interval, tracked: bool, best: float | None) -> Cell:
+def _score(interval: Interval, tracked: bool, best: float | None) -> TableCell:
     low, high = interval.low, interval.high
     ends = tuple(100 * min(1.0, max(0.0, end)) for end in (low, interval.value, high))
-    return Cell(
+    return TableCell(
         interval.value,
         f"{interval.value:.3f}",
         f"{low:.2f}–{high:.2f}",
@@ -126,15 +127,15 @@ def _score(interval: Interval, tracked: bool, best: float | None) -> Cell:
     )
 
 
-def _gain(gains: Mapping[str, Interval], name: str) -> Cell:
+def _gain(gains: Mapping[str, Interval], name: str) -> TableCell:
     if name not in gains:
-        return Cell(None, "–")
+        return TableCell(None, "–")
     gain = gains[name]
     sign = -1 if name in LOWER_IS_BETTER else 1
     clear = 0.0 if gain.low <= 0 <= gain.high else gain.value * sign
     tone = "" if not clear else "better" if clear > 0 else "worse"
     small = f"{gain.low:+.2f} to {gain.high:+.2f}".replace("-", "−")
-    return Cell(gain.value, f"{gain.value:+.3f}".replace("-", "−"), small, tone)
+    return TableCell(gain.value, f"{gain.value:+.3f}".replace("-", "−"), small, tone)
 
 
 def _best(summary: Summary, metric: str) -> float:
@@ -142,5 +143,5 @@ def _best(summary: Summary, metric: str) -> float:
     return min(values) if metric in LOWER_IS_BETTER else max(values)
 
 
-def _plain(value: float | None, digits: int, unit: str = "") -> Cell:
-    return Cell(value, "–" if value is None else f"{value:,.{digits}f}{unit}")
+def _plain(value: float | None, digits: int, unit: str = "") -> TableCell:
+    return TableCell(value, "–" if value is None else f"{value:,.{digits}f}{unit}")

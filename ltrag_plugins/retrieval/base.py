@@ -27,11 +27,7 @@ class AsyncRetriever(Retriever, Protocol):
 
 
 def check_search(queries: Sequence[str], k: int) -> None:
-    """Refuse one string in place of a list, and a `k` below 1.
-
-    Raises:
-        InvalidInput: it is so.
-    """
+    """Refuse one string in place of a list, and a `k` below 1."""
     if isinstance(queries, str):
         raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
     if k < 1:

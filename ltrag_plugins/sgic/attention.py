@@ -32,10 +32,6 @@ def round_attention(
         settings: those it was answered with.
         round: which, from 0.
         layers: see `attention_shares`.
-
-    Raises:
-        InvalidInput: there is no such round, it has no prompt, or the settings were others.
-        PromptTooLong, ModelError: see `attention_shares`.
     """
     if not 0 <= round < len(answer.trace):
         raise InvalidInput(

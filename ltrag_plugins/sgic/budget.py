@@ -74,7 +74,7 @@ class Budget:
         for i, reply in enumerate(replies):
             least = len(prompts[i // self._each].split())
             self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
-        known = [count for reply in replies if (count := tokens_of(reply)) is not None]
+        known = [count for reply in replies if (count := token_count(reply)) is not None]
         if len(known) < len(replies):
             self.tokens = None
             return
@@ -111,7 +111,7 @@ def _bytes(prompts: Sequence[str]) -> int:
     return sum(len(prompt.encode(errors="replace")) for prompt in prompts)
 
 
-def tokens_of(reply: Generation) -> int | None:
+def token_count(reply: Generation) -> int | None:
     """Read and written, at least 0; None where the reply does not say."""
     written = reply.completion_tokens
     if written is None and reply.tokens is not None:

@@ -104,11 +104,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Settings):
-    """When to keep an answer back, and what to say then; without a limit none is kept back.
-
-    Raises:
-        InvalidInput: a limit is no number, or out of its range.
-    """
+    """When to keep an answer back, and what to say then; without a limit none is kept back."""
 
     refuse_above: Percent | None = None
     """Keep back answers with a score above this, 0-100."""

@@ -69,11 +69,7 @@ class Documents:
 
 
 def prepared(passages: Sequence[Passage], settings: SGICSettings) -> Documents:
-    """Passages on one line each, cut at sentence ends, unable to fake the prompt's structure.
-
-    Raises:
-        InvalidInput: something is not a `Passage`.
-    """
+    """Passages on one line each, cut at sentence ends, unable to fake the prompt's structure."""
     if isinstance(passages, str):
         raise InvalidInput("passages is a str; give a list of Passage(text)")
     texts, scored = [], []
@@ -126,11 +122,7 @@ def encoder_scores(question: str, passages: Sequence[Passage]) -> Flow[tuple[flo
 def relevance_scores(
     function: Relevance, question: str, passages: Sequence[Passage]
 ) -> tuple[float, ...]:
-    """0-100, min-max as eq. 3: 0 for the most relevant passage.
-
-    Raises:
-        InvalidInput: the function raised, or gave something else than a finite number each.
-    """
+    """0-100, min-max as eq. 3: 0 for the most relevant passage."""
     try:
         values = [float(value) for value in function(question, tuple(passages))]
     except Exception as error:
@@ -150,11 +142,7 @@ def relevance_scores(
 def check_source(
     source: str, *, relevance: bool, encoder: bool = True, truth: bool = False
 ) -> None:
-    """Refuse a source of document scores that is not there, before the first question.
-
-    Raises:
-        InvalidInput: it is not; says what to hand in.
-    """
+    """Refuse a source of document scores that is not there, before the first question."""
     wanted = {
         "relevance": "" if relevance else "relevance=..., a function of question and passages",
         "encoder": "" if encoder else "encoder=..., an Encoder or embeddings of your framework",

@@ -16,7 +16,7 @@ from ltrag_plugins.metrics.calibration import Reliability, auroc, reliability
 from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.sgic.records import LabelledAnswer, checked_run
 
-Run = Sequence[LabelledAnswer]
+_Run = Sequence[LabelledAnswer]
 Since = Literal["before", "first"]
 """Which answer a turn starts from: that of the round before, or that of round 0."""
 _WAYS = ((True, True), (True, False), (False, True), (False, False))
@@ -30,7 +30,7 @@ _ENOUGH = 30
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFigures:
+class _AnswerFigures:
     """The answers of one round, or those returned."""
 
     name: str
@@ -50,7 +50,7 @@ class AnswerFigures:
     each round has its own scale, or where the scores are an oracle's."""
 
 
-def round_figures(run: Run) -> tuple[AnswerFigures, ...]:
+def round_figures(run: _Run) -> tuple[_AnswerFigures, ...]:
     """Each round over the questions that got to it (A.5: of round 0 and 1)."""
     rounds = max(len(one.right) for one in checked_run(run))
     return tuple(
@@ -59,17 +59,17 @@ def round_figures(run: Run) -> tuple[AnswerFigures, ...]:
     )
 
 
-def returned_figures(run: Run) -> AnswerFigures:
+def returned_figures(run: _Run) -> _AnswerFigures:
     """The answers that were chosen."""
     return _figures("returned", [(one.returned, one.returned_right) for one in checked_run(run)])
 
 
-def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
+def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> _AnswerFigures:
     wrong = [not right for _, right in answers]
     uncertainties = [one.uncertainty for one, _ in answers]
     scores = [one.score for one, _ in answers]
     count = len(answers)
-    return AnswerFigures(
+    return _AnswerFigures(
         name,
         count,
         1 - sum(wrong) / count,
@@ -80,7 +80,7 @@ def _figures(name: str, answers: Sequence[tuple[Round, bool]]) -> AnswerFigures:
     )
 
 
-def _reached(run: Run, number: int) -> list[LabelledAnswer]:
+def _reached(run: _Run, number: int) -> list[LabelledAnswer]:
     return [one for one in run if number < len(one.right)]
 
 
@@ -96,7 +96,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class _Turn:
     """The questions whose answer went one way."""
 
     before: bool
@@ -117,18 +117,18 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class _Turns:
     """How answers changed in one round (figure 4)."""
 
     round: int
     """From 1 on."""
     since: Since
-    turns: tuple[Turn, ...]
+    turns: tuple[_Turn, ...]
     """Right to right, right to wrong, wrong to right, wrong to wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerPath:
+class _AnswerPath:
     """One question on its way through the rounds (figure 5)."""
 
     question: str
@@ -139,7 +139,7 @@ class AnswerPath:
     """The round whose answer was chosen."""
 
 
-def turns(run: Run, since: Since = "before") -> tuple[Turns, ...]:
+def turns(run: _Run, since: Since = "before") -> tuple[_Turns, ...]:
     """Right and wrong answers, and what became of them, for each round after the first.
 
     The paper says "how answers change in each calibration round": we read "before", from the
@@ -157,12 +157,12 @@ def turns(run: Run, since: Since = "before") -> tuple[Turns, ...]:
                 if (one.right[start], one.right[n]) == (before, after)
             ]
             means = (_mean([r.uncertainty for r in went]), _mean([r.score for r in went]))
-            ways.append(Turn(before, after, len(went), *means))
-        found.append(Turns(n, since, tuple(ways)))
+            ways.append(_Turn(before, after, len(went), *means))
+        found.append(_Turns(n, since, tuple(ways)))
     return tuple(found)
 
 
-def paths(run: Run, count: int | None = None, *, seed: int = 0) -> tuple[AnswerPath, ...]:
+def paths(run: _Run, count: int | None = None, *, seed: int = 0) -> tuple[_AnswerPath, ...]:
     """The way of single questions, in their order.
 
     Args:
@@ -172,7 +172,7 @@ def paths(run: Run, count: int | None = None, *, seed: int = 0) -> tuple[AnswerP
     if count is not None and count < len(run):
         drawn = sorted(Random(seed).sample(drawn, count))
     return tuple(
-        AnswerPath(
+        _AnswerPath(
             one.question, one.right, tuple(r.score for r in one.answer.trace), one.answer.round
         )
         for one in (run[i] for i in drawn)
@@ -183,7 +183,7 @@ def paths(run: Run, count: int | None = None, *, seed: int = 0) -> tuple[AnswerP
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions:
+class _Transitions:
     """Counts of questions: `kept + spoiled + mended + failed` is all of them."""
 
     questions: int
@@ -216,7 +216,7 @@ class Transitions:
         return count / self.questions
 
 
-def transitions(run: Run) -> Transitions:
+def transitions(run: _Run) -> _Transitions:
     """Count them."""
     ways: dict[tuple[bool, bool], list[LabelledAnswer]] = {}
     for one in checked_run(run):
@@ -225,7 +225,7 @@ def transitions(run: Run) -> Transitions:
     # of the last round, not of the one returned: that is the least uncertain by choice
     grown = [one for one in failed if one.answer.trace[-1].uncertainty >= one.first.uncertainty]
     rose = sum(one.answer.stop == "rounds" for one in grown)
-    return Transitions(
+    return _Transitions(
         questions=len(run),
         kept=len(ways.get((True, True), [])),
         spoiled=len(ways.get((True, False), [])),
@@ -299,14 +299,16 @@ def r_at_k(
     return {k: sum(recall_at(v, r, k) for v, r in pairs) / len(pairs) for k in ks}
 
 
-def document_recall(run: Run, ks: Iterable[int] = (1, 2)) -> Mapping[int, float]:
+def document_recall(run: _Run, ks: Iterable[int] = (1, 2)) -> Mapping[int, float]:
     """R@k of the documents that help, the least uncertain document first.
 
     Documents scored by other means rank by their score. Questions whose documents have neither,
     or of which none is known to help, do not count; empty where no question counts.
     """
     pairs = [(found, one.relevant) for one in run if any(one.relevant) and (found := _ranks(one))]
-    return r_at_k(*zip(*pairs, strict=True), ks) if pairs else {}
+    if not pairs:
+        return {}
+    return r_at_k([values for values, _ in pairs], [relevant for _, relevant in pairs], ks)
 
 
 def _ranks(one: LabelledAnswer) -> list[float]:
@@ -323,7 +325,7 @@ def _ranks(one: LabelledAnswer) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
+class _Histogram:
     """Numbers in [0, 1], counted in bins of equal width; the last holds 1 as well."""
 
     counts: tuple[int, ...]
@@ -340,22 +342,22 @@ class Histogram:
 class Spread:
     """The uncertainty of two kinds (figure 1)."""
 
-    good: Histogram
+    good: _Histogram
     """Right answers, or documents that help."""
-    bad: Histogram
+    bad: _Histogram
     """Wrong answers, or documents that do not."""
     auroc: float | None
     """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
 
 
-def answer_spread(run: Run, *, returned: bool = False, bins: int = 10) -> Spread:
+def answer_spread(run: _Run, *, returned: bool = False, bins: int = 10) -> Spread:
     """Of the first answers (figure 1), or of those returned."""
     if returned:
         return _spread([(one.returned.uncertainty, one.returned_right) for one in run], bins)
     return _spread([(one.first.uncertainty, one.first_right) for one in run], bins)
 
 
-def document_spread(run: Run, *, bins: int = 10) -> Spread | None:
+def document_spread(run: _Run, *, bins: int = 10) -> Spread | None:
     """Of all documents that were asked about alone and are known to help or not (figure 1).
 
     None where there are none: documents were not scored, or by other means than uncertainty.
@@ -374,16 +376,16 @@ def _spread(pairs: Sequence[tuple[float, bool]], bins: int) -> Spread:
     if bins < 1:
         raise InvalidInput(f"bins must be at least 1, got {bins}")
 
-    def histogram(kind: bool) -> Histogram:
+    def histogram(kind: bool) -> _Histogram:
         values = [value for value, good in pairs if good is kind]
         places = [min(int(value * bins), bins - 1) for value in values]
-        return Histogram(tuple(np.bincount(places, minlength=bins).tolist()), _mean(values))
+        return _Histogram(tuple(np.bincount(places, minlength=bins).tolist()), _mean(values))
 
     area = _auroc([value for value, _ in pairs], [not good for _, good in pairs])
     return Spread(histogram(True), histogram(False), area)
 
 
-def wrongness_reliability(run: Run, *, bins: int = 10) -> Reliability | None:
+def wrongness_reliability(run: _Run, *, bins: int = 10) -> Reliability | None:
     """P(wrong) of the answers returned, beside how many were wrong; None where none has one."""
     found = [
         (one.answer.p_wrong, not one.returned_right)
@@ -403,12 +405,12 @@ class Analysis:
     """Figures of a run; `print` shows them as a table."""
 
     estimator: str
-    rounds: tuple[AnswerFigures, ...]
+    rounds: tuple[_AnswerFigures, ...]
     """Round 0 first."""
-    returned: AnswerFigures
-    turns: tuple[Turns, ...]
+    returned: _AnswerFigures
+    turns: tuple[_Turns, ...]
     """From the round before, from round 1 on (figure 4)."""
-    turns_from_first: tuple[Turns, ...]
+    turns_from_first: tuple[_Turns, ...]
     """From round 0."""
     first: Spread
     """Of the first answers (figure 1)."""
@@ -418,7 +420,7 @@ class Analysis:
     """None where nobody knows which help, or none was asked about alone."""
     recall: Mapping[int, float]
     """R@k of the documents that help, least uncertain first, by k; empty as for `documents`."""
-    mending: Transitions
+    mending: _Transitions
     reliability: Reliability | None
     """Of P(wrong); None where the answers have none."""
     notes: tuple[str, ...] = ()
@@ -429,7 +431,7 @@ class Analysis:
         return asdict(self) | {"recall": {f"R@{k}": value for k, value in self.recall.items()}}
 
     def __str__(self) -> str:
-        ways = "".join(f"{Turn(*way, 0, None, None).name:>16}" for way in _WAYS)
+        ways = "".join(f"{_Turn(*way, 0, None, None).name:>16}" for way in _WAYS)
         rows = [
             _name(f"{self.mending.questions} questions, by {self.estimator}")[:36]
             + f"{'answers':>9}{'right':>8}{'uncertainty':>13}{'score':>8}  AUROC for wrong",
@@ -454,7 +456,7 @@ class Analysis:
         return "\n".join(rows + [f"note: {note}" for note in self.notes])
 
 
-def analyse(run: Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
+def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
     """Everything that can be said of these answers.
 
     Args:
@@ -482,7 +484,7 @@ def analyse(run: Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis
     )
 
 
-def _notes(run: Run) -> list[str]:
+def _notes(run: _Run) -> list[str]:
     notes, right = [], sum(one.first_right for one in run)
     rarer, kind = min((right, "right"), (len(run) - right, "wrong"))
     if rarer < _ENOUGH:
@@ -499,7 +501,7 @@ def _notes(run: Run) -> list[str]:
     return notes
 
 
-def _row(row: AnswerFigures) -> str:
+def _row(row: _AnswerFigures) -> str:
     area = _number(row.auroc)
     if row.score_auroc != row.auroc:
         area += f" (of the score: {_number(row.score_auroc)})"
@@ -507,7 +509,7 @@ def _row(row: AnswerFigures) -> str:
     return _name(row.name) + figures
 
 
-def _turns_row(name: str, found: Turns) -> str:
+def _turns_row(name: str, found: _Turns) -> str:
     cells = (
         f"{turn.count}" if turn.score is None else f"{turn.count} ({turn.score:.1f})"
         for turn in found.turns
@@ -515,7 +517,7 @@ def _turns_row(name: str, found: Turns) -> str:
     return _name(name) + "".join(f"{cell:>16}" for cell in cells)
 
 
-def _transition_rows(found: Transitions) -> list[str]:
+def _transition_rows(found: _Transitions) -> list[str]:
     counts = {
         "mended": (found.mended, f": {found.mended_early} of them within {_EARLY} rounds"),
         "failed": (

@@ -23,8 +23,8 @@ from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import best_round, check_samples, sampled
 from ltrag_plugins.sgic.replay import (
+    ANSWER_METRICS,
     FEWEST_QUESTIONS,
-    METRICS,
     Metric,
     Recorded,
     Variant,
@@ -48,7 +48,7 @@ _ENOUGH = 30
 
 
 @dataclass(frozen=True, slots=True)
-class VariantFigures:
+class _VariantFigures:
     """One way to answer, over all questions of the fit."""
 
     name: str
@@ -87,7 +87,7 @@ class FitReport:
     estimator: str
     kept: str
     """Name of the variant that was kept; "direct" where none paid."""
-    variants: tuple[VariantFigures, ...]
+    variants: tuple[_VariantFigures, ...]
     """Direct first."""
     unseen_gain: Interval | None
     """Of the choice itself over direct, on questions that it was not made on."""
@@ -107,12 +107,8 @@ class FitReport:
     notes: tuple[str, ...] = ()
     """What a user should know before relying on it."""
 
-    def __getitem__(self, name: str) -> VariantFigures:
-        """The figures of a variant by its name.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
+    def __getitem__(self, name: str) -> _VariantFigures:
+        """The figures of a variant by its name."""
         return {row.name: row for row in self.variants}[name]
 
     @property
@@ -133,7 +129,7 @@ class FitReport:
         lines += [f"{name:<{wide}} {text}" for name, text in figures]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
-    def _row(self, row: VariantFigures, wide: int) -> str:
+    def _row(self, row: _VariantFigures, wide: int) -> str:
         name = f"{'*' if row.name == self.kept else ' '} {row.name}"
         figures = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
         for cost in self._known_costs():
@@ -165,7 +161,7 @@ class FitReport:
         return rows
 
 
-_COSTS: Mapping[str, Callable[[VariantFigures], float | None]] = {
+_COSTS: Mapping[str, Callable[[_VariantFigures], float | None]] = {
     "tokens": lambda row: row.tokens,
     "ms": lambda row: row.milliseconds,
 }
@@ -313,7 +309,7 @@ def _wrongness(
                 best.text, best.uncertainty, best.score, best.number, "rounds", estimator
             )
     answers = [found[i] for i in range(len(traces))]
-    right = METRICS[metric]
+    right = ANSWER_METRICS[metric]
     wrong = [right(a.text, q.answers) < 0.5 for a, q in zip(answers, questions, strict=True)]
     if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
         return None
@@ -369,14 +365,14 @@ class _Compared:
     def _quality(self, variant: Variant) -> np.ndarray:
         return variant.quality(self.options.metric)
 
-    def _figures(self, variant: Variant, direct: Variant) -> VariantFigures:
+    def _figures(self, variant: Variant, direct: Variant) -> _VariantFigures:
         gain = paired_bootstrap(
             self._quality(variant),
             self._quality(direct),
             level=self.options.level,
             seed=direct.settings.seed,
         ).interval
-        return VariantFigures(
+        return _VariantFigures(
             variant.name,
             variant.kind,
             float(variant.em.mean()),
@@ -417,7 +413,7 @@ class _Compared:
             ]
         return []
 
-    def _about_rivals(self, rows: Sequence[VariantFigures]) -> list[str]:
+    def _about_rivals(self, rows: Sequence[_VariantFigures]) -> list[str]:
         if self.kept is self.direct:
             return []
         notes = []
@@ -456,7 +452,7 @@ class _Compared:
         return notes
 
     def _about_estimators(
-        self, rows: Sequence[VariantFigures], aurocs: Mapping[str, float]
+        self, rows: Sequence[_VariantFigures], aurocs: Mapping[str, float]
     ) -> list[str]:
         settings, notes, left_out = self.recorded.settings, [], []
         own = settings.estimator

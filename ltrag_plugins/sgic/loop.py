@@ -451,12 +451,7 @@ def without_form(
 
 
 def checked_question(question: str) -> str:
-    """The question without blanks around it.
-
-    Raises:
-        EmptyQuestion: it has no words.
-        InvalidInput: it is no string.
-    """
+    """The question without blanks around it."""
     if not isinstance(question, str):
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
     if not re.search(r"\w", question):
@@ -465,11 +460,7 @@ def checked_question(question: str) -> str:
 
 
 def check_samples(samples: object, settings: SGICSettings) -> None:
-    """Refuse a number of samples that makes no sense with the estimator.
-
-    Raises:
-        InvalidInput: it is no whole number, or too small.
-    """
+    """Refuse a number of samples that makes no sense with the estimator."""
     least = 2 if settings.estimator == AGREEMENT else 1
     if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < least:
         raise InvalidInput(

@@ -22,7 +22,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Generation, Passage
 
-Measure = Callable[[str, Sequence[str]], float]
+_Measure = Callable[[str, Sequence[str]], float]
 """From an answer and the accepted ones to a quality in [0, 1], as in `metrics.answer`."""
 
 
@@ -84,7 +84,7 @@ def labelled(
     truths: Sequence[Truth],
     *,
     questions: Sequence[str] = (),
-    measure: Measure = normalized_exact_match,
+    measure: _Measure = normalized_exact_match,
 ) -> tuple[LabelledAnswer, ...]:
     """Hold each answer, and each of its rounds, against the truth.
 
@@ -116,11 +116,7 @@ def labelled(
 
 
 def checked_run(run: Sequence[LabelledAnswer]) -> Sequence[LabelledAnswer]:
-    """The run, if there is something in it that can be held side by side.
-
-    Raises:
-        InvalidInput: it is empty, or its answers are of several estimators.
-    """
+    """The run, if there is something in it that can be held side by side."""
     if not run:
         raise InvalidInput("there are no answers to analyse; run `calibrate` on some questions")
     if len(estimators := {one.answer.estimator for one in run}) > 1:
@@ -195,11 +191,7 @@ def as_record(one: LabelledAnswer) -> dict[str, Any]:
 
 
 def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
-    """The judged answer of a record; fields that it does not know are left alone.
-
-    Raises:
-        BadRecord: a field is missing, or is not what it should be.
-    """
+    """The judged answer of a record; fields that it does not know are left alone."""
     try:
         said = record["answer"]
         answer = _of(

@@ -19,7 +19,7 @@ from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.metrics.calibration import Interval, paired_bootstrap
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
-from ltrag_plugins.sgic.budget import tokens_of
+from ltrag_plugins.sgic.budget import token_count
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import (
     Session,
@@ -39,7 +39,7 @@ _Rows = Int[np.ndarray, " rows"]
 _Trace = tuple[Round, ...]
 Metric = Literal["em", "f1"]
 _Kind = Literal["direct", "rounds", "cut", "samples"]
-METRICS: Mapping[Metric, Callable[[str, Sequence[str]], float]] = {
+ANSWER_METRICS: Mapping[Metric, Callable[[str, Sequence[str]], float]] = {
     "em": normalized_exact_match,
     "f1": f1,
 }
@@ -80,9 +80,6 @@ def record(
 
     Args:
         scale: for the scores that the prompts show; None: the means of these answers.
-
-    Raises:
-        EmptyQuestion, InvalidInput, NoTokenProbabilities, ModelError: as `calibrate`.
     """
     observers = tuple(observers)
 
@@ -351,7 +348,7 @@ def _variant(
 ) -> Variant:
     em, overlap = (
         np.array([metric(a.text, q.answers) for a, q in zip(answers, questions, strict=True)])
-        for metric in METRICS.values()
+        for metric in ANSWER_METRICS.values()
     )
     return Variant(
         name,
@@ -363,7 +360,7 @@ def _variant(
         em,
         overlap,
         np.array([float(len(one)) for one in replies]),
-        _sums([[tokens_of(reply) for reply in one] for one in replies]),
+        _sums([[token_count(reply) for reply in one] for one in replies]),
         _sums([[reply.seconds for reply in one] for one in replies]),
     )
 

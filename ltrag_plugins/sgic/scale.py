@@ -143,9 +143,6 @@ def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> 
     Args:
         uncertainties: any finite numbers, larger is less certain.
         noise: numbers that differ by no more than this are equal.
-
-    Raises:
-        InvalidInput: one is not finite.
     """
     if not all(abs(u) < float("inf") for u in uncertainties):
         raise InvalidInput(f"document scores need finite numbers, got {list(uncertainties)}")

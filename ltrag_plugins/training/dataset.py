@@ -50,7 +50,7 @@ from ltrag_plugins.training.examples import (
     Kind,
     load,
     read_manifest,
-    write,
+    write_examples,
 )
 from ltrag_plugins.training.settings import CorpusSettings, named
 from ltrag_plugins.types import Question
@@ -142,7 +142,7 @@ def build(
     _check_folder(folder)
     if model is None:
         told = origin | _counts(direct, (), len(asked), 0)
-        return Dataset(tuple(direct), write(folder, direct, told))
+        return Dataset(tuple(direct), write_examples(folder, direct, told))
     with _remembering(model, folder) as remembering:
         world = World(llm=remembering, encoder=encoder)
         [recorded] = record(
@@ -170,7 +170,7 @@ def build(
         "estimator": recorded.scale.estimator,
         "means": list(recorded.scale.means),
     }
-    dataset = Dataset(tuple(examples), write(folder, examples, told))
+    dataset = Dataset(tuple(examples), write_examples(folder, examples, told))
     _forget(folder)
     return dataset
 
@@ -237,7 +237,7 @@ def _plain(question: Question, name: str, settings: SGICSettings) -> Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class _Learned:
     """What one question taught."""
 
     right_in: int | None
@@ -249,20 +249,20 @@ class Learned:
 
 def learned(
     question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
-) -> Learned:
+) -> _Learned:
     """Judge the rounds of a question, which hold their prompts; the first right one counts."""
     right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
     if right is None:
-        return Learned(None, _example(trace[-1], question.answers[0], name, "wrong"))
+        return _Learned(None, _example(trace[-1], question.answers[0], name, "wrong"))
     key = answer_key(right.text)
     accepted = next((a for a in question.answers if answer_key(a) == key), question.answers[0])
     if right.number:
-        return Learned(right.number, _example(right, accepted, name, "mended"))
+        return _Learned(right.number, _example(right, accepted, name, "mended"))
     said, wanted = number(right.text), number(accepted)
     blind = not callable(corpus.right) and None not in (said, wanted) and said != wanted
     target = right.text if right.score < corpus.certain_below and not blind else accepted
     kind: Kind = "preserved" if answer_key(target) == key else "mended"
-    return Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
+    return _Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
 
 
 def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None:
@@ -272,7 +272,7 @@ def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None
 
 
 def _composed(
-    found: Sequence[Learned], direct: Sequence[Example], corpus: CorpusSettings
+    found: Sequence[_Learned], direct: Sequence[Example], corpus: CorpusSettings
 ) -> list[Example]:
     """The examples that the settings keep, question by question."""
     wrong = {i: e for i, one in enumerate(found) if (e := one.example) and e.kind == "wrong"}
@@ -290,7 +290,7 @@ def _composed(
 
 
 def _counts(
-    examples: Sequence[Example], found: Sequence[Learned], questions: int, rounds: int
+    examples: Sequence[Example], found: Sequence[_Learned], questions: int, rounds: int
 ) -> dict[str, Any]:
     """What came of the questions; of `pruned` ones, `wrong` stayed with the accepted answer."""
     kinds = Counter(example.kind for example in examples)
@@ -306,11 +306,7 @@ def _counts(
 
 
 def _is_done(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder holds the data that this build would make; False where it holds none.
-
-    Raises:
-        ArtifactMismatch: it holds other data; the message says in what they differ.
-    """
+    """Whether the folder holds the data that this build would make; False where it holds none."""
     if not (folder / MANIFEST).exists():
         return False
     found = read_manifest(folder)

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.errors import UnreadableArtifact
 
-FORMAT = 1
+_FORMAT = 1
 LINES = "train.jsonl"
 MANIFEST = "manifest.json"
 Kind = Literal["mended", "preserved", "direct", "wrong"]
@@ -75,16 +75,12 @@ def load(path: str | PathLike[str]) -> Dataset:
     return Dataset(examples, manifest)
 
 
-def write(
+def write_examples(
     folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Write the lines, then the manifest, each in one step; the manifest as written is returned.
-
-    Raises:
-        UnwritableArtifact: the folder cannot be made or written to.
-    """
+    """Write the lines, then the manifest, each in one step; the manifest as written is returned."""
     content = "".join(f"{_line(example)}\n" for example in examples).encode()
-    told = {"format": FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
+    told = {"format": _FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
     text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
         replace_file(folder / LINES, content)
@@ -93,20 +89,16 @@ def write(
 
 
 def read_manifest(folder: Path) -> Mapping[str, Any]:
-    """What a folder says of its examples.
-
-    Raises:
-        UnreadableArtifact: it is missing, no JSON object, or of another format.
-    """
+    """What a folder says of its examples."""
     path = folder / MANIFEST
     try:
         told = json.loads(_content(path))
     except (ValueError, RecursionError) as error:
         raise UnreadableArtifact(f"{path} is not JSON ({error}). Build the data again.") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(told, dict) or told.get("format") != _FORMAT:
         found = told.get("format") if isinstance(told, dict) else type(told).__name__
         raise UnreadableArtifact(
-            f"{path} is of format {found!r}, and this version reads {FORMAT}. Build the data again."
+            f"{path} is of format {found!r}, and this version reads {_FORMAT}. Build it again."
         )
     return told
 

@@ -45,7 +45,7 @@ _COMPLETE = "complete.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TokenizedExample:
     """One example as tokens."""
 
     id: str
@@ -97,14 +97,11 @@ class FinetuneStep:
 
 def rows_of(
     dataset: Dataset, prompting: Prompting, end: int, *, max_tokens: int | None
-) -> tuple[list[Row], list[TooLong]]:
+) -> tuple[list[TokenizedExample], list[TooLong]]:
     """The examples that fit, and those that do not.
 
     Args:
         max_tokens: longest row; None: what the model reads.
-
-    Raises:
-        InvalidInput: there is no example, one has no target, or none fits.
     """
     if not dataset.examples:
         raise InvalidInput("there are no examples to learn from; build a data set first.")
@@ -124,7 +121,7 @@ def rows_of(
     return rows, long
 
 
-def _row(example: Example, name: str, prompting: Prompting, end: int) -> Row:
+def _row(example: Example, name: str, prompting: Prompting, end: int) -> TokenizedExample:
     if not example.target.strip():
         raise InvalidInput(f"the target of {name!r} is empty; leave the example out.")
     target = example.target
@@ -132,10 +129,12 @@ def _row(example: Example, name: str, prompting: Prompting, end: int) -> Row:
     if not prompting.chat and not (example.prompt[-1:].isspace() or target[:1].isspace()):
         target = f" {target}"
     answer, _ = pieces_of(prompting.tokenizer, target)
-    return Row(name, prompting.ids(example.prompt), [*answer, end])
+    return TokenizedExample(name, prompting.ids(example.prompt), [*answer, end])
 
 
-def split(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], list[Row]]:
+def split(
+    rows: Sequence[TokenizedExample], held_out: float, seed: int
+) -> tuple[list[TokenizedExample], list[TokenizedExample]]:
     """To learn from, and held out; a question is wholly on one side, and one is left to learn."""
     ids = sorted({row.id for row in rows})
     order = np.random.default_rng([seed, 7]).permutation(len(ids))
@@ -144,11 +143,7 @@ def split(rows: Sequence[Row], held_out: float, seed: int) -> tuple[list[Row], l
 
 
 def end_token(model: PreTrainedModel, prompting: Prompting) -> int:
-    """What the model has to write after an answer for generation to stop.
-
-    Raises:
-        InvalidInput: neither the tokenizer nor the model names one.
-    """
+    """What the model has to write after an answer for generation to stop."""
     tokenizer, ends = prompting.tokenizer, end_tokens(model, prompting.tokenizer)
     if prompting.chat:
         turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _CONTENT}]
@@ -213,7 +208,7 @@ class AnswerTrainer(SFTTrainer):
             self._on_step(step)
         super().log(logs, start_time)
 
-    def validation_loss(self, rows: Sequence[Row]) -> float:
+    def validation_loss(self, rows: Sequence[TokenizedExample]) -> float:
         """Mean negative log-likelihood of the held-out answers' tokens, in nats."""
         model: Any = self.model
         total = 0.0
@@ -248,7 +243,7 @@ _LOGGED = ("steps", "loss", "learning_rate", "tokens", "seconds")
 class _Watch(TrainerCallback):
     """Validation at the start and after each epoch; no step on gradients that are no numbers."""
 
-    def __init__(self, held_out: Sequence[Row], steps_per_epoch: int) -> None:
+    def __init__(self, held_out: Sequence[TokenizedExample], steps_per_epoch: int) -> None:
         self.held_out, self.steps_per_epoch = held_out, steps_per_epoch
         self.trainer: AnswerTrainer
 
@@ -281,8 +276,8 @@ class _Watch(TrainerCallback):
 def trainer_for(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[Row],
-    held_out: Sequence[Row],
+    rows: Sequence[TokenizedExample],
+    held_out: Sequence[TokenizedExample],
     settings: FinetuneSettings,
     folder: Path,
     on_step: Callable[[FinetuneStep], None],
@@ -306,7 +301,7 @@ def trainer_for(
     return trainer
 
 
-def _micro_batch(rows: Sequence[Row], batch: int, device: torch.device) -> int:
+def _micro_batch(rows: Sequence[TokenizedExample], batch: int, device: torch.device) -> int:
     """The largest divisor of `batch` whose rows fit; 1 on the CPU."""
     fits = 1 if device.type == "cpu" else max(1, _MICRO_TOKENS // max(map(len, rows)))
     return max(n for n in range(1, batch + 1) if batch % n == 0 and n <= fits)

@@ -41,7 +41,7 @@ from ltrag_plugins.llm.loading import (
     fingerprints,
     quiet,
     read_adapter,
-    read_manifest,
+    read_adapter_manifest,
 )
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training.examples import Dataset
@@ -49,7 +49,7 @@ from ltrag_plugins.training.settings import FinetuneSettings
 from ltrag_plugins.training.sft import (
     AnswerTrainer,
     FinetuneStep,
-    Row,
+    TokenizedExample,
     TooLong,
     end_token,
     is_whole,
@@ -195,8 +195,8 @@ def _last_checkpoint(checkpoints: Path) -> str | None:
 
 def _trained(
     llm: TransformersLLM,
-    rows: list[Row],
-    held_out: list[Row],
+    rows: list[TokenizedExample],
+    held_out: list[TokenizedExample],
     settings: FinetuneSettings,
     folder: Path,
     on_step: Callable[[FinetuneStep], None] | None,
@@ -333,7 +333,7 @@ def _adapter_files(trainer: AnswerTrainer) -> dict[str, bytes]:
 
 
 def _read_result(folder: Path) -> FinetuneResult:
-    if read_manifest(folder)["method"] == "lora":
+    if read_adapter_manifest(folder)["method"] == "lora":
         read_adapter(folder)
     try:
         history = json.loads((folder / _HISTORY).read_bytes())
