@@ -65,18 +65,18 @@ class Method:
 
     def taught(
         self,
-        labelled_questions: Sequence[Question],
+        labelled: Sequence[Question],
         settings: Any,
         world: World,
         observers: Iterable[Observer] = (),
     ) -> Any:
         """What `flow` needs as `learned`; None for a method that learns nothing."""
         if self.train is not None:
-            return self.train(labelled_questions, settings, world, observers)
+            return self.train(labelled, settings, world, observers)
         if self.learn is None:
             return None
-        known = labelled_questions if self.spells_out else [*map(spelled_out, labelled_questions)]
-        flow = searching_for(labelled_questions, self.learn(known, settings))
+        known = labelled if self.spells_out else [*map(spelled_out, labelled)]
+        flow = searching_for(labelled, self.learn(known, settings))
         return run(flow, world, observers=observers)
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
@@ -101,7 +101,7 @@ class Method:
         flow = self.answer(spelled_out(question), settings, learned)
         return _picking(question, searching_for([question], flow))
 
-    def check(self, world: World, labelled_questions: Sequence[Question]) -> None:
+    def check(self, world: World, labelled: Sequence[Question]) -> None:
         """Refuse a world that lacks what the method needs.
 
         Token probabilities are seen in a model's replies only: without them a method that needs
@@ -114,7 +114,7 @@ class Method:
             ("model", "a model", world.llm),
             ("retriever", "a retriever", world.retriever),
             ("encoder", "an encoder", world.encoder),
-            ("labelled questions", "labelled questions", labelled_questions or None),
+            ("labelled questions", "labelled questions", labelled or None),
         ):
             if part is None and need in {"model", *self.needs}:
                 raise InvalidInput(f"the method {self.name} needs {what}, and there is none")
@@ -148,16 +148,16 @@ class Ready:
         world: World,
         *,
         settings: Any = None,
-        labelled_questions: Sequence[Question] = (),
+        labelled: Sequence[Question] = (),
     ) -> Self:
         """Check the parts, and learn from the labelled questions where the method does.
 
         Raises:
             InvalidInput: a part is missing, or settings are another method's.
         """
-        method.check(world, labelled_questions)
+        method.check(world, labelled)
         settings = method.settings() if settings is None else settings
-        return cls(method, world, settings, method.taught(labelled_questions, settings, world))
+        return cls(method, world, settings, method.taught(labelled, settings, world))
 
     def flow(self, question: str) -> Flow[Answer]:
         """Answer a question."""
