@@ -6,7 +6,7 @@ query engine), a reranker behind its retriever, and a calibrator where the answe
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.documents import Document
@@ -72,7 +72,8 @@ class Meter:
         settings: GenerationSettings = GenerationSettings(),
     ) -> list[Generation]:
         start = time.perf_counter()
-        replies = self.llm.generate(prompts, settings)
+        one_line = settings if settings.stop else replace(settings, stop=("\n",))
+        replies = self.llm.generate(prompts, one_line)
         self.waited += time.perf_counter() - start
         self.cost = sum(map(cost_of, replies), self.cost)
         return replies

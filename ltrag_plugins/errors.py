@@ -102,19 +102,19 @@ class CacheUnreadable(LtragError):
     """The answer cache is corrupt, or is not an answer cache; it was left untouched."""
 
 
-class _ArtifactError(LtragError):
+class ArtifactError(LtragError):
     """A saved gate, head or scale cannot be used."""
 
 
-class UnreadableArtifact(_ArtifactError):
+class UnreadableArtifact(ArtifactError):
     """The saved files are missing, incomplete or tampered with."""
 
 
-class UnwritableArtifact(_ArtifactError):
+class UnwritableArtifact(ArtifactError):
     """The folder cannot be made or written to."""
 
 
-class ArtifactMismatch(_ArtifactError):
+class ArtifactMismatch(ArtifactError):
     """The saved files were fitted for another model or tier."""
 
 

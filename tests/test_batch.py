@@ -116,7 +116,7 @@ def here_as(make_world, questions, out):
 
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path, monkeypatch, kept):
-    monkeypatch.setattr("ltrag_plugins.batch.BLOCKS", 1)  # what is lost: 8 parts, 4 answered
+    monkeypatch.setattr("ltrag_plugins.batch._BLOCKS", 1)  # what is lost: 8 parts, 4 answered
     flag, asked = tmp_path / "killed", tmp_path / "asked"
 
     def answering(prompt: str) -> str:

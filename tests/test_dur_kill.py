@@ -34,10 +34,10 @@ class Slow:
     def __init__(self, log):
         self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def generate(self, prompts, **settings):
+    def generate(self, prompts, settings):
         print("asked", flush=True)
         time.sleep(SECONDS)
-        replies = ScriptedLLM(moody).generate(prompts, **settings)
+        replies = ScriptedLLM(moody).generate(prompts, settings)
         os.write(self.log, (json.dumps(list(prompts)) + "\\n").encode())  # it has answered
         return replies
 

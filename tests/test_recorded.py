@@ -119,7 +119,7 @@ def test_the_command_line_takes_them_for_the_model(file, tmp_path):
     asked = tmp_path / "asked.jsonl"
     lines = [{"question": q.text, "answers": list(q.answers), "id": q.id} for q in QUESTIONS]
     asked.write_text("\n".join(map(json.dumps, lines)))
-    given = ("--recorded", file, "--recorded-fields", "none,bm25", "--out", tmp_path / "run")
+    given = ("--recorded", file, "--set", "recorded_fields=none,bm25", "--out", tmp_path / "run")
     result = ltrag("evaluate", asked, *given)
     assert result.exit_code == 0, result.output
     found = RunFolder(tmp_path / "run").records("single")

@@ -18,7 +18,10 @@
     page         all of it as HTML; assets/ holds its parts
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from ltrag_plugins.errors import missing_extra
 
 if TYPE_CHECKING:
     from ltrag_plugins.report.page import Written as Written
@@ -30,6 +33,10 @@ __all__ = ["Written", "write_report"]
 def __getattr__(name: str) -> Any:
     # matplotlib and jinja2 come with an extra
     if name in __all__:
+        try:
+            import_module("matplotlib")
+        except ImportError as error:
+            raise missing_extra("matplotlib", "report") from error
         from ltrag_plugins.report import page
 
         return getattr(page, name)
