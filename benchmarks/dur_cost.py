@@ -28,12 +28,10 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.batch import State, TrainingCase, TrainingRun, trained_batch
-from ltrag_plugins.dur.feedback import Wanted
+from ltrag_plugins.dur.batch import TrainingCase, trained_batch
 from ltrag_plugins.dur.head import Adam, initial_head
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.shots import Preselector
-from ltrag_plugins.flow import World
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder
 from ltrag_plugins.llm.embedded import embedded_encoder
@@ -70,8 +68,8 @@ def naive(candidates: list[Question], validation: list[Question], encoder: Encod
     """The same batches; candidates encoded at every batch, BM25 built at every question."""
     texts = [text_of(c) for c in candidates]
     order = np.random.default_rng([SETTINGS.seed, 3, 0]).permutation(len(validation))
-    state, start = None, None
-    for first in range(0, len(validation), SETTINGS.batch_size):
+    adam, sigma = None, 0.0
+    for number, first in enumerate(range(0, len(validation), SETTINGS.batch_size)):
         members = [validation[i] for i in order[first : first + SETTINGS.batch_size]]
         vectors = encoder.encode(texts).astype(float)
         asked = encoder.encode([q.text for q in members]).astype(float)
@@ -82,16 +80,19 @@ def naive(candidates: list[Question], validation: list[Question], encoder: Encod
             cases.append(
                 TrainingCase(question, vector, tuple(candidates[i] for i in picks), vectors[picks])
             )
-        if state is None:
-            random = np.random.default_rng([SETTINGS.seed, 0])
-            start = initial_head("random", vectors, dim=128, sharpness=1.0, random=random)
-            state = State(start, Adam.start(start))
-        wanted = Wanted.in_training(SETTINGS, scores=False)
-        assert start is not None
-        run = TrainingRun(World(llm=scripted()), SETTINGS, wanted, start)
-        state = trained_batch(state, cases, run)
-    assert state is not None
-    return state.head.weight
+        start = initial_head(vectors, SETTINGS)
+        adam, batch = trained_batch(
+            cases,
+            adam or Adam.start(start),
+            scripted(),
+            SETTINGS,
+            start=start,
+            sigma=sigma,
+            place=(0, number),
+        )
+        sigma = batch.sigma
+    assert adam is not None
+    return adam.head.weight
 
 
 def seconds(call: Callable[[], object], rounds: int) -> float:
@@ -148,8 +149,7 @@ def reranking(questions: int = 50) -> None:
         cached = CachedEncoder(encoder, Path(folder, "vectors.sqlite"))
         for pool in pools:
             cached.encode([text_of(p) for p in pool])
-        random = np.random.default_rng(0)
-        head = initial_head("random", np.zeros((2, 384)), dim=128, sharpness=1.0, random=random)
+        head = initial_head(np.zeros((2, 384)), SETTINGS)
         ranker = DURRanker(head, cached, replace(SETTINGS))
         ranked, crossed = [], []
         for question, pool in zip(asked, pools, strict=True):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
-from ltrag_plugins.dur.evaluating import answer_with, summed
+from ltrag_plugins.dur.feedback import answer_with, summed
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
@@ -175,8 +175,8 @@ def run(arguments: argparse.Namespace) -> None:
                 )
                 cell = {
                     "key": key,
-                    "scores": asdict(summed(results, shots, easy=easy)),
-                    "calibrated": asdict(summed(balanced, shots, easy=easy)),
+                    "scores": summed(results, shots, easy=easy),
+                    "calibrated": summed(balanced, shots, easy=easy),
                     "seconds": round(time.perf_counter() - start),
                     **told,
                 }

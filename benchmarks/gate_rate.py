@@ -14,7 +14,7 @@ import numpy as np
 from recorded_outcomes import outcomes, records
 
 from ltrag_plugins.gece import GECESettings, Outcome, WordFrequencies
-from ltrag_plugins.gece.fit import cross_validated, labels_of
+from ltrag_plugins.gece.fit import Labels, _cross_validated
 from ltrag_plugins.gece.models import rate_threshold
 from ltrag_plugins.gece.signals import available_signals, features
 from ltrag_plugins.gece.train import fit_failure, fit_gain
@@ -40,7 +40,7 @@ def main() -> None:
     columns, new = (
         features([row.evidence for row in rows], names, frequencies) for rows in (train, test)
     )
-    labels, rng = labels_of(train), np.random.default_rng(0)
+    labels, rng = Labels.of(train), np.random.default_rng(0)
     print(f"{len(test)} new questions, {repeats} fits each; mean rate, and how far off it is")
     print(f"{'questions':<11}{'threshold of':<25}" + "".join(f"{r:>16.0%}" for r in RATES))
     for size in SIZES:
@@ -49,7 +49,7 @@ def main() -> None:
             some = rng.choice(len(train), size, replace=False)
             part, known = columns[some], labels[some]
             failure, gain = fit_failure(part, known.fails, 0), fit_gain(part, known.gain, 0)
-            folds = cross_validated(part, known, names, settings)
+            folds = _cross_validated(part, known, names, settings)
             assert folds[1] is not None
             asked = (failure[0](new), gain[0](new))
             for way, kept, scores in zip(

@@ -16,7 +16,7 @@ import numpy as np
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
-from ltrag_plugins.gece.fit import labels_of
+from ltrag_plugins.gece.fit import Labels
 from ltrag_plugins.gece.signals import features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
@@ -115,7 +115,7 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
         f"always {shares @ [fit.retrieval_accuracy, mended.mean()]:.4f})"
     )
     signals = features([o.evidence for o in train], names, fitted.frequencies).signals
-    known = labels_of(train)
+    known = Labels.of(train)
     for name, values in zip(names, signals.T, strict=True):
         found = " ".join(f"{known.gated_accuracy(values, r):.4f}" for r in RATES)
         print(f"{name + ' *':<24}{found}")

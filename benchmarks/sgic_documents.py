@@ -12,6 +12,7 @@ set take about half an hour on two cores with SmolLM2.
 """
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
-from ltrag_plugins.metrics.answer import contains, exact_match
+from ltrag_plugins.metrics.answer import contains, is_right
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, calibrate
@@ -79,8 +80,10 @@ def report(name: str, found: list[Item], answers: list[CalibratedAnswer], encode
     print(row("BM25", [by_words(i.question.text, i.question.passages) for i in found], gold))
     print(row("chance", [np.zeros(len(g)) for g in gold], gold))
     each = [unsure(a.uncertainty) for a in answers]
-    for label, right in (("EM", exact_match), ("contains", contains)):
-        score = [right(a.text, i.question.answers) for a, i in zip(answers, found, strict=True)]
+    exact = partial(is_right, correct="exact_match")
+    for label, right in (("EM", exact), ("contains", contains)):
+        pairs = zip(answers, found, strict=True)
+        score = [float(right(a.text, i.question.answers)) for a, i in pairs]
         print(wrong(f"answer from all passages, right by {label}", each, score))
     alone = [
         (d.answer or "", unsure(d.uncertainty), item.question.answers)

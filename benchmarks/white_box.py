@@ -41,8 +41,8 @@ from ltrag_plugins.gece import (
     fit_outcomes,
     gece_score,
 )
-from ltrag_plugins.gece.draft import drafting, with_gradient_term
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
+from ltrag_plugins.gece.signals import drafting, with_gradient_term
 from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder

@@ -143,8 +143,12 @@ def _built(value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, typ
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file that is then there whole, or as it was before."""
     new = path.with_name(path.name + ".new")
-    new.write_bytes(content)
-    new.replace(path)
+    try:
+        new.write_bytes(content)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:

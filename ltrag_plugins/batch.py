@@ -157,7 +157,7 @@ class _Worker:
 def _kept_in(answers: str | Path | bool | None, world: World) -> str | None:
     """The file for the workers' answers, of a run in this world; None: they are not kept."""
     if answers is True:  # the run has put its own cache around the model
-        return str(world.llm.store.path) if isinstance(world.llm, CachedLLM) else None
+        return str(world.llm.path) if isinstance(world.llm, CachedLLM) else None
     return None if answers is None or answers is False else str(answers)
 
 

@@ -74,8 +74,7 @@ def fit_calibrator(
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))
     x = np.log1p(scores) if logarithm else scores
-    mean, deviation = x.mean(), x.std()
-    scale = deviation if deviation > 1e-9 else 1.0
+    mean, scale = x.mean(), x.std() if x.std() > 1e-9 else 1.0
     model = LogisticRegression(C=100.0, max_iter=2000).fit(((x - mean) / scale)[:, None], fails)
     slope = float(model.coef_[0, 0] / scale)
     return Platt(slope, float(model.intercept_[0]) - slope * float(mean), logarithm)

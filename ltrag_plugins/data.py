@@ -15,8 +15,9 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from string import ascii_uppercase
@@ -27,7 +28,13 @@ from ltrag_plugins.types import Passage, Question
 
 
 def read_questions(
-    path: str | PathLike[str], *, require_answers: bool = False, pool: Iterable[Passage] = ()
+    path: str | PathLike[str],
+    *,
+    require_answers: bool = False,
+    require_passages: bool = False,
+    pool: Iterable[Passage] = (),
+    limit: int | None = None,
+    check: Callable[[Question], object] | None = None,
 ) -> list[Question]:
     """The questions of a file, in its order; blank lines are skipped.
 
@@ -35,10 +42,23 @@ def read_questions(
 
     Args:
         require_answers: a question without accepted answers is an error.
+        require_passages: one without passages is an error too.
         pool: where `passage_ids` are looked up; without a pool they are left alone.
+        limit: read the first so many alone; None: all.
+        check: raises `InvalidInput` where a question cannot serve; the error names its line.
     """
-    known = {passage.id: passage for passage in pool}
-    questions = [_question(record, require_answers, known) for record in _records(path)]
+    known, questions = {passage.id: passage for passage in pool}, []
+    for record in islice(_records(path), limit):
+        question = _question(record, require_answers, known)
+        if require_passages and not question.passages:
+            raise record.wrong("passages", "missing; add them, or 'passage_ids' and their pool")
+        try:
+            if check is not None:
+                check(question)
+        except InvalidInput as error:
+            where = f"{path}, line {record.line} (id {question.id!r})"
+            raise type(error)(f"{where}: {error}") from error
+        questions.append(question)
     if not questions:
         raise BadRecord(f"{path}: no questions in it; expected one JSON object a line")
     return questions

@@ -1,16 +1,15 @@
 """How sure was the model of what it wrote? Token probabilities, or repeated answers, to one number.
 
 **An uncertainty lies in [0, 1], and larger is less certain.** `estimate` gives it for one
-generation by the name of an estimator (`TOKEN_SIGNALS`), `measured` is a flow that asks for answers
+generation by the name of an estimator (`TOKEN_SIGNALS`). `measured` is a flow that asks for answers
 and estimates them, also by `"agreement"`: how far repeated samples agree, for models that give
-no probabilities. A blank answer says nothing and is the least certain there is, 1.
+no probabilities. A blank answer is the least certain there is, 1.
 
-The figures the estimators are made of come first. Their ranges and directions are their own: all
-take a `Generation` and raise `NoTokenProbabilities` when it has no probabilities. Sums stay in log
-space, so long answers do not underflow. A generation without a single token (the model ended at
-once) gets the least certain value. A log-probability under -20 counts as -20 (one in five hundred
-million): servers write -inf or -9999 for tokens they have no number for, and one of those must
-not swamp a mean.
+The figures behind the estimators come first, each with its own range and direction. All take a
+`Generation` and raise `NoTokenProbabilities` when it has no probabilities. Sums stay in log space,
+so long answers do not underflow. A generation without a token gets the least certain value. A
+log-probability under -20 counts as -20 (one in five hundred million): servers write -inf or -9999
+for tokens they have no number for, and one of those must not swamp a mean.
 """
 
 import math
@@ -18,6 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from ltrag_plugins.errors import (
@@ -59,14 +59,12 @@ def mean_probability(generation: Generation) -> float:
     References:
         Li et al., ACL 2024 (GECE), eq. 2.
     """
-    logprobs = _logprobs(generation)
-    return math.fsum(map(math.exp, logprobs)) / len(logprobs) if logprobs else 0.0
+    return _mean([*map(math.exp, _logprobs(generation))], nothing=0.0)
 
 
 def mean_logprob(generation: Generation) -> float:
     """Mean log-probability of the tokens, in [-20, 0] (minus the log of the perplexity)."""
-    logprobs = _logprobs(generation)
-    return math.fsum(logprobs) / len(logprobs) if logprobs else _LEAST_LOGPROB
+    return _mean(_logprobs(generation), nothing=_LEAST_LOGPROB)
 
 
 def product_uncertainty(generation: Generation) -> float:
@@ -81,39 +79,24 @@ def product_uncertainty(generation: Generation) -> float:
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
 
 
-def _geometric_uncertainty(generation: Generation) -> float:
-    """One minus the geometric mean of the token probabilities, in [0, 1]; larger is less certain.
-
-    References:
-        Malinin & Gales, ICLR 2021 (length-normalized probability).
-    """
-    return -math.expm1(mean_logprob(generation))
-
-
 def least_probability(generation: Generation) -> float:
     """Probability of the least likely token, in [0, 1]."""
-    logprobs = _logprobs(generation)
-    return math.exp(min(logprobs)) if logprobs else 0.0
+    return math.exp(min(_logprobs(generation), default=-math.inf))
 
 
-def mean_entropy(generation: Generation) -> float:
+def _mean_entropy(generation: Generation) -> float:
     """Mean entropy of the next-token distributions, in nats, at least 0.
 
     Where the model reports only its likeliest tokens, what is left of the probability counts
     as one more outcome: a lower bound.
     """
-    tokens = checked_tokens(generation)
-    return math.fsum(map(_entropy, tokens)) / len(tokens) if tokens else _MOST_ENTROPY
+    return _mean([*map(_entropy, checked_tokens(generation))], nothing=_MOST_ENTROPY)
 
 
-def mean_margin(generation: Generation) -> float:
+def _mean_margin(generation: Generation) -> float:
     """Mean difference between the two likeliest tokens' probabilities, in [0, 1]."""
-    tokens = checked_tokens(generation)
-    return math.fsum(map(_margin, tokens)) / len(tokens) if tokens else 0.0
-
-
-def _complement(share: float) -> float:
-    return 1.0 - share
+    best = [_alternatives(token, at_least=2)[:2] for token in checked_tokens(generation)]
+    return _mean([math.exp(first) - math.exp(second) for first, second in best], nothing=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,38 +106,38 @@ class _TokenSignal:
     value: Callable[[Generation], float]
     sign: Literal[1, -1]
     """1: larger is less certain; -1: larger is more certain."""
-    scaled: Callable[[float], float]
-    """From the value to an uncertainty in [0, 1]."""
     meaning: str
+    scaled: Callable[[float], float] = float
+    """From the value to an uncertainty in [0, 1]."""
+
+
+def _complement(share: float) -> float:
+    return 1.0 - share
 
 
 TOKEN_SIGNALS: Mapping[str, _TokenSignal] = {
     "product": _TokenSignal(
-        product_uncertainty, 1, float, "one minus the product of the draft's token probabilities"
+        product_uncertainty, 1, "one minus the product of the draft's token probabilities"
     ),
-    "length_normalized": _TokenSignal(
-        _geometric_uncertainty,
+    "length_normalized": _TokenSignal(  # Malinin & Gales, ICLR 2021
+        lambda generation: -math.expm1(mean_logprob(generation)),
         1,
-        float,
         "one minus the geometric mean of the draft's token probabilities",
     ),
     "mean_logprob": _TokenSignal(
-        mean_logprob,
-        -1,
-        lambda x: x / _LEAST_LOGPROB,
-        "mean log-probability of the draft's tokens",
+        mean_logprob, -1, "mean log-probability of the draft's tokens", lambda x: x / _LEAST_LOGPROB
     ),
     "mean_probability": _TokenSignal(
-        mean_probability, -1, _complement, "mean probability of the draft's tokens"
+        mean_probability, -1, "mean probability of the draft's tokens", _complement
     ),
     "least_probability": _TokenSignal(
-        least_probability, -1, _complement, "probability of the draft's least likely token"
+        least_probability, -1, "probability of the draft's least likely token", _complement
     ),
     "entropy": _TokenSignal(
-        mean_entropy, 1, lambda x: -math.expm1(-x), "mean entropy of the next-token distributions"
+        _mean_entropy, 1, "mean entropy of the next-token distributions", lambda x: -math.expm1(-x)
     ),
     "margin": _TokenSignal(
-        mean_margin, -1, _complement, "mean lead of the likeliest token over the next"
+        _mean_margin, -1, "mean lead of the likeliest token over the next", _complement
     ),
 }
 """The one table of what is read from token probabilities, by the names that settings, gates,
@@ -211,23 +194,15 @@ def measured(
             f"agreement needs at least 1 sample at a temperature above 0, got {samples} at "
             f"{temperature}"
         )
-    drafts = yield from ask(*prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
-    if estimator != AGREEMENT:
-        return [Measured(draft, estimate(draft, estimator)) for draft in drafts]
-    again: list[list[Generation]] = []
-    for i in range(samples):
-        told = yield from ask(
-            *prompts,
-            max_tokens=max_tokens,
-            stop=stop,
-            temperature=temperature,
-            seed=seed + i,
-            may_repeat=may_repeat,
-        )
-        again.append(told)
+    asking = partial(ask, *prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
+    drafts = yield from asking()
+    replies: list[list[Generation]] = []
+    for i in range(samples if estimator == AGREEMENT else 0):
+        replies.append((yield from asking(temperature=temperature, seed=seed + i)))
+    drawn = [*zip(*replies, strict=True)] or [()] * len(drafts)
     return [
-        Measured(draft, disagreement(draft, said), said)
-        for draft, said in zip(drafts, zip(*again, strict=True), strict=True)
+        Measured(draft, reestimate(draft, said, estimator), said)
+        for draft, said in zip(drafts, drawn, strict=True)
     ]
 
 
@@ -279,10 +254,15 @@ def yes_probability(reply: Generation) -> float:
         Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (the probability of the word "True"
         as a model's judgement); here of yes against no.
     """
-    first = next((token for token in reply.tokens or () if token.text.strip()), None)
-    yes, no = _yes_and_no(first) if first else (0.0, 0.0)
-    if yes + no > 0:
-        return yes / (yes + no)
+    first = next((token for token in reply.tokens or () if token.text.strip()), Token("", 0.0))
+    shares = {"yes": 0.0, "no": 0.0}
+    for text, logprob in first.alternatives or ((first.text, first.logprob),):
+        word = re.sub(r"\W", "", text).lower()
+        if word in shares:
+            checked_token(Token(text, logprob), "the model")
+            shares[word] += math.exp(min(0.0, logprob))
+    if (total := shares["yes"] + shares["no"]) > 0:
+        return shares["yes"] / total
     said = re.search(r"\b(yes|no)\b", reply.text, re.IGNORECASE)
     return 0.5 if said is None else float(said[1].lower() == "yes")
 
@@ -295,6 +275,10 @@ def checked_estimator(estimator: str) -> str:
     return name
 
 
+def _mean(values: Sequence[float], *, nothing: float) -> float:
+    return math.fsum(values) / len(values) if values else nothing
+
+
 def _logprobs(generation: Generation) -> list[float]:
     # above 0 only by rounding, see checked_token
     return [min(0.0, max(_LEAST_LOGPROB, t.logprob)) for t in checked_tokens(generation)]
@@ -302,52 +286,25 @@ def _logprobs(generation: Generation) -> list[float]:
 
 def _entropy(token: Token) -> float:
     if token.entropy is not None:
-        return _checked_entropy(token, token.entropy)
+        if not -1e-4 <= token.entropy < math.inf:
+            raise InvalidLogProbability(
+                f"the model reported entropy {token.entropy} for token {token.text!r}; an entropy "
+                "is a number from 0 on. Send None where it is not known."
+            )
+        return max(0.0, token.entropy)
     logprobs = _alternatives(token, at_least=1)
     rest = max(0.0, 1.0 - math.fsum(map(math.exp, logprobs)))
-    return _surprise(logprobs) - (rest * math.log(rest) if rest > 0 else 0.0)
-
-
-def _surprise(logprobs: Sequence[float]) -> float:
-    return -math.fsum(math.exp(lp) * lp for lp in logprobs if lp > -math.inf)
-
-
-def _margin(token: Token) -> float:
-    first, second = _alternatives(token, at_least=2)[:2]
-    return math.exp(first) - math.exp(second)
+    known = -math.fsum(math.exp(lp) * lp for lp in logprobs if lp > -math.inf)
+    return known - (rest * math.log(rest) if rest > 0 else 0.0)
 
 
 def _alternatives(token: Token, *, at_least: int) -> list[float]:
     """Log-probabilities of the likeliest tokens, best first."""
     if len(token.alternatives) < at_least:
-        raise _no_alternatives(token)
+        raise NoTokenProbabilities(
+            f"token {token.text!r} came without alternatives. Ask the provider for them "
+            "(top_logprobs=5), or use a signal that needs only the token's own probability."
+        )
     for text, logprob in token.alternatives:
         checked_token(Token(text, logprob), "the model")
     return sorted((min(0.0, logprob) for _, logprob in token.alternatives), reverse=True)
-
-
-def _checked_entropy(token: Token, entropy: float) -> float:
-    if not -1e-4 <= entropy < math.inf:
-        raise InvalidLogProbability(
-            f"the model reported entropy {entropy} for token {token.text!r}; an entropy is a "
-            "number from 0 on. Send None where it is not known."
-        )
-    return max(0.0, entropy)
-
-
-def _no_alternatives(token: Token) -> NoTokenProbabilities:
-    return NoTokenProbabilities(
-        f"token {token.text!r} came without alternatives. Ask the provider for them "
-        "(top_logprobs=5), or use a signal that needs only the token's own probability."
-    )
-
-
-def _yes_and_no(token: Token) -> tuple[float, float]:
-    options = token.alternatives or ((token.text, token.logprob),)
-    shares = {"yes": 0.0, "no": 0.0}
-    for text, logprob in options:
-        word = re.sub(r"\W", "", text).lower()
-        if word in shares:
-            checked_token(Token(text, logprob), "the model")
-            shares[word] += math.exp(min(0.0, logprob))
-    return shares["yes"], shares["no"]

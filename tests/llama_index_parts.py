@@ -1,16 +1,20 @@
 """Small honest LlamaIndex parts: a function as an LLM, a keyword rule as a retriever."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.generic_utils import completion_response_to_chat_response
 from llama_index.core.base.llms.types import CompletionResponse, LLMMetadata
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index_instrumentation import get_dispatcher
 from pydantic import Field
 
 Written = str | CompletionResponse
@@ -123,3 +127,52 @@ def engine(llm=None, retriever=None, **settings) -> RetrieverQueryEngine:
     return RetrieverQueryEngine.from_args(
         retriever or AwaitedRetriever(), llm=llm or FunctionLLM(reader), **settings
     )
+
+
+class Events(BaseEventHandler):
+    heard: list = Field(default_factory=list)
+
+    def handle(self, event, **kwargs):
+        self.heard.append(event)
+
+
+class Parents(BaseSpanHandler):
+    of: dict = Field(default_factory=dict)
+
+    def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
+        self.of[id_] = parent_span_id
+
+    def prepare_to_exit_span(self, id_, bound_args, instance=None, result=None, **kwargs):
+        pass
+
+    def prepare_to_drop_span(self, id_, bound_args, instance=None, err=None, **kwargs):
+        pass
+
+
+class Trace:
+    """What the root dispatcher was told."""
+
+    def __init__(self) -> None:
+        self.events, self.parents = Events(), Parents()
+
+    def heard(self, kind):
+        return [event for event in self.events.heard if isinstance(event, kind)]
+
+    def path(self, event) -> list[str]:
+        """The names of the spans around an event, innermost first."""
+        names, span = [], event.span_id
+        while span is not None:
+            names.append(span.split("-")[0])
+            span = self.parents.of[span]
+        return names
+
+
+@contextmanager
+def traced() -> Iterator[Trace]:
+    """What LlamaIndex's instrumentation is told meanwhile."""
+    trace, root = Trace(), get_dispatcher()
+    root.add_event_handler(trace.events)
+    root.add_span_handler(trace.parents)
+    yield trace
+    root.event_handlers.remove(trace.events)
+    root.span_handlers.remove(trace.parents)

@@ -3,9 +3,26 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from ltrag_plugins.flow import World
-from ltrag_plugins.llm.scripted import ScriptedLLM, ScriptedReply
-from ltrag_plugins.types import Generation, Passage, Token
+from ltrag_plugins.flow import Flow, World
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.types import Generation, Passage, Question, Token
+
+
+def flow_of(name: str, question: str, settings: object = None, learned: object = None) -> Flow:
+    """The flow of the method of that name over a question."""
+    return METHODS[name].flow(Question(question), settings, learned)
+
+
+class Shelf:
+    """A retriever that finds what lies on it."""
+
+    def __init__(self, *passages: Passage) -> None:
+        self.passages, self.asked = list(passages), []
+
+    def search(self, queries, k):
+        self.asked.append((tuple(queries), k))
+        return [self.passages[:k] for _ in queries]
 
 
 class Library:
@@ -20,10 +37,10 @@ class Library:
         return [list(self.shelves.get(query, ()))[:k] for query in queries]
 
 
-def says(*rows: tuple[str, ScriptedReply]) -> ScriptedLLM:
+def says(*rows: tuple[str, str | Generation]) -> ScriptedLLM:
     """A model that says what stands in the first row whose text is in the prompt."""
 
-    def reply(prompt: str) -> ScriptedReply:
+    def reply(prompt: str) -> str | Generation:
         for text, said in rows:
             if text in prompt:
                 return said

@@ -3,22 +3,16 @@ import sys
 
 import numpy as np
 import pytest
+from method_parts import flow_of
 from sklearn.linear_model import LogisticRegression
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.adaptive import (
-    ROUTES,
-    AdaptiveSettings,
-    Complexity,
-    adaptive,
-    cheapest_right,
-    fit_complexity,
-    learn_complexity,
-)
-from ltrag_plugins.methods.iter_retgen import THINKING_PROMPT
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.adaptive import AdaptiveSettings, Complexity
+from ltrag_plugins.methods.iter_retgen import IterRetGenSettings
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 
@@ -58,10 +52,14 @@ LABELLED = [Question(f"{w}?", ("right",)) for w in ("easy", "middling", "hard", 
 VECTORS = {"easy": (4, 0), "middling": (0, 4), "hard": (-4, -4), "hopeless": (-4, -3)}
 
 
+def learn(questions, world, settings=None):
+    return METHODS["adaptive"].taught(questions, settings or AdaptiveSettings(), world)
+
+
 def test_learning_step_by_step():
     llm, shelves, encoder = ScriptedLLM(reply), Shelves(), Planes(**VECTORS)
     world = World(llm=llm, retriever=shelves, encoder=encoder)
-    learned = run(learn_complexity(LABELLED), world)
+    learned = learn(LABELLED, world)
     texts = [q.text for q in LABELLED]
     # all questions at once: direct answers; single and first iterated ones; second iterated ones
     assert [len(call) for call in llm.calls] == [4, 4, 4, 4]
@@ -83,7 +81,7 @@ def test_learning_step_by_step():
         (
             "many",
             2,
-            [reading_prompt("hard?", [s], THINKING_PROMPT) for s in (FIRST, SECOND)],
+            [reading_prompt("hard?", [s], IterRetGenSettings().template) for s in (FIRST, SECOND)],
             (SECOND,),
         ),
     ],
@@ -92,7 +90,7 @@ def test_each_route_asks_what_it_should(route, searched, prompts, passages):
     llm, shelves = ScriptedLLM(reply), Shelves()
     world = World(llm=llm, retriever=shelves, encoder=Planes(hard=(1, 1)))
     only = Complexity((route,), np.zeros((2, 1)), np.zeros(1))
-    answer = run(adaptive("hard?", only), world)
+    answer = run(flow_of("adaptive", "hard?", None, only), world)
     assert llm.prompts == prompts
     assert len(shelves.asked) == searched
     assert answer.passages == passages
@@ -100,22 +98,29 @@ def test_each_route_asks_what_it_should(route, searched, prompts, passages):
 
 
 def test_the_cheapest_right_route_is_the_label():
-    question, settings = Question("x?", ("yes",)), AdaptiveSettings(unsolved="one")
     for said, label in (
         (("yes", "yes", "yes"), "none"),
         (("no", "yes!", "yes"), "one"),
         (("no", "", "well, yes"), "many"),
         (("no", "no", "no"), "one"),
     ):
-        assert cheapest_right(question, said, settings) == label
+
+        def reply(prompt: str, said: tuple[str, ...] = said) -> str:
+            return said[0 if "shelf" not in prompt else 2 if "Thoughts:" in prompt else 1]
+
+        world = World(llm=ScriptedLLM(reply), retriever=Shelves(), encoder=Planes(x=(1, 0)))
+        learned = learn([Question("x?", ("yes",))], world, AdaptiveSettings(unsolved="one"))
+        assert learned.routes == (label,)
 
 
-@pytest.mark.parametrize("kinds", [ROUTES, ("none", "many"), ("one", "many")], ids=str)
+@pytest.mark.parametrize(
+    "kinds", [("none", "one", "many"), ("none", "many"), ("one", "many")], ids=str
+)
 def test_the_routes_are_scikit_learns_own_predictions(kinds):
     rng = np.random.default_rng(1)
     vectors = rng.normal(size=(90, 5))
     labels = [kinds[int(abs(v[0] * 2 + v[1]) % len(kinds))] for v in vectors]
-    learned = fit_complexity(vectors, labels, 0.7)
+    learned = Complexity.fit(vectors, labels, 0.7)
     model = LogisticRegression(C=0.7, max_iter=1000).fit(vectors, labels)
     fresh = rng.normal(size=(300, 5))
     assert [learned.route(v) for v in fresh] == model.predict(fresh).tolist()
@@ -123,13 +128,13 @@ def test_the_routes_are_scikit_learns_own_predictions(kinds):
 
 
 def test_one_kind_of_label_is_everyones():
-    learned = fit_complexity(np.eye(3), ["one"] * 3)
+    learned = Complexity.fit(np.eye(3), ["one"] * 3, 1.0)
     assert learned.routes == ("one",)
     assert learned.route(np.array([9.0, -9.0, 0.0])) == "one"
 
 
 def test_what_was_learned_is_saved_as_plain_numbers(tmp_path):
-    learned = fit_complexity(np.eye(3), ["none", "one", "many"])
+    learned = Complexity.fit(np.eye(3), ["none", "one", "many"], 1.0)
     artifacts.write(tmp_path, "adaptive", {"complexity": learned}, format=1)
     [parts, _] = artifacts.read(tmp_path, "adaptive", kinds=[Complexity], format=1)
     again = parts["complexity"]
@@ -151,11 +156,11 @@ def test_answering_loads_no_scikit_learn():
 
 def test_an_encoder_of_another_size_is_refused():
     with pytest.raises(InvalidInput, match="embeddings of 3 numbers and got 2"):
-        fit_complexity(np.eye(3), ["none", "one", "many"]).route(np.zeros(2))
+        Complexity.fit(np.eye(3), ["none", "one", "many"], 1.0).route(np.zeros(2))
 
 
 def test_questions_to_learn_from_are_checked():
     with pytest.raises(CalibrationError, match="adaptive"):
-        run(learn_complexity([]), World())
+        learn([], World())
     with pytest.raises(MissingReferences, match="question 2"):
-        run(learn_complexity([LABELLED[0], Question("Why?")]), World())
+        learn([LABELLED[0], Question("Why?")], World())

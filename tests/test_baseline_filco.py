@@ -1,15 +1,15 @@
 import pytest
+from method_parts import Shelf, flow_of
 
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.filco import (
-    FILCOSettings,
-    filco,
-    filter_prompt,
-    filtered,
-    kept_sentences,
+from ltrag_plugins.methods.filco import FILCOSettings
+from ltrag_plugins.prompts.templates import (
+    direct_prompt,
+    filled,
+    passages_block,
+    reading_prompt,
 )
-from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
 
 EMMA = Passage(
@@ -22,19 +22,25 @@ BREAD = Passage("Bread is baked. Bread is good.", id="p1")
 TEXT = EMMA.text
 
 
-class Shelf:
-    def __init__(self, *passages: Passage) -> None:
-        self.passages, self.asked = list(passages), []
+def filter_prompt(question: str, passage: Passage) -> str:
+    template = FILCOSettings().filter_template
+    return filled(template, passage=passages_block([passage]), question=question)
 
-    def search(self, queries, k):
-        self.asked.append((tuple(queries), k))
-        return [self.passages[:k] for _ in queries]
+
+def filtered(passages: list[Passage], replies: list[str]) -> list[Passage]:
+    """What is read of the passages after these replies of the filter."""
+    said = iter([*replies, "x"])
+    world = World(llm=ScriptedLLM(lambda _: next(said)), retriever=Shelf(*passages))
+    settings = FILCOSettings(k=len(passages))
+    return list(run(flow_of("filco", "Who?", settings), world).passages)
 
 
 def test_a_passage_is_cut_to_what_helps_and_another_is_left_out():
     replies = iter([" It was written by Jane Austen. ", "none", " Jane Austen\nmore"])
     llm, shelf = ScriptedLLM(lambda _: next(replies)), Shelf(EMMA, BREAD, EMMA)
-    answer = run(filco("Who wrote Emma?", FILCOSettings(k=2)), World(llm=llm, retriever=shelf))
+    answer = run(
+        flow_of("filco", "Who wrote Emma?", FILCOSettings(k=2)), World(llm=llm, retriever=shelf)
+    )
     left = Passage("It was written by Jane Austen.", id="p0", title="Emma", score=2.0)
     assert shelf.asked == [(("Who wrote Emma?",), 2)]
     assert llm.calls == [
@@ -70,7 +76,10 @@ def test_a_passage_is_cut_to_what_helps_and_another_is_left_out():
     ],
 )
 def test_only_sentences_that_are_truly_there_are_kept(reply, kept):
-    assert kept_sentences(reply, TEXT) == kept
+    # a reply of no use leaves the passage whole; without a sentence it is left out
+    found = [passage.text for passage in filtered([EMMA, BREAD], [reply, "Bread is good."])]
+    left = [TEXT] if kept is None else [" ".join(kept)] if kept else []
+    assert found == [*left, "Bread is good."]
 
 
 def test_a_reply_of_no_use_leaves_the_passage_whole():
@@ -86,7 +95,7 @@ def test_where_all_are_left_out_all_come_back_whole():
 
 def test_where_nothing_is_found_it_asks_as_direct_does():
     llm = ScriptedLLM(lambda _: "x")
-    answer = run(filco("Who?"), World(llm=llm, retriever=Shelf()))
+    answer = run(flow_of("filco", "Who?"), World(llm=llm, retriever=Shelf()))
     assert (llm.prompts, answer.passages) == ([direct_prompt("Who?")], ())
 
 

@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+from method_parts import flow_of
 
 from ltrag_plugins.errors import (
     CalibrationError,
@@ -13,16 +14,14 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.filco import (
+    FILCOSettings,
     FilterDataSettings,
-    best_sentences,
     cross_mutual_information,
     filter_examples,
-    filter_prompt,
-    kept_sentences,
     sentences,
 )
-from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
-from ltrag_plugins.training.examples import load
+from ltrag_plugins.prompts.templates import direct_prompt, filled, passages_block, reading_prompt
+from ltrag_plugins.training import load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
@@ -115,12 +114,33 @@ def test_a_model_that_only_writes_and_bad_numbers_are_named():
         run(cross_mutual_information("Who?", " ", ["x"]), World())
 
 
-def test_the_best_sentences_come_in_the_order_of_the_text():
-    values = [0.1, 0.9, 0.0, 0.5]
-    assert best_sentences("abcd", values, threshold=0.0, most=2) == ["b", "d"]
-    assert best_sentences("abcd", values, threshold=0.0, most=9) == ["a", "b", "d"]
-    assert best_sentences("abcd", values, threshold=0.9, most=9) == []
-    assert best_sentences("abcd", [1, 1, 1, 1], threshold=0.0, most=1) == ["a"]
+@pytest.mark.parametrize(
+    ("threshold", "most", "reply"),
+    [
+        (0.0, 2, "Jane Austen wrote. Jane Austen."),
+        (0.0, 9, "Austen wrote it there. Jane Austen wrote. Jane Austen."),
+        (1.0, 9, "none"),
+        (0.0, 1, "Jane Austen."),
+    ],
+)
+def test_the_best_sentences_come_in_the_order_of_the_text(threshold, most, reply):
+    # F1 with "Jane Austen": 1 of 4 and 1 of 2, so 1/3; 2 of 3 and 2 of 2, so 0.8; 0; 1
+    text = "Austen wrote it there. Jane Austen wrote. It rains. Jane Austen."
+    asked = Question("Who?", ("Jane Austen",), passages=(Passage(text),))
+    settings = FilterDataSettings(measure="overlap", threshold=threshold, most=most)
+    [example] = run(filter_examples([asked], settings), World())
+    assert example.reply == reply
+
+
+def test_of_equally_good_sentences_the_first_is_kept():
+    asked = Question("Who?", ("Austen",), passages=(Passage("It is Austen. By Austen."),))
+    [example] = run(filter_examples([asked]), World())
+    assert example.reply == "It is Austen."
+
+
+def filter_prompt(question, passage):
+    template = FILCOSettings().filter_template
+    return filled(template, passage=passages_block([passage]), question=question)
 
 
 EMMA = Passage("Emma is a novel. It was written by Jane Austen.", title="Emma")
@@ -150,10 +170,17 @@ def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
 
 
 def test_what_the_filter_is_taught_to_write_is_what_is_parsed():
-    for example, passage in zip(run(filter_examples([WHO]), World()), (EMMA, BREAD), strict=True):
-        kept = kept_sentences(example.reply, passage.text)
-        assert kept is not None
-        assert (" ".join(kept) or "none") == example.reply
+    examples = run(filter_examples([WHO]), World())
+    replies = iter([*(example.reply for example in examples), "Jane Austen"])
+    found = World(llm=ScriptedLLM(lambda _: next(replies)), retriever=Found())
+    answer = run(flow_of("filco", "Who wrote Emma?"), found)
+    assert [passage.text for passage in answer.passages] == [examples[0].reply]
+    assert examples[1].reply == "none"  # so the second passage is left out
+
+
+class Found:
+    def search(self, queries, k):
+        return [[EMMA, BREAD] for _ in queries]
 
 
 FILLER = " ".join(["Filler words go on."] * 49)  # 196 words of the 200 that a prompt shows

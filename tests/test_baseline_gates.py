@@ -1,6 +1,7 @@
 import math
 
 import pytest
+from method_parts import Shelf
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import World, run
@@ -10,7 +11,7 @@ from ltrag_plugins.methods.gates import GateSettings
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Question, Token
-from ltrag_plugins.uncertainty import mean_entropy, mean_logprob, mean_margin
+from ltrag_plugins.uncertainty import _mean_entropy, _mean_margin, mean_logprob
 
 EMMA = Passage("Emma is a novel by Jane Austen.")
 
@@ -22,15 +23,6 @@ def said(text: str, *probabilities: float) -> Generation:
         for p in probabilities
     ]
     return Generation(text, tuple(tokens))
-
-
-class Shelf:
-    def __init__(self, *passages: Passage) -> None:
-        self.passages, self.asked = list(passages), []
-
-    def search(self, queries, k):
-        self.asked.append((tuple(queries), k))
-        return [self.passages[:k] for _ in queries]
 
 
 def model(**sure: float) -> ScriptedLLM:
@@ -88,8 +80,8 @@ def test_the_uncertainty_is_the_figure_that_the_gate_is_named_for():
     assert of("logprob") == pytest.approx(mean_logprob(draft) / -20)
     assert of("product") == pytest.approx(1 - 0.4)
     assert of("least") == pytest.approx(0.5)
-    assert of("entropy") == pytest.approx(1 - math.exp(-mean_entropy(draft)))
-    assert of("margin") == pytest.approx(1 - mean_margin(draft))
+    assert of("entropy") == pytest.approx(1 - math.exp(-_mean_entropy(draft)))
+    assert of("margin") == pytest.approx(1 - _mean_margin(draft))
 
 
 def test_frequency_asks_nothing_to_learn_and_once_to_answer():

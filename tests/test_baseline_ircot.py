@@ -1,10 +1,10 @@
 import pytest
-from method_parts import Library, says, world
+from method_parts import Library, flow_of, says, world
 
 from ltrag_plugins.flow import run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.ircot import THOUGHT_PROMPT, IRCoTSettings, ircot
-from ltrag_plugins.prompts.replies import concluded, concludes, first_sentence
+from ltrag_plugins.methods.ircot import IRCoTSettings
+from ltrag_plugins.prompts.replies import concluded, next_thought
 from ltrag_plugins.prompts.templates import (
     direct_prompt,
     filled,
@@ -22,7 +22,9 @@ BATH = Passage("Bath is a city.", title="Bath")
 
 def thought_prompt(question, passages, thoughts):
     shown, said = passages_block(passages), " ".join(thoughts) or "(none)"
-    return filled(THOUGHT_PROMPT, passages=shown, question=question, thoughts=said)
+    return filled(
+        IRCoTSettings().thought_template, passages=shown, question=question, thoughts=said
+    )
 
 
 def test_each_sentence_fetches_for_the_next_and_the_reader_reads_all_that_was_found():
@@ -34,7 +36,7 @@ def test_each_sentence_fetches_for_the_next_and_the_reader_reads_all_that_was_fo
         ("so far: Emma was written by Jane Austen.\n", "So the answer is: Steventon."),
         ("Answer the question", " Steventon\n"),
     )
-    answer = run(ircot(QUESTION, IRCoTSettings(k=2)), world(llm, library))
+    answer = run(flow_of("ircot", QUESTION, IRCoTSettings(k=2)), world(llm, library))
     assert library.queries == [QUESTION, "Emma was written by Jane Austen."]
     assert library.asked_for == [2, 2]
     assert llm.prompts == [
@@ -72,7 +74,7 @@ def test_a_model_that_never_concludes_is_stopped(steps):
             return [[Passage(query)] for query in queries]
 
     llm = ScriptedLLM(endless)
-    answer = run(ircot(QUESTION, IRCoTSettings(steps=steps)), world(llm, Everything()))
+    answer = run(flow_of("ircot", QUESTION, IRCoTSettings(steps=steps)), world(llm, Everything()))
     assert len(llm.prompts) == steps + 1
     assert len(answer.passages) == steps + 1
 
@@ -88,7 +90,7 @@ def test_a_model_that_never_concludes_is_stopped(steps):
 def test_reasoning_that_is_blank_or_goes_in_circles_ends(reply, queries):
     llm = says(("Next step:", reply), ("Answer the question", "Steventon"))
     library = Library({QUESTION: [EMMA]})
-    answer = run(ircot(QUESTION), world(llm, library))
+    answer = run(flow_of("ircot", QUESTION), world(llm, library))
     assert library.queries == queries
     assert len(llm.prompts) == len(queries) + 1
     assert answer.text == "Steventon"
@@ -97,14 +99,14 @@ def test_reasoning_that_is_blank_or_goes_in_circles_ends(reply, queries):
 def test_once_there_is_no_room_for_a_passage_nothing_more_is_thought():
     library = Library({QUESTION: [EMMA], "One.": [AUSTEN, BATH]})
     llm = says(("Next step:", "One."), ("Answer the question", "Steventon"))
-    answer = run(ircot(QUESTION, IRCoTSettings(most_passages=2)), world(llm, library))
+    answer = run(flow_of("ircot", QUESTION, IRCoTSettings(most_passages=2)), world(llm, library))
     assert answer.passages == (EMMA, AUSTEN)
     assert len(llm.prompts) == 2
 
 
 def test_where_nothing_is_found_the_question_is_asked_directly():
     llm = says(("Answer the question", "Steventon"))
-    answer = run(ircot(QUESTION), world(llm, Library({})))
+    answer = run(flow_of("ircot", QUESTION), world(llm, Library({})))
     assert llm.prompts == [direct_prompt(QUESTION)]
     assert (answer.text, answer.passages) == ("Steventon", ())
 
@@ -123,12 +125,12 @@ def test_where_nothing_is_found_the_question_is_asked_directly():
     ],
 )
 def test_the_first_sentence_is_cut_at_its_own_end(text, sentence):
-    assert first_sentence(text) == sentence
+    assert next_thought(text) == sentence
 
 
 def test_a_sentence_concludes_if_it_says_what_the_answer_is():
-    assert concludes("so THE ANSWER IS: Bath.")
-    assert not concludes("The question asks for an answer.")
+    assert next_thought("so THE ANSWER IS: Bath.") == ""
+    assert next_thought("The question asks for an answer.") == "The question asks for an answer."
 
 
 @pytest.mark.parametrize(
@@ -151,6 +153,6 @@ def test_a_chain_of_thought_yields_its_answer(text, answer):
 def test_what_is_put_into_a_template_is_not_searched_for_places():
     llm = says(("Next step:", "{passages}"), ("", "yes"))
     library = Library({"Is {thoughts} a word?": [Passage("Write {question}.")]})
-    run(ircot("Is {thoughts} a word?", IRCoTSettings(steps=2)), world(llm, library))
+    run(flow_of("ircot", "Is {thoughts} a word?", IRCoTSettings(steps=2)), world(llm, library))
     assert llm.prompts[1].startswith("Write {question}.\n\nQuestion: Is {thoughts} a word?\n")
     assert llm.prompts[1].endswith("Steps so far: {passages}\nNext step:")

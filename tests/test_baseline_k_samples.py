@@ -1,11 +1,12 @@
 import math
 
 import pytest
+from method_parts import Shelf, flow_of
 
 from ltrag_plugins.errors import InvalidLogProbability
 from ltrag_plugins.flow import World, run, run_many
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.k_samples import KSamplesSettings, k_samples, surest
+from ltrag_plugins.methods.k_samples import KSamplesSettings
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
@@ -15,6 +16,14 @@ BREAD = Passage("Bread is baked from flour.")
 
 def sure(text: str, *probabilities: float) -> Generation:
     return Generation(text, tuple(Token("t", math.log(p)) for p in probabilities))
+
+
+def surest(replies: list[Generation]) -> tuple[Generation, float | None]:
+    """Of as many samples as there are replies, the one that is the answer."""
+    settings = KSamplesSettings(samples=len(replies))
+    flow = flow_of("k-samples", "Who?", settings)
+    answer = run(flow, World(llm=Sampler(*replies), retriever=Shelf()))
+    return next(one for one in replies if one.text.strip() == answer.text), answer.uncertainty
 
 
 def said(*texts: str) -> list[Generation]:
@@ -34,20 +43,11 @@ class Sampler:
         return [self.replies[settings.seed % len(self.replies)] for _ in prompts]
 
 
-class Shelf:
-    def __init__(self, *passages: Passage) -> None:
-        self.passages, self.asked = list(passages), []
-
-    def search(self, queries, k):
-        self.asked.append((tuple(queries), k))
-        return [self.passages[:k] for _ in queries]
-
-
 def test_three_samples_and_the_least_uncertain_worked_by_hand():
     replies = sure(" Eliot ", 0.9, 0.5), sure(" Jane Austen", 0.8, 0.9), sure("Bronte", 0.6)
     llm, shelf = Sampler(*replies), Shelf(EMMA, BREAD)
     settings = KSamplesSettings(samples=3, k=1, temperature=0.9, seed=3)
-    answer = run(k_samples("Who wrote Emma?", (), settings), World(llm=llm, retriever=shelf))
+    answer = run(flow_of("k-samples", "Who wrote Emma?", settings), World(llm=llm, retriever=shelf))
     prompt = reading_prompt("Who wrote Emma?", [EMMA])
     assert shelf.asked == [(("Who wrote Emma?",), 1)]
     assert llm.calls == [((prompt,), 0.9, 9), ((prompt,), 0.9, 10), ((prompt,), 0.9, 11)]
@@ -55,14 +55,6 @@ def test_three_samples_and_the_least_uncertain_worked_by_hand():
     assert answer.uncertainty == pytest.approx(1 - 0.8 * 0.9)
     assert answer.passages == (EMMA,)
     assert answer.trace == replies
-
-
-def test_passages_that_are_handed_in_are_read_and_none_is_fetched():
-    llm, shelf = Sampler(sure("flour", 0.9)), Shelf(EMMA)
-    answer = run(k_samples("What is bread from?", (BREAD,)), World(llm=llm, retriever=shelf))
-    assert shelf.asked == []
-    assert answer.passages == (BREAD,)
-    assert llm.calls[0][0] == (reading_prompt("What is bread from?", [BREAD]),)
 
 
 def test_as_a_method_it_searches_as_the_others_do_also_where_the_question_has_passages():
@@ -75,7 +67,7 @@ def test_as_a_method_it_searches_as_the_others_do_also_where_the_question_has_pa
 
 def test_without_passages_it_asks_as_direct_does():
     llm = Sampler(sure("x", 0.5))
-    answer = run(k_samples("Who?"), World(llm=llm, retriever=Shelf()))
+    answer = run(flow_of("k-samples", "Who?"), World(llm=llm, retriever=Shelf()))
     assert {call[0] for call in llm.calls} == {(direct_prompt("Who?"),)}
     assert answer.passages == ()
 
@@ -83,7 +75,7 @@ def test_without_passages_it_asks_as_direct_does():
 def test_the_samples_of_many_questions_merge():
     llm = Sampler(sure("x", 0.5))
     world = World(llm=llm, retriever=Shelf(EMMA))
-    run_many([k_samples("Who?"), k_samples("What?")], world)
+    run_many([flow_of("k-samples", text) for text in ("Who?", "What?")], world)
     assert [len(prompts) for prompts, *_ in llm.calls] == [2] * 5
 
 

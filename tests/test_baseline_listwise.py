@@ -5,15 +5,13 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from method_parts import Library, says, world
+from method_parts import Library, flow_of, says, world
 
-from ltrag_plugins.flow import World, run
+from ltrag_plugins.flow import run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.listwise import (
     ListwiseSettings,
-    listwise,
-    listwise_rerank,
     places,
     windows,
 )
@@ -30,7 +28,7 @@ def test_the_model_puts_the_passages_in_order_and_answers_from_the_best():
     library = Library({QUESTION: [BREAD, EMMA, BATH]})
     llm = says(("Order:", " [2] > [3] > [1]"), ("Answer the question", " Jane Austen\n"))
     settings = ListwiseSettings(candidates=3, k=2)
-    answer = run(listwise(QUESTION, settings), world(llm, library))
+    answer = run(flow_of("listwise", QUESTION, settings), world(llm, library))
     assert library.asked_for == [3]
     assert llm.prompts == [
         "[1] Bread: Bread is baked.\n[2] Emma: Emma is by Jane Austen.\n[3] Bath: Bath is a city."
@@ -44,10 +42,17 @@ def test_the_model_puts_the_passages_in_order_and_answers_from_the_best():
     assert [said.text for said in answer.trace] == [" [2] > [3] > [1]", " Jane Austen"]
 
 
+def reranked(passages, llm, **settings):
+    """All of them in the model's order, which then reads them."""
+    count = max(2, len(passages))
+    settings = ListwiseSettings(k=count, candidates=count, **settings)
+    return run(flow_of("listwise", QUESTION, settings), world(llm, Library({QUESTION: passages})))
+
+
 def test_new_passages_come_back_with_new_scores_and_the_old_ones_stay_as_they_were():
     handed_in = [BREAD, EMMA, BATH]
-    ranked = run(listwise_rerank(QUESTION, handed_in), World(llm=says(("", "[3] > [2] > [1]"))))
-    assert [(passage.id, passage.score) for passage in ranked] == [
+    ranked = reranked(handed_in, says(("", "[3] > [2] > [1]")))
+    assert [(passage.id, passage.score) for passage in ranked.passages] == [
         ("c", 1.0),
         ("e", 1 / 2),
         ("b", 1 / 3),
@@ -56,11 +61,10 @@ def test_new_passages_come_back_with_new_scores_and_the_old_ones_stay_as_they_we
     assert BREAD.score == 9.0
 
 
-def test_fewer_than_two_passages_make_no_call():
-    llm = says()
-    assert run(listwise_rerank(QUESTION, []), World(llm=llm)) == []
-    assert [p.id for p in run(listwise_rerank(QUESTION, [EMMA]), World(llm=llm))] == ["e"]
-    assert llm.calls == []
+def test_a_single_passage_is_read_without_another_call():
+    llm = says(("Answer the question", "Jane Austen"))
+    assert [passage.id for passage in reranked([EMMA], llm).passages] == ["e"]
+    assert len(llm.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,8 +102,7 @@ def test_what_is_best_wanders_from_the_end_to_the_front():
     values = list(range(50))
     random.Random(0).shuffle(values)
     passages = [Passage(f"value {value}") for value in values]
-    flow = listwise_rerank(QUESTION, passages, ListwiseSettings(window=8, step=4))
-    ranked = run(flow, World(llm=ScriptedLLM(by_number)))
+    ranked = reranked(passages, ScriptedLLM(by_number), window=8, step=4).passages
     # a window of 8 that moves by 4 carries the best 4 to the front
     assert [passage.text for passage in ranked[:4]] == [f"value {n}" for n in (49, 48, 47, 46)]
     assert sorted(p.text for p in ranked) == sorted(p.text for p in passages)
@@ -188,7 +191,7 @@ def test_an_order_is_a_permutation_whatever_was_written(reply, count):
 def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cut():
     cited = Passage("A fact [2] is a fact [12] and more words.")
     llm = says(("", "[1]"))
-    run(listwise_rerank("Who?", [cited, BREAD], ListwiseSettings(max_words=7)), World(llm=llm))
+    reranked([cited, BREAD], llm, max_words=7)
     assert llm.prompts[0].startswith(
         "[1] A fact (2) is a fact (12)\n[2] Bread: Bread is baked.\n\n"
     )
@@ -196,7 +199,7 @@ def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cu
 
 def test_where_nothing_is_found_the_question_is_asked_directly():
     llm = says(("", "Jane Austen"))
-    answer = run(listwise(QUESTION), world(llm, Library({})))
+    answer = run(flow_of("listwise", QUESTION), world(llm, Library({})))
     assert llm.prompts == [direct_prompt(QUESTION)]
     assert (answer.text, answer.passages) == ("Jane Austen", ())
 
@@ -208,5 +211,5 @@ def test_a_retriever_that_hands_back_too_much_costs_no_call_more():
 
     settings = ListwiseSettings(candidates=30, window=10, step=5)
     llm = says(("Order:", "[1]"), ("", "Jane Austen"))
-    run(listwise(QUESTION, settings), world(llm, Generous()))
+    run(flow_of("listwise", QUESTION, settings), world(llm, Generous()))
     assert len(llm.prompts) == METHODS["listwise"].most_calls(settings) == 6

@@ -1,18 +1,14 @@
 import math
 
 import pytest
-from method_parts import Library, says, spelled, world
+from method_parts import Library, flow_of, says, spelled, world
 
 from ltrag_plugins.errors import InvalidLogProbability
 from ltrag_plugins.flow import run
 from ltrag_plugins.methods.self_rag import (
-    RELEVANT,
-    RETRIEVE,
-    SUPPORT,
-    USEFUL,
+    REFLECTION,
     SelfRAGSettings,
-    reflection_value,
-    self_rag,
+    _reflection_value,
 )
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
@@ -46,7 +42,7 @@ def test_by_yes_and_no_each_passage_answers_and_the_best_judged_answer_wins():
         ("Austen.\n\nAnswer", spelled(("Jane Austen", {"Jane Austen": 0.25}))),
     )
     library = Library(SHELF)
-    answer = run(self_rag(QUESTION), world(llm, library))
+    answer = run(flow_of("self-rag", QUESTION), world(llm, library))
     assert library.queries == [QUESTION]
     assert answer.text == "Jane Austen"
     assert answer.passages == (EMMA,)
@@ -102,7 +98,9 @@ def test_a_single_weight_decides_between_critiques(weight, expected):
     )
     names = ("w_likelihood", "w_relevance", "w_support", "w_usefulness")
     weights = {name: float(name == weight) for name in names}
-    answer = run(self_rag(QUESTION, SelfRAGSettings(**weights)), world(llm, Library(SHELF)))
+    answer = run(
+        flow_of("self-rag", QUESTION, SelfRAGSettings(**weights)), world(llm, Library(SHELF))
+    )
     assert answer.text == expected
     assert answer.mode == "yes-no texts"
 
@@ -110,7 +108,7 @@ def test_a_single_weight_decides_between_critiques(weight, expected):
 def test_what_the_model_is_sure_to_know_is_answered_without_a_search():
     library = Library(SHELF)
     llm = says(("look something up", yes(0.15)), ("", "Jane Austen\n"))
-    answer = run(self_rag(QUESTION), world(llm, library))
+    answer = run(flow_of("self-rag", QUESTION), world(llm, library))
     assert library.queries == []
     assert llm.prompts == [SEARCH, direct_prompt(QUESTION)]
     assert (answer.text, answer.passages, answer.critiques) == ("Jane Austen", (), ())
@@ -118,7 +116,7 @@ def test_what_the_model_is_sure_to_know_is_answered_without_a_search():
 
 def test_where_nothing_is_found_the_question_is_asked_directly():
     llm = says(("look something up", "yes"), ("", "Jane Austen"))
-    answer = run(self_rag(QUESTION), world(llm, Library({})))
+    answer = run(flow_of("self-rag", QUESTION), world(llm, Library({})))
     assert llm.prompts == [SEARCH, direct_prompt(QUESTION)]
     assert (answer.text, answer.passages) == ("Jane Austen", ())
 
@@ -132,7 +130,7 @@ def test_a_blank_answer_is_the_last_to_be_chosen():
         ("Austen.\n\nQuestion", "no"),
         ("", "yes"),
     )
-    answer = run(self_rag(QUESTION), world(llm, Library(SHELF)))
+    answer = run(flow_of("self-rag", QUESTION), world(llm, Library(SHELF)))
     assert answer.text == "Jane Austen"
 
 
@@ -160,7 +158,7 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
         ("Austen.</paragraph>", austen),
         ("Response:", spelled(("[Retrieval]", {"[Retrieval]": 0.6, "[No Retrieval]": 0.2}))),
     )
-    answer = run(self_rag(QUESTION, REFLECTING), world(llm, Library(SHELF)))
+    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library(SHELF)))
     assert answer.mode == "reflection tokens"
     assert (answer.text, answer.passages) == ("Jane Austen", (EMMA,))
     assert llm.calls == [
@@ -182,7 +180,7 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
 def test_by_reflection_tokens_it_reads_as_much_of_a_passage_as_other_methods():
     long = Passage(" ".join(f"w{i}" for i in range(250)), title="Long")
     llm = says(("</paragraph>", "Jane Austen"), ("Response:", "[Retrieval]"))
-    run(self_rag(QUESTION, REFLECTING), world(llm, Library({QUESTION: [long]})))
+    run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({QUESTION: [long]})))
     read = " ".join(f"w{i}" for i in range(200))
     assert llm.prompts[1:] == [f"{TRAINED}[Retrieval]<paragraph>Long\n{read}</paragraph>"]
 
@@ -193,7 +191,7 @@ def test_a_trained_model_that_needs_no_search_answers_without_one():
         ("[No Retrieval]", "Jane Austen[Utility:5]"),
         ("Response:", spelled(("[No Retrieval]", {"[No Retrieval]": 0.9, "[Retrieval]": 0.1}))),
     )
-    answer = run(self_rag(QUESTION, REFLECTING), world(llm, library))
+    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, library))
     assert llm.prompts == [TRAINED, f"{TRAINED}[No Retrieval]"]
     assert (library.queries, answer.text, answer.passages) == ([], "Jane Austen", ())
     assert answer.mode == "reflection tokens"
@@ -201,13 +199,13 @@ def test_a_trained_model_that_needs_no_search_answers_without_one():
 
 def test_a_trained_model_without_passages_answers_as_if_it_needed_none():
     llm = says(("[No Retrieval]", "Jane Austen"), ("Response:", "[Retrieval]"))
-    answer = run(self_rag(QUESTION, REFLECTING), world(llm, Library({})))
+    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({})))
     assert (answer.text, answer.mode) == ("Jane Austen", "reflection tokens")
 
 
 def test_a_model_that_writes_no_reflection_tokens_is_judged_by_yes_and_no():
     llm = says(("### Response", "Jane Austen"), ("look something up", "no"), ("", "Jane Austen"))
-    answer = run(self_rag(QUESTION, REFLECTING), world(llm, Library(SHELF)))
+    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library(SHELF)))
     assert llm.prompts == [TRAINED, SEARCH, direct_prompt(QUESTION)]
     assert answer.mode == "yes-no texts"
     assert len(answer.trace) == 3
@@ -221,7 +219,7 @@ def test_no_reply_and_no_retriever_cost_more_calls_than_the_bound(reflecting):
 
     llm = says(("", "yes"))
     settings = SelfRAGSettings(reflection_tokens=reflecting, k=4)
-    run(self_rag(QUESTION, settings), world(llm, Generous()))
+    run(flow_of("self-rag", QUESTION, settings), world(llm, Generous()))
     assert len(llm.prompts) == 1 + 4 * 4 + reflecting
 
 
@@ -231,16 +229,16 @@ def test_a_token_the_text_leaves_out_is_read_from_the_likeliest_alternative():
         "Jane Austen",
         ("", {"[Fully supported]": 0.5, "[Partially supported]": 0.5}),
     )
-    assert reflection_value(hidden, RELEVANT) == pytest.approx(0.75)
-    assert reflection_value(hidden, SUPPORT) == pytest.approx(0.75)
-    assert reflection_value(hidden, USEFUL) is None
+    assert _reflection_value(hidden, "relevant") == pytest.approx(0.75)
+    assert _reflection_value(hidden, "support") == pytest.approx(0.75)
+    assert _reflection_value(hidden, "useful") is None
 
 
 def test_at_the_start_a_token_need_not_be_the_one_that_was_written():
     drafted = spelled(("Jane", {"Jane": 0.5, "[Retrieval]": 0.1, "[No Retrieval]": 0.3}))
-    assert reflection_value(drafted, RETRIEVE) == pytest.approx(0.25)
+    assert _reflection_value(drafted, "retrieve") == pytest.approx(0.25)
     later = spelled("The", ("Jane", {"Jane": 0.5, "[Retrieval]": 0.1}))
-    assert reflection_value(later, RETRIEVE) is None
+    assert _reflection_value(later, "retrieve") is None
 
 
 def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer():
@@ -252,29 +250,32 @@ def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer
         ("[Fully supported]", {"[Fully supported]": 0.98, "[Partially supported]": 0.02}),
         ("[Utility:5]", {"[Utility:5]": 0.9, "[Utility:4]": 0.1}),
     )
-    assert reflection_value(reply, RELEVANT) == pytest.approx(0.9 / 0.99)
-    assert reflection_value(reply, SUPPORT) == pytest.approx(0.98 + 0.5 * 0.02)
-    assert reflection_value(reply, USEFUL) == pytest.approx(0.9 + 0.5 * 0.1)
+    assert _reflection_value(reply, "relevant") == pytest.approx(0.9 / 0.99)
+    assert _reflection_value(reply, "support") == pytest.approx(0.98 + 0.5 * 0.02)
+    assert _reflection_value(reply, "useful") == pytest.approx(0.9 + 0.5 * 0.1)
     unjudged = spelled(("[Relevant]", start | contradictory), "Jane Austen")
-    assert (reflection_value(unjudged, SUPPORT), reflection_value(unjudged, USEFUL)) == (None, None)
+    assert (_reflection_value(unjudged, "support"), _reflection_value(unjudged, "useful")) == (
+        None,
+        None,
+    )
 
 
-@pytest.mark.parametrize("group", [RETRIEVE, RELEVANT])
+@pytest.mark.parametrize("group", ["retrieve", "relevant"])
 def test_a_token_that_was_written_counts_before_alternatives_at_the_start(group):
-    yes, no = group
+    yes, no = REFLECTION[group]
     begun = ("\n", {"\n": 0.9, no: 1e-4})
-    assert reflection_value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(
+    assert _reflection_value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(
         0.75
     )
-    assert reflection_value(spelled(begun, "Jane"), group) == 0.0
+    assert _reflection_value(spelled(begun, "Jane"), group) == 0.0
 
 
 def test_without_probabilities_the_token_named_first_counts():
     reply = Generation("[Irrelevant]x[Partially supported]y[Fully supported][Utility:4]")
-    assert reflection_value(reply, RELEVANT) == 0.0
-    assert reflection_value(reply, SUPPORT) == 0.5
-    assert reflection_value(reply, USEFUL) == 0.5
-    assert reflection_value(reply, RETRIEVE) is None
+    assert _reflection_value(reply, "relevant") == 0.0
+    assert _reflection_value(reply, "support") == 0.5
+    assert _reflection_value(reply, "useful") == 0.5
+    assert _reflection_value(reply, "retrieve") is None
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,7 @@ def test_without_probabilities_the_token_named_first_counts():
 )
 def test_no_answer_holds_reflection_tokens_or_passages(said, answer):
     llm = says(("[No Retrieval]", said), ("Response:", "[No Retrieval]"))
-    assert run(self_rag(QUESTION, REFLECTING), world(llm, Library({}))).text == answer
+    assert run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({}))).text == answer
 
 
 @pytest.mark.parametrize(

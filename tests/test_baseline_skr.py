@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+from method_parts import Shelf, flow_of
 from sklearn.neighbors import NearestNeighbors
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.skr import SelfKnowledge, SKRSettings, collect_self_knowledge, skr
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.skr import SelfKnowledge, SKRSettings
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
@@ -27,15 +29,6 @@ class Planes:
         return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
 
 
-class Shelf:
-    def __init__(self, *passages: Passage) -> None:
-        self.passages, self.asked = list(passages), []
-
-    def search(self, queries, k):
-        self.asked.append((tuple(queries), k))
-        return [self.passages[:k] for _ in queries]
-
-
 def model(direct: set[str], reading: set[str]) -> ScriptedLLM:
     """Answers rightly on these books only."""
 
@@ -54,10 +47,8 @@ def test_labels_are_learned_step_by_step():
     # Emma right both ways, Walden directly only, Dune with retrieval only, It never
     llm, shelf = model({"Emma", "Walden"}, {"Emma", "Dune"}), Shelf(SHELF)
     encoder = Planes(**VECTORS)
-    learned = run(
-        collect_self_knowledge(LABELLED, SKRSettings(k=1)),
-        World(llm=llm, retriever=shelf, encoder=encoder),
-    )
+    there = World(llm=llm, retriever=shelf, encoder=encoder)
+    learned = METHODS["skr"].taught(LABELLED, SKRSettings(k=1), there)
     texts = [q.text for q in LABELLED]
     assert llm.calls == [
         tuple(direct_prompt(text) for text in texts),
@@ -81,7 +72,7 @@ def test_a_question_is_routed_by_its_nearest_neighbour(vector, known):
     llm, shelf, encoder = ScriptedLLM(lambda _: " x \n"), Shelf(SHELF), Planes(new=vector)
     counter = CostCounter()
     answer = run(
-        skr("new?", knowledge, SKRSettings(neighbours=1, k=2)),
+        flow_of("skr", "new?", SKRSettings(neighbours=1, k=2), knowledge),
         World(llm=llm, retriever=shelf, encoder=encoder),
         observers=[counter],
     )
@@ -118,15 +109,17 @@ def test_the_neighbours_are_scikit_learns():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(40, 6))
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    knowledge = SelfKnowledge(units, np.ones(40, dtype=bool))
+    alone = [SelfKnowledge(units, np.arange(40) == i) for i in range(40)]
     other = NearestNeighbors(n_neighbors=7, metric="cosine", algorithm="brute").fit(vectors)
     for query in rng.normal(size=(10, 6)) * 5:
         [found] = other.kneighbors(query[None], return_distance=False)
-        assert knowledge.nearest(query, 7).tolist() == found.tolist()
+        # where one question alone was known, only its neighbours are, whatever the ratio
+        near = [i for i in range(40) if alone[i].knows(query, 7, ratio=0.0)]
+        assert near == sorted(found.tolist())
 
 
 def test_more_neighbours_than_questions_are_all_of_them():
-    assert len(SelfKnowledge(np.eye(2), np.ones(2, dtype=bool)).nearest(np.ones(2), 9)) == 2
+    assert SelfKnowledge(np.eye(2), np.array([False, True])).knows(np.array([1, 0.1]), 9, 0.0)
 
 
 def test_a_question_without_direction_is_routed_all_the_same():
@@ -135,12 +128,16 @@ def test_a_question_without_direction_is_routed_all_the_same():
 
 def test_questions_that_teach_nothing_are_named():
     world = World(llm=model(set(), set()), retriever=Shelf(SHELF), encoder=Planes(**VECTORS))
+
+    def learn(questions):
+        METHODS["skr"].taught(questions, SKRSettings(), world)
+
     with pytest.raises(CalibrationError, match="none of the 4 labelled questions"):
-        run(collect_self_knowledge(LABELLED), world)
+        learn(LABELLED)
     with pytest.raises(CalibrationError, match="skr learns from labelled questions and got none"):
-        run(collect_self_knowledge([]), world)
+        learn([])
     with pytest.raises(MissingReferences, match="question 1"):
-        run(collect_self_knowledge([Question("Why?")]), world)
+        learn([Question("Why?")])
 
 
 def test_an_encoder_of_another_size_is_refused():

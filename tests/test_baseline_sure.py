@@ -1,10 +1,10 @@
 import itertools
 
 import pytest
-from method_parts import Library, says, spelled, world
+from method_parts import Library, flow_of, says, spelled, world
 
 from ltrag_plugins.flow import run
-from ltrag_plugins.methods.sure import SuReSettings, listed_candidates, plausibilities, sure
+from ltrag_plugins.methods.sure import SuReSettings, _listed_candidates, _plausibilities
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage
 
@@ -29,7 +29,7 @@ def test_the_candidate_with_the_most_plausible_summary_is_the_answer():
         ("Summary 1: Eliot wrote novels.", "Summary 2"),
         ("Summary 1: Emma is by Austen.", "1"),
     )
-    answer = run(sure(QUESTION), world(llm, SHELF))
+    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
     assert answer.text == "Jane Austen"
     assert answer.passages == (EMMA, ELIOT)
     about = "\n\nQuestion: Who wrote Emma?\n"
@@ -65,29 +65,29 @@ def test_plausibility_is_validity_plus_the_share_of_comparisons_won():
     judged = texts("yes", "no", "no", "1", "2", "2", "1", "1", "1")
     pairs = list(itertools.permutations(range(3), 2))
     assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert plausibilities(judged, 3) == [1 + 1 + 0, 0 + 0 + 0.5, 0 + 1 + 0.5]
+    assert _plausibilities(judged, 3) == [1 + 1 + 0, 0 + 0 + 0.5, 0 + 1 + 0.5]
 
 
 def test_replies_that_name_neither_summary_share_the_point():
-    assert plausibilities(texts("yes", "yes", "Both.", ""), 2) == [1.5, 1.5]
+    assert _plausibilities(texts("yes", "yes", "Both.", ""), 2) == [1.5, 1.5]
 
 
 def test_a_model_that_always_names_the_first_summary_decides_nothing():
-    assert plausibilities(texts("no", "no", "1", "1"), 2) == [0.5, 0.5]
+    assert _plausibilities(texts("no", "no", "1", "1"), 2) == [0.5, 0.5]
 
 
 def test_an_undecided_judge_makes_no_summary_valid():
-    assert plausibilities(texts("I don't know", "no", "1", "1"), 2) == [0.5, 0.5]
+    assert _plausibilities(texts("I don't know", "no", "1", "1"), 2) == [0.5, 0.5]
 
 
 def test_of_equally_plausible_candidates_the_first_named_wins():
     llm = says(("Answers:", "Austen\nEliot"), ("Summary:", "a"), ("Reply", "I don't know"))
-    assert run(sure(QUESTION), world(llm, SHELF)).text == "Austen"
+    assert run(flow_of("sure", QUESTION), world(llm, SHELF)).text == "Austen"
 
 
 def test_validity_is_read_from_token_probabilities_where_there_are_some():
     unsure = spelled(("No", {"No": 0.4, "Yes": 0.35, "yes": 0.1}))
-    assert plausibilities([unsure, *texts("no", "", "")], 2) == [1.5, 0.5]
+    assert _plausibilities([unsure, *texts("no", "", "")], 2) == [1.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_validity_is_read_from_token_probabilities_where_there_are_some():
     ],
 )
 def test_candidates_are_read_from_lists_of_many_forms(reply, candidates):
-    assert listed_candidates(reply, 2) == candidates
+    assert _listed_candidates(reply, 2) == candidates
 
 
 NUMBERS_IN_THEM = ("Apollo 11", "1984", "World War 2", "No. 5", "Henry IV, Part 1", "2", "2.5 km")
@@ -127,7 +127,7 @@ NUMBERS_IN_THEM = ("Apollo 11", "1984", "World War 2", "No. 5", "Henry IV, Part 
 )
 def test_a_numbered_list_is_read_back_whatever_numbers_its_candidates_hold(written):
     for pair in itertools.permutations(NUMBERS_IN_THEM, 2):
-        assert listed_candidates(written.format(*pair), 2) == list(pair)
+        assert _listed_candidates(written.format(*pair), 2) == list(pair)
 
 
 @pytest.mark.parametrize(
@@ -144,26 +144,26 @@ def test_a_numbered_list_is_read_back_whatever_numbers_its_candidates_hold(writt
     ],
 )
 def test_only_the_next_number_of_a_list_begins_another_candidate(reply, candidates):
-    assert listed_candidates(reply, 9) == candidates
+    assert _listed_candidates(reply, 9) == candidates
 
 
 def test_a_single_candidate_is_the_answer_without_further_calls():
     llm = says(("Answers:", "1. Jane Austen\n2. jane austen"))
-    answer = run(sure(QUESTION), world(llm, SHELF))
+    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
     assert (answer.text, len(llm.prompts)) == ("Jane Austen", 1)
     assert answer.passages == (EMMA, ELIOT)
 
 
 def test_without_candidates_the_passages_are_read_once_more():
     llm = says(("Answers:", "\n\n"), ("Answer the question", "Jane Austen"))
-    answer = run(sure(QUESTION), world(llm, SHELF))
+    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
     assert answer.text == "Jane Austen"
     assert llm.prompts[1:] == [reading_prompt(QUESTION, [EMMA, ELIOT])]
 
 
 def test_where_nothing_is_found_the_question_is_asked_directly():
     llm = says(("", "Jane Austen"))
-    answer = run(sure(QUESTION), world(llm, Library({})))
+    answer = run(flow_of("sure", QUESTION), world(llm, Library({})))
     assert llm.prompts == [direct_prompt(QUESTION)]
     assert (answer.text, answer.passages) == ("Jane Austen", ())
 
@@ -171,5 +171,5 @@ def test_where_nothing_is_found_the_question_is_asked_directly():
 @pytest.mark.parametrize("n", [2, 4])
 def test_n_candidates_cost_1_plus_n_plus_n_squared_calls(n):
     llm = says(("Answers:", "a1\nb1\nc1\nd1\ne1"), ("Summary:", "text"), ("Reply", "1"))
-    run(sure(QUESTION, SuReSettings(candidates=n)), world(llm, SHELF))
+    run(flow_of("sure", QUESTION, SuReSettings(candidates=n)), world(llm, SHELF))
     assert [len(call) for call in llm.calls] == [1, n, n + n * (n - 1)]

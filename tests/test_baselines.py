@@ -1,4 +1,5 @@
 import pytest
+from method_parts import Shelf
 
 from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
@@ -9,17 +10,6 @@ from ltrag_plugins.prompts.templates import direct_prompt, passages_block, readi
 from ltrag_plugins.types import Passage
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
-
-
-class Shelf:
-    """A retriever that finds what lies on it."""
-
-    def __init__(self, *passages: Passage) -> None:
-        self.passages, self.asked = list(passages), []
-
-    def search(self, queries, k):
-        self.asked.append((tuple(queries), k))
-        return [self.passages[:k] for _ in queries]
 
 
 def echo() -> ScriptedLLM:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ltrag_plugins.errors import InvalidInput, MissingExtra
 from ltrag_plugins.retrieval import Retriever
 from ltrag_plugins.retrieval import bm25 as module
-from ltrag_plugins.retrieval.bm25 import BM25Retriever, best
+from ltrag_plugins.retrieval.bm25 import BM25Retriever, _best
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
@@ -156,11 +156,11 @@ def test_both_engines_agree_on_any_small_pool(texts, query, k):
 def test_the_best_are_those_of_a_full_stable_sort(scores, k):
     ranked = sorted(range(len(scores)), key=lambda i: -scores[i])
     expected = [i for i in ranked if scores[i] > 0][:k]
-    assert best(np.asarray(scores), k).tolist() == expected
+    assert _best(np.asarray(scores), k).tolist() == expected
 
 
 def test_auto_takes_bm25s_for_large_pools_only(monkeypatch):
-    monkeypatch.setattr(module, "LARGE_POOL", 4)
+    monkeypatch.setattr(module, "_LARGE_POOL", 4)
     assert BM25Retriever(POOL, engine="auto").engine == "bm25s"
     assert BM25Retriever(POOL[:3], engine="auto").engine == "rank-bm25"
 
@@ -176,7 +176,7 @@ def test_without_bm25s_the_error_has_the_command_that_installs_it(without_bm25s)
 
 
 def test_without_bm25s_auto_makes_do_with_rank_bm25(without_bm25s, monkeypatch):
-    monkeypatch.setattr(module, "LARGE_POOL", 4)
+    monkeypatch.setattr(module, "_LARGE_POOL", 4)
     assert ids(BM25Retriever(POOL, engine="auto").search(["dog"], 1)) == [["won"]]
 
 
@@ -184,7 +184,7 @@ def test_without_bm25s_auto_makes_do_with_rank_bm25(without_bm25s, monkeypatch):
     ("pool", "settings", "why"),
     [
         ([], {}, "no passages"),
-        ([Passage("..."), Passage("")], {}, "none of the 2 passages has a word"),
+        ([Passage("..."), Passage("")], {}, "2 passages and no word"),
         (POOL, {"k1": -1.0}, "k1=-1"),
         (POOL, {"b": 1.5}, r"b in \[0, 1\]"),
     ],
@@ -196,7 +196,7 @@ def test_what_cannot_be_indexed_is_refused(pool, settings, why):
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(InvalidInput, match=r"'rank-bm25', .* got 'lucene'"):
-        module._check([["cat"]], 1.5, 0.75, "lucene")
+        BM25Retriever(POOL, engine="lucene")
 
 
 @pytest.mark.parametrize(("queries", "k", "why"), [("cat", 3, "list"), (["cat"], 0, "at least 1")])

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import signal
 import threading
 from collections.abc import Callable
@@ -90,7 +91,7 @@ def train(examples, questions, model, encoder) -> Callable:
 
     def run(out: Path, *more: object, env: dict[str, str] | None = None):
         arguments = ["--model", model, "--encoder", encoder]
-        arguments += ["--shots", 2, "--epochs", 2, "--set", "held_out=0", "--out", out]
+        arguments += ["--shots", 2, "--set", "epochs=2", "--set", "held_out=0", "--out", out]
         return ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
 
     return run
@@ -100,7 +101,7 @@ def train(examples, questions, model, encoder) -> Callable:
 def head(examples, questions, model, encoder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "deep" / "head"
     arguments = ["--model", model, "--encoder", encoder]
-    arguments += ["--shots", 2, "--epochs", 2, "--set", "held_out=0", "--out", folder]
+    arguments += ["--shots", 2, "--set", "epochs=2", "--set", "held_out=0", "--out", folder]
     result = ltrag("dur", "train", examples, questions, *arguments)
     assert result.exit_code == 0, result.output
     return folder
@@ -118,7 +119,7 @@ def test_the_report_counts_what_the_server_was_sent(train, asked, tmp_path):
     assert result.exit_code == 0, result.output
     assert result.stderr == f"ltrag: the head is in {tmp_path / 'head'}\n"
     shots = sum(prompt.count(SHOWN) for prompt in asked)
-    words = {line[:27].strip(): line[27:] for line in result.stdout.splitlines()}
+    words = dict(re.findall(r"^(.*?)  +(.*)$", result.stdout, re.MULTILINE))
     written = sum(len(write(prompt)[0].split()) for prompt in asked)  # and 9 read, says the server
     assert words["calls, tokens"] == f"{len(asked)}, {9 * len(asked) + written}"
     fixed = 2 * COUNT * 2  # two epochs, two shots a question
@@ -141,7 +142,7 @@ def test_json_is_all_there_is_on_stdout(train, asked, tmp_path):
 
 def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
     # PromptPG asks once with all shots, so every prompt is a reward of +1 or -1
-    arguments = ["--preset", "promptpg", "--set", "preselect=bm25", "--epochs", 1, "--json"]
+    arguments = ["--preset", "promptpg", "--set", "preselect=bm25", "--set", "epochs=1", "--json"]
     report = json.loads(train(tmp_path / "head", *arguments).stdout)
     right = [1 if knows(prompt) else -1 for prompt in asked]
     assert len(asked) == COUNT
@@ -150,15 +151,15 @@ def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
 
 
 def test_equal_seeds_give_equal_heads_and_others_do_not(train, head, tmp_path):
-    assert train(tmp_path / "same", "--seed", 0).exit_code == 0
-    assert train(tmp_path / "other", "--seed", 1).exit_code == 0
+    assert train(tmp_path / "same", "--set", "seed=0").exit_code == 0
+    assert train(tmp_path / "other", "--set", "seed=1").exit_code == 0
     assert numbers_of(tmp_path / "same") == numbers_of(head)
     assert numbers_of(tmp_path / "other") != numbers_of(head)
 
 
 def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_path):
     arguments = ["--checkpoint", tmp_path / "run"]
-    stopped = train(tmp_path / "head", *arguments, "--max-calls", 1)
+    stopped = train(tmp_path / "head", *arguments, "--set", "max_calls=1")
     assert "1 of 4, epoch 1 of 2" in stopped.stdout
     assert "calls of 1 were made" in stopped.stdout
     assert numbers_of(tmp_path / "head") != numbers_of(head)
@@ -168,13 +169,13 @@ def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_pa
 
 
 def test_a_bound_on_tokens_ends_a_run_too(train, tmp_path):
-    result = train(tmp_path / "head", "--max-tokens", 9)
+    result = train(tmp_path / "head", "--set", "max_tokens=9")
     assert "tokens of 9 were read and written" in result.stdout
 
 
 def test_a_checkpoint_of_other_settings_is_refused(train, tmp_path):
     assert train(tmp_path / "head", "--checkpoint", tmp_path / "run").exit_code == 0
-    other = train(tmp_path / "head", "--checkpoint", tmp_path / "run", "--seed", 3)
+    other = train(tmp_path / "head", "--checkpoint", tmp_path / "run", "--set", "seed=3")
     assert other.exit_code == 1
     assert "belongs to a run with other candidates" in other.stderr
 
@@ -195,13 +196,13 @@ def test_limit_takes_the_first_questions(train, asked, tmp_path):
 
 
 def test_shots_are_the_most_in_a_prompt(train, asked, tmp_path):
-    train(tmp_path / "head", "--shots", 3, "--preset", "paper", "--epochs", 1)
+    train(tmp_path / "head", "--shots", 3, "--preset", "paper", "--set", "epochs=1")
     assert max(prompt.count(SHOWN) for prompt in asked) == 3
 
 
 def test_candidates_without_preselection_are_all_ranked(train, asked, tmp_path):
     # BM25 cannot tell the examples of a kind apart and takes the first; chance takes any
-    arguments = ["--preset", "promptpg", "--set", "preselect=none", "--epochs", 2]
+    arguments = ["--preset", "promptpg", "--set", "preselect=none"]
     assert train(tmp_path / "head", *arguments).exit_code == 0
     assert len({shot for prompt in asked for shot in parts(prompt)[0]}) > 20
 
@@ -214,13 +215,11 @@ def test_pictures_are_drawn_where_they_are_wanted(train, tmp_path):
 
 def test_progress_is_on_stderr_and_only_for_a_terminal(train, tmp_path):
     silent = train(tmp_path / "head")
-    shown = train(
-        tmp_path / "head", "--max-calls", 9999, env={"TTY_COMPATIBLE": "1", "COLUMNS": "120"}
-    )
+    shown = train(tmp_path / "head", env={"TTY_COMPATIBLE": "1", "COLUMNS": "80"})
     assert shown.stdout == silent.stdout
     assert "4/4" in shown.stderr
     assert "4/4" not in silent.stderr
-    for word in ("reward", "sigma", "shots", "calls", "left)"):
+    for word in ("reward", "sigma", "shots", "calls"):
         assert word in shown.stderr
 
 
@@ -230,7 +229,7 @@ def test_options_and_contexts_of_the_examples_choose_the_format(model, asked, tm
 
     pool = lines_file(tmp_path / "pool.jsonl", *map(multiple_choice, range(100, 105)))
     path = lines_file(tmp_path / "questions.jsonl", *map(multiple_choice, range(4)))
-    arguments = ["--model", model, "--epochs", 1, "--out", tmp_path / "head"]
+    arguments = ["--model", model, "--set", "epochs=1", "--out", tmp_path / "head"]
     result = ltrag("dur", "train", pool, path, *arguments)
     assert "SQO-A, match" in result.stdout, result.output
     assert all(p.startswith("Statement: fact") and "Options: (A) Author" in p for p in asked)
@@ -279,8 +278,8 @@ def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, t
         reads[0],
         "--shots",
         2,
-        "--epochs",
-        1,
+        "--set",
+        "epochs=1",
         "--limit",
         12,
         "--set",
@@ -295,7 +294,7 @@ def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, t
 
 def test_own_passages_may_stand_in_the_line_or_in_a_pool(reads, own, tmp_path):
     whole, pool, named = own
-    arguments = ["--own-passages", "--model", reads[0], "--shots", 2, "--epochs", 2, "--json"]
+    arguments = ["--own-passages", "--model", reads[0], "--shots", 2, "--set", "epochs=2", "--json"]
     inline = ltrag("dur", "train", whole, *arguments, "--out", tmp_path / "inline")
     pooled = ltrag("dur", "train", pool, named, *arguments, "--out", tmp_path / "pooled")
     assert inline.exit_code == 0, inline.output
@@ -308,7 +307,7 @@ def test_own_passages_are_evaluated_within_each_question(reads, own, tmp_path):
     url, asked = reads
     arguments = ["--own-passages", "--model", url]
     out = tmp_path / "head"
-    ltrag("dur", "train", whole, *arguments, "--shots", 1, "--epochs", 1, "--out", out)
+    ltrag("dur", "train", whole, *arguments, "--shots", 1, "--set", "epochs=1", "--out", out)
     asked.clear()
     result = ltrag("dur", "evaluate", out, whole, *arguments, "--json")
     assert result.exit_code == 0, result.output
@@ -355,13 +354,11 @@ def test_the_table_leaves_open_what_is_not_known(head, examples, questions, mode
     assert f"{COUNT} questions; without shots 5 are right (easy)" in result.stdout
 
 
-def test_each_ranker_has_a_bar_of_its_own(head, examples, questions, model):
+def test_the_prompts_of_all_rankers_are_counted(head, examples, questions, model):
     arguments = ["--model", model, "--limit", 7]
     env = {"TTY_COMPATIBLE": "1", "COLUMNS": "100"}
     result = ltrag("dur", "evaluate", head, examples, questions, *arguments, env=env)
-    full = [line for line in result.stderr.splitlines() if "7/7" in line]
-    for name in ("zero-shot", "random", "BM25", "nearest", "head"):
-        assert any(name in line for line in full)
+    assert "35/35" in result.stderr  # five rankers, seven questions
 
 
 def test_a_server_is_never_reached_because_a_head_folder_says_so(head, examples, questions, asked):
@@ -380,7 +377,7 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
     ]
     pool = lines_file(tmp_path / "pool.jsonl", *records[:2])
     path = lines_file(tmp_path / "questions.jsonl", *records[2:])
-    arguments = ["--shots", 1, "--epochs", 1, "--out", tmp_path / "head"]
+    arguments = ["--shots", 1, "--set", "epochs=1", "--out", tmp_path / "head"]
     trained = ltrag("dur", "train", pool, path, *arguments)
     assert "QO-A, log_p_gold" in trained.stdout, trained.output
     result = ltrag("dur", "evaluate", tmp_path / "head", pool, path, "--json")
@@ -486,7 +483,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
 
     with openai_server(slow) as (url, _):
         arguments = ["dur", "train", examples, questions, "--model", f"openai:slow@{url}"]
-        arguments += ["--encoder", encoder, "--shots", 2, "--epochs", 2]
+        arguments += ["--encoder", encoder, "--shots", 2, "--set", "epochs=2"]
         arguments += ["--checkpoint", run, "--out", out]
         process = program(*arguments)
         assert came.wait(80), process.communicate()
@@ -495,8 +492,9 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
         stdout, stderr = process.communicate(timeout=60)
         assert process.returncode == 130
         assert stdout == ""
-        advice = f"1 of 4 batches are in {run}; run the same command to go on"
-        assert stderr == f"ltrag: {advice}\nltrag: stopped\n"
+        advice, stopped = stderr.splitlines()
+        assert f"in {run}; run the same command" in advice
+        assert stopped == "ltrag: stopped"
         assert not out.exists()
         assert ltrag(*arguments).exit_code == 0
     assert numbers_of(out) == numbers_of(head)

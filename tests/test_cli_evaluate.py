@@ -10,7 +10,7 @@ from typer.testing import Result
 
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.gating import RunGate, load_gate
+from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -121,7 +121,7 @@ def test_all_passages_of_the_file_are_searched_and_so_many_labelled_learned_from
         row["passages"] = [{"text": f"book {9 - i} was written by Author {9 - i}"}]
     asked = tmp_path / "asked.jsonl"
     asked.write_text("\n".join(map(json.dumps, rows)))
-    given = ("--model", f"openai:scripted@{server[0]}", "--limit", 2, "--labelled-limit", 7)
+    given = ("--model", f"openai:scripted@{server[0]}", "--limit", 2, "--set", "labelled_limit=7")
     more = ("--methods", "direct,single,bm25-shots", "--labelled", files / "others.jsonl")
     out = tmp_path / "run"
     env = {"OPENAI_API_KEY": "not-a-secret"}
@@ -177,7 +177,7 @@ class TestAGateThatTheRunFits:
     def test_is_not_taken_for_one_of_other_questions_or_passages(self, files, server, tmp_path):
         learning = ("--labelled", files / "others.jsonl")
         assert evaluated(files, server, tmp_path, *self.more, *learning).exit_code == 0
-        fewer = ("--labelled-limit", 25)
+        fewer = ("--set", "labelled_limit=25")
         self.refused(files, server, tmp_path, "another run: labelled", *fewer)
         (tmp_path / "run.json").unlink()  # as a kill between the fit and the run leaves it
         self.refused(files, server, tmp_path, "was fitted on 30 questions", *fewer)
@@ -193,13 +193,13 @@ def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
     llm = ScriptedLLM(lambda _: "A0")
     plain = GECEGate.fit(known, llm=llm, target_rate=0.5)
     plain.save(tmp_path / "plain")
-    found = load_gate(tmp_path / "plain", World(llm=llm, encoder=Letters()))
+    found = RunGate.load(tmp_path / "plain", World(llm=llm, encoder=Letters()))
     assert (found.name, found.world.encoder) == (plain.name, None)
     GECEGate.fit(known, llm=llm, encoder=Letters(), target_rate=0.5).save(tmp_path / "vectors")
     encoder = Letters()
-    assert load_gate(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
+    assert RunGate.load(tmp_path / "vectors", World(llm, encoder=encoder)).world.encoder is encoder
     with pytest.raises(ArtifactMismatch, match="encoder"):
-        load_gate(tmp_path / "vectors", World(llm))
+        RunGate.load(tmp_path / "vectors", World(llm))
 
 
 def test_no_gate_is_put_before_a_method_that_is_one(files, server, tmp_path):
@@ -233,7 +233,7 @@ def rows_of(files, place, methods: str) -> list[str]:
         for i in range(10)
     ]
     recorded = lines_file(place / "recorded.jsonl", *answers)
-    told = ("--recorded", recorded, "--methods", methods, "--json")
+    told = ("--set", f"recorded={recorded}", "--methods", methods, "--json")
     result = ltrag("evaluate", files / "first.jsonl", "--out", place / methods, *told)
     assert result.exit_code == 0, result.output
     return [row["name"] for row in json.loads(result.stdout)["rows"]]

@@ -1,11 +1,12 @@
 """`ltrag sgic finetune`, and its adapter as a part of MODEL, as a user meets them."""
 
 import json
+import re
 
 import pytest
 from cli_parts import ltrag, one_line
 
-from ltrag_plugins.cli.models import load_llm
+from ltrag_plugins.cli.options import load_llm
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import TAUGHT, tiny
 
@@ -39,8 +40,8 @@ def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, d
     assert done.exit_code == 0, done.output
     tuned_name = f"{base}+adapter:{out}"
     assert done.stderr == f"ltrag: the adapter is in {out}; use it with --model {tuned_name}\n"
-    assert "2 steps over 3 examples" in done.stdout
-    assert "left out as too long: q4 (" in done.stdout
+    assert re.search(r"^steps, examples +2, 3$", done.stdout, re.MULTILINE)
+    assert re.search(r"^left out as too long +q4 \(", done.stdout, re.MULTILINE)
     plain, tuned = load_llm(str(base)), load_llm(tuned_name)
     assert plain.name != tuned.name
     again = ltrag(*told, *QUICK, "--json")

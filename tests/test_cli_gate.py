@@ -1,6 +1,7 @@
 """`ltrag gate ...` against a real HTTP server: the answers, the files, the exit codes."""
 
 import json
+import re
 import shutil
 import signal
 import threading
@@ -60,8 +61,9 @@ def gate(fitted):
 
 def test_a_fit_prints_its_report_and_saves_the_gate(fitted):
     result, folder = fitted
-    assert "AUROC, direct answer fails         1.000" in result.stdout
-    assert "accuracy, never retrieving         0.500" in result.stdout
+    rows = dict(re.findall(r"^(.*?)  +(.*)$", result.stdout, re.MULTILINE))
+    assert rows["AUROC, direct answer fails"].startswith("1.000")
+    assert rows["accuracy, never retrieving"].startswith("0.500")
     assert result.stderr == f"ltrag: the gate is in {folder}\n"
     assert {path.name for path in folder.iterdir()} >= {"gate.json", "gate.safetensors"}
 
@@ -176,13 +178,11 @@ def test_decide_gives_one_json_line_for_each_question_in_order(gate, questions, 
     assert "20 of 40 questions retrieve" in result.stderr
 
 
-def test_score_without_gradients_shows_the_formula_of_the_paper(questions, model, tmp_path):
-    out = tmp_path / "scores.jsonl"
-    arguments = ["--model", model, "--set", "semantics=false", "--out", out, "--limit", 4]
+def test_score_without_gradients_shows_the_formula_of_the_paper(questions, model):
+    arguments = ["--model", model, "--set", "semantics=false", "--json", "--limit", 4]
     result = ltrag("gate", "score", questions, *arguments)
     assert result.exit_code == 0
-    assert result.stdout == ""
-    records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    records = [json.loads(line) for line in result.stdout.splitlines()]
     for record in records:
         apart = abs(record["meteor"] - record["mean_probability"])
         assert record["gece"] == pytest.approx(apart / record["word_frequency"])
@@ -215,14 +215,12 @@ def test_progress_is_on_stderr_and_only_for_a_terminal(questions, model, tmp_pat
     assert shown.stdout == silent.stdout
 
 
-def test_drafts_and_answers_with_retrieval_have_bars_of_their_own(
+def test_drafts_and_answers_with_retrieval_are_counted_together(
     questions, passages, model, tmp_path
 ):
     arguments = ["--passages", passages, "--limit", 22, "--out", tmp_path / "gate"]
     shown = fit(questions, model, *arguments, env={"TTY_COMPATIBLE": "1", "COLUMNS": "100"})
-    full = [line for line in shown.stderr.splitlines() if "22/22" in line]
-    assert any("drafts" in line for line in full)
-    assert any("with retrieval" in line for line in full)
+    assert "44/44" in shown.stderr
 
 
 def test_no_more_prompts_are_under_way_than_the_batch_allows(questions, tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 from cli_parts import KNOWN, book, lines_file, ltrag, page, write
+from import_parts import python
 from openai_server import openai_server
 from report_parts import Parsed, cells, run_folder
-from test_imports import python
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def run(tmp_path_factory):
         result = ltrag(
             "evaluate", folder / "first.jsonl", "--out", out, "--model", f"openai:scripted@{url}",
             "--passages", folder / "pool.jsonl", "--labelled", folder / "others.jsonl",
-            "--gate", "gece", "--rate", 0.5, "--metrics", "em,f1", "--trace",
+            "--gate", "gece", "--rate", 0.5, "--metrics", "em,f1", "--set", "trace=true",
             env={"OPENAI_API_KEY": "not-a-secret"},
         )  # fmt: skip
     assert result.exit_code == 0, result.output

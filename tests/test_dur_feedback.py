@@ -8,13 +8,8 @@ import pytest
 
 from ltrag_plugins.dur import FORMATS, DURSettings, PromptFormat
 from ltrag_plugins.dur.feedback import (
-    CONTENT_FREE,
     Feedback,
-    Wanted,
-    bare_reply,
     contextual_calibration,
-    option_in,
-    option_prior,
     read_feedback,
     reward,
 )
@@ -24,14 +19,12 @@ from ltrag_plugins.errors import (
     MissingReferences,
     NoTokenProbabilities,
 )
-from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.types import Question, Token
 from tests.dur_parts import Scorer, by_word
 
 FORM = FORMATS["QO-A"]
-OPTIONS = Wanted(options=True, gold=False, text=False)
-GOLD = Wanted(options=False, gold=True, text=False)
-TEXT = Wanted(options=False, gold=False, text=True)
 BIRDS = Question("Do birds fly?", ("yes",), options=("yes", "no", "maybe"))
 PARIS = Question("Capital of France?", ("Paris", "Paris, France"))
 
@@ -40,12 +33,11 @@ def token(text, logprob, best=None):
     return Token(text, logprob, alternatives=((("?", best),) if best is not None else ()))
 
 
-def read(llm, question, wanted, *, form=FORM, shots=((),)):
-    return run(read_feedback(question, shots, form, wanted), World(llm=llm))
-
-
-def by_batch(found):
-    return contextual_calibration(found, option_prior(found))
+def read(llm, question, *, shots=((),), both=False, **settings):
+    """By default what "match" needs: the options where there are some, else a written answer."""
+    settings = DURSettings(**{"format": FORM, "reward": "match"} | settings)
+    [found] = read_feedback([question], [shots], llm, settings, both=both)
+    return found
 
 
 def test_options_are_scored_by_what_follows_the_lead_in():
@@ -57,7 +49,7 @@ def test_options_are_scored_by_what_follows_the_lead_in():
                 token(f" {option}", last)]  # fmt: skip
 
     llm = Scorer(tokens)
-    [found] = read(llm, BIRDS, OPTIONS)
+    [found] = read(llm, BIRDS)
     assert found.options == (-0.5, -1.5, -2.5)
     assert llm.pairs[1] == (FORM.prompt([], BIRDS), " The answer is no")
     assert found.answer == "yes"
@@ -83,7 +75,7 @@ def test_tokens_that_straddle_the_lead_in_belong_to_the_answer(pieces, counted):
     answer = "".join(pieces).removeprefix(" The answer is ")
     question = Question("?", (answer,))
     llm = Scorer(lambda *_: [token(p, -float(2**i), -float(2**i)) for i, p in enumerate(pieces)])
-    [found] = read(llm, question, GOLD)
+    [found] = read(llm, question, reward="log_p_gold")
     assert found.gold == -sum(2.0**i for i in counted)
 
 
@@ -94,9 +86,9 @@ def test_an_answer_is_greedy_if_each_of_its_tokens_is_the_likeliest():
         return Scorer(lambda *_: [*lead, *(token(w, *n) for w, n in words)])
 
     emma = Question("Who wrote Emma?", ("Jane Austen",))
-    [surely] = read(llm((-0.1, -0.1), (-0.2, -0.2)), emma, GOLD)
-    [first_not] = read(llm((-2.0, -0.3), (-0.2, -0.2)), emma, GOLD)
-    [last_not] = read(llm((-0.1, -0.1), (-2.0, -0.4)), emma, GOLD)
+    [surely] = read(llm((-0.1, -0.1), (-0.2, -0.2)), emma, reward="p_gold")
+    [first_not] = read(llm((-2.0, -0.3), (-0.2, -0.2)), emma, reward="p_gold")
+    [last_not] = read(llm((-0.1, -0.1), (-2.0, -0.4)), emma, reward="p_gold")
     assert [r.greedy for r in (surely, first_not, last_not)] == [True, False, False]
     assert [r.right for r in (surely, first_not, last_not)] == [True, False, False]
     assert (surely.answer, last_not.answer) == ("Jane Austen", None)
@@ -106,25 +98,25 @@ def test_an_answer_is_greedy_if_each_of_its_tokens_is_the_likeliest():
 def test_a_scorer_without_runners_up_cannot_tell_what_is_likeliest():
     llm = Scorer(lambda *_: [token(" The answer is", -1.0), token(" Paris", -20.0)])
     with pytest.raises(NoTokenProbabilities, match=r"likeliest.*reward='match'"):
-        read(llm, PARIS, GOLD)
+        read(llm, PARIS, reward="p_gold")
 
 
 def test_a_scorer_without_token_probabilities_is_named_with_a_remedy():
-    for question, wanted in ((PARIS, GOLD), (BIRDS, OPTIONS)):
+    for question in (PARIS, BIRDS):
         with pytest.raises(NoTokenProbabilities, match=r"no token probabilities.*reward='match'"):
-            read(Scorer(lambda *_: None), question, wanted)
+            read(Scorer(lambda *_: None), question, reward="p_gold")
 
 
 @pytest.mark.parametrize("logprob", [math.nan, 0.5])
 def test_impossible_log_probabilities_are_refused(logprob):
     llm = Scorer(lambda *_: [token(" The answer is", -1.0), token(" x", logprob)])
     with pytest.raises(InvalidLogProbability, match="natural logarithms"):
-        read(llm, BIRDS, OPTIONS)
+        read(llm, BIRDS)
 
 
 def test_a_probability_of_zero_is_a_small_reward_and_no_nan():
     llm = Scorer(by_word(lambda p, w: -math.inf if w == "yes" else -1.0))
-    [found] = read(llm, BIRDS, OPTIONS)
+    [found] = read(llm, BIRDS)
     assert found.log_p_gold == -30.0
     none = Feedback(BIRDS, options=(-math.inf,) * 3)
     assert none.log_p_gold == -30.0
@@ -134,7 +126,7 @@ def test_a_probability_of_zero_is_a_small_reward_and_no_nan():
 def test_all_rungs_are_read_in_one_request():
     llm = Scorer(by_word(lambda p, w: -float(p.count("Question"))))
     shots = [Question("1?", ("no",)), Question("2?", ("no",))]
-    found = read(llm, BIRDS, OPTIONS, shots=[[], shots[:1], shots])
+    found = read(llm, BIRDS, shots=[[], shots[:1], shots])
     assert [r.options for r in found] == [(-1,) * 3, (-2,) * 3, (-3,) * 3]
     assert len(llm.pairs) == 9
 
@@ -144,18 +136,18 @@ def test_calibration_on_a_content_free_question_takes_out_what_is_thought_of_the
         asked = prompt.rsplit("Question: ", 1)[1].split("\n")[0]
         table = {
             "Do birds fly?": {"yes": -1.0, "no": -0.9, "maybe": -3.0},
-            CONTENT_FREE: {"yes": -2.0, "no": -0.4, "maybe": -2.5},
+            "N/A": {"yes": -2.0, "no": -0.4, "maybe": -2.5},
         }
         return table[asked][option]
 
     llm = Scorer(by_word(logprob))
-    wanted = replace(OPTIONS, content_free=True)
-    [found] = read(llm, replace(BIRDS, context="secret"), wanted, form=FORMATS["SQO-A"])
+    about = replace(BIRDS, context="secret")
+    [found] = read(llm, about, format="SQO-A", option_calibration="content-free")
     assert found.options == pytest.approx((1.0, -0.5, -0.5))
     assert found.answer == "yes"
-    [plain] = read(llm, BIRDS, OPTIONS)
+    [plain] = read(llm, BIRDS)
     assert plain.answer == "no"
-    empty = [p for p, _ in llm.pairs if CONTENT_FREE in p]
+    empty = [p for p, _ in llm.pairs if "Question: N/A" in p]
     assert len(empty) == 3
     assert not any("secret" in p for p in empty)
     assert all("Options: (A) yes (B) no (C) maybe" in p for p in empty)
@@ -164,7 +156,7 @@ def test_calibration_on_a_content_free_question_takes_out_what_is_thought_of_the
 def test_calibration_by_a_batch_takes_out_its_mean_view_of_the_options():
     asked = Question("a?", ("yes",), options=("yes", "no"))
     likes_no = [Feedback(asked, tuple(np.log(shares))) for shares in ([0.3, 0.7], [0.1, 0.9])]
-    found = by_batch(likes_no)
+    found = contextual_calibration(likes_no)
     # mean log shares: yes (ln 0.3 + ln 0.1) / 2, no (ln 0.7 + ln 0.9) / 2
     yes, no = math.log(0.03) / 2, math.log(0.63) / 2
     assert found[0].options == pytest.approx((math.log(0.3) - yes, math.log(0.7) - no))
@@ -176,7 +168,9 @@ def test_calibration_by_a_batch_is_the_same_for_log_probabilities_that_do_not_su
     asked = Question("a?", ("yes",), options=("yes", "no"))
     shares = [Feedback(asked, tuple(np.log(row))) for row in ([0.3, 0.7], [0.6, 0.4])]
     rare = [replace(f, options=tuple(np.array(f.options) - 5 * i)) for i, f in enumerate(shares)]
-    for one, other in zip(by_batch(shares), by_batch(rare), strict=True):
+    for one, other in zip(
+        contextual_calibration(shares), contextual_calibration(rare), strict=True
+    ):
         assert one.options == pytest.approx(other.options)
 
 
@@ -184,8 +178,8 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
     other = replace(BIRDS, options=("yes", "no"))
     found = [Feedback(BIRDS, (-1.0, -1.0, -1.0)), Feedback(other, (-1.0, -1.0))]
     with pytest.raises(InvalidInput, match="use 'content-free'"):
-        by_batch(found)
-    assert by_batch([Feedback(PARIS, text="x")]) == [Feedback(PARIS, text="x")]
+        contextual_calibration(found)
+    assert contextual_calibration([Feedback(PARIS, text="x")]) == [Feedback(PARIS, text="x")]
 
 
 @pytest.mark.parametrize(
@@ -214,10 +208,13 @@ def test_calibration_by_a_batch_needs_one_set_of_options():
     ],
 )
 def test_an_option_is_chosen_by_its_words_or_its_letter(text, option):
-    assert option_in(text, ("no", "none", "no one")) == option
+    assert read_reply(text, ("no", "none", "no one"), lead=None) == option
 
 
 def test_the_words_of_an_option_go_before_letters():
+    def option_in(text: str, options: tuple[str, ...]) -> str:
+        return read_reply(text, options, lead=None)
+
     assert option_in("A", ("B", "A")) == "A"
     assert option_in("I do not know", tuple("123456789")) == "I do not know"
     assert option_in("New York City is", ("New York", "New York City")) == "New York City"
@@ -242,12 +239,12 @@ def test_options_that_differ_in_signs_alone_are_told_apart():
     ],
 )
 def test_an_answer_is_read_without_lead_in_and_full_stop(written, answer):
-    assert bare_reply(written, FORMATS["Q-A"].lead) == answer
+    assert read_reply(written, lead=FORMATS["Q-A"].lead) == answer
 
 
 def test_a_written_answer_ends_with_its_line():
     llm = Scorer(by_word(lambda *_: 0.0), says=lambda _: " The answer is Paris.\n\nQuestion: Next?")
-    [found] = read(llm, PARIS, TEXT, form=FORMATS["Q-A"])
+    [found] = read(llm, PARIS, format="Q-A")
     assert found == Feedback(PARIS, text="Paris")
     assert found.right
     assert replace(found, text="the paris").right
@@ -257,7 +254,7 @@ def test_a_written_answer_ends_with_its_line():
 def test_a_form_whose_shots_share_a_line_stops_at_the_line_too():
     form = PromptFormat("{question} {answer}", "{question}", reply=" {answer}", separator=" | ")
     llm = Scorer(by_word(lambda *_: 0.0), says=lambda _: " Paris\nmore")
-    assert read(llm, PARIS, TEXT, form=form)[0].text == "Paris"
+    assert read(llm, PARIS, format=form)[0].text == "Paris"
 
 
 def test_rewards_of_a_right_and_a_wrong_option():
@@ -331,15 +328,30 @@ def test_a_probability_that_was_not_read_is_missed_by_name():
 
 
 def test_a_question_without_answers_has_nothing_to_score():
-    with pytest.raises(MissingReferences, match="'Who knows"):
-        read(Scorer(by_word(lambda *_: 0.0)), Question("Who knows?"), GOLD)
+    with pytest.raises(MissingReferences, match="no references"):
+        read(Scorer(by_word(lambda *_: 0.0)), Question("Who knows?"), reward="p_gold")
 
 
-def test_what_is_read_follows_from_the_reward_and_the_model():
-    assert Wanted.in_training(DURSettings(reward="match"), scores=False) == TEXT
-    assert Wanted.in_training(DURSettings(reward="p_gold"), scores=True) == Wanted(
-        True, True, False
-    )
-    assert Wanted.in_training(DURSettings(reward="bleu"), scores=True) == Wanted(True, False, True)
-    own = DURSettings(reward=lambda *_: 0.0, option_calibration="content-free")
-    assert Wanted.in_training(own, scores=True) == Wanted(True, False, True, content_free=True)
+@pytest.mark.parametrize(
+    ("reward", "both", "scored", "written"),
+    [
+        ("match", False, False, True),
+        ("bleu", False, False, True),
+        pytest.param(lambda *_: 0.0, False, False, True, id="function"),
+        ("p_gold", False, True, False),
+        ("log_p_gold", False, True, False),
+        ("match", True, True, True),
+    ],
+    ids=str,
+)
+def test_what_is_read_follows_from_the_reward_and_the_model(reward, both, scored, written):
+    scorer = Scorer(by_word(lambda *_: -0.5), says=lambda _: " Paris")
+    [found] = read(scorer, PARIS, reward=reward, both=both)
+    assert (found.gold is not None, found.text is not None) == (scored, written)
+    assert (len(scorer.pairs), len(scorer.prompts)) == (scored, written)
+    # options go before both, where the model scores them
+    [found] = read(scorer, BIRDS, reward=reward, both=both)
+    assert (found.options, found.gold, found.text) == ((-0.5,) * 3, None, None)
+    # a model that does not score is asked for an answer
+    [found] = read(ScriptedLLM(lambda _: " no"), BIRDS, reward="match", both=both)
+    assert found == Feedback(BIRDS, text="no")

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ltrag_plugins.dur.head import Adam, Gradient, Head, _scatter, initial_head
+from ltrag_plugins.dur import DURSettings
+from ltrag_plugins.dur.head import Adam, Head, _scatter, initial_head
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
 
 
@@ -18,8 +19,7 @@ def vectors(texts: int, dim: int, *, rank: int | None = None, seed: int = 0) -> 
 
 
 def encoder_head(rows: np.ndarray, dim: int = 128, sharpness: float = 1.0) -> Head:
-    random = np.random.default_rng(0)
-    return initial_head("encoder", rows, dim=dim, sharpness=sharpness, random=random)
+    return initial_head(rows, DURSettings(dim=dim, sharpness=sharpness))
 
 
 def test_scores_are_torchs():
@@ -98,9 +98,7 @@ def test_vectors_that_are_all_equally_far_apart_give_a_finite_head(rows):
 
 
 def test_a_random_head_begins_where_a_linear_layer_of_torch_does():
-    head = initial_head(
-        "random", vectors(3, 400), dim=200, sharpness=1.0, random=np.random.default_rng(0)
-    )
+    head = initial_head(vectors(3, 400), DURSettings(initial="random", dim=200))
     torch.manual_seed(0)
     linear = torch.nn.Linear(400, 200)
     for mine, theirs in ((head.weight, linear.weight), (head.bias, linear.bias)):
@@ -141,19 +139,19 @@ def test_adam_is_torchs(seed, rate):
     adam = Adam.start(head)
     for _ in range(6):
         scale = 10.0 ** random.integers(-6, 3)
-        gradient = Gradient(random.normal(size=(3, 4)) * scale, random.normal(size=3) * scale)
-        head, adam = adam.step(head, gradient, rate)
+        gradient = Head(random.normal(size=(3, 4)) * scale, random.normal(size=3) * scale)
+        adam = adam.step(gradient, rate)
         for value, by in zip(theirs, (gradient.weight, gradient.bias), strict=True):
             value.grad = torch.tensor(by)
         optimizer.step()
     assert adam.steps == 6
-    np.testing.assert_allclose(head.weight, theirs[0].detach().numpy(), rtol=1e-10, atol=1e-13)
-    np.testing.assert_allclose(head.bias, theirs[1].detach().numpy(), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(adam.head.weight, theirs[0].detach().numpy(), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(adam.head.bias, theirs[1].detach().numpy(), rtol=1e-10, atol=1e-13)
 
 
 def test_a_step_leaves_the_head_it_was_given_as_it_was():
     head = Head(np.ones((2, 2)), np.ones(2))
-    moved, _ = Adam.start(head).step(head, Gradient(np.ones((2, 2)), np.ones(2)), 0.1)
+    moved = Adam.start(head).step(Head(np.ones((2, 2)), np.ones(2)), 0.1).head
     assert head.weight.tolist() == [[1, 1], [1, 1]]
     assert moved.weight == pytest.approx(0.9)
 
@@ -161,9 +159,7 @@ def test_a_step_leaves_the_head_it_was_given_as_it_was():
 def test_of_few_texts_the_head_still_tells_new_ones_apart():
     """Six texts span five directions; a question may differ from them in any other."""
     random = np.random.default_rng(0)
-    head = initial_head(
-        "encoder", random.normal(size=(6, 40)), dim=40, sharpness=1.0, random=random
-    )
+    head = initial_head(random.normal(size=(6, 40)), DURSettings(dim=40))
     new = random.normal(size=(8, 40))
     ranked = np.argsort(head.scores(new[0], new[1:]))
     mean = -head.weight.T @ head.bias / (head.weight**2).sum(axis=1)[0]

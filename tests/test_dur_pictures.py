@@ -7,36 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from pictured_runs import HISTORY, batch
 
 from ltrag_plugins.cli.io import TrainingBar
-from ltrag_plugins.dur import Batch, DURSettings, DURTrainer
+from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.dur.batch import by_epoch, total
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.report.dur_figures import (
-    dur_pictures,
-    loss_picture,
-    shots_picture,
-    turns_picture,
-)
+from ltrag_plugins.report.dur_figures import dur_pictures
 from ltrag_plugins.types import Question
-
-
-def batch(epoch: int, number: int, **more) -> Batch:
-    """Of 20 questions, 5 shots each, of which 2 easy and 6 hard ones turned."""
-    known = Batch(
-        epoch=epoch, number=number, loss=0.5, reward=-1.0, sigma=0.05, questions=20, shots=300,
-        deepest=100, calls=120, tokens=9000, easy=8, easy_right=7, hard_right=3, turned_easy=2,
-        turned_hard=6,
-    )  # fmt: skip
-    return replace(known, **more)
-
-
-HISTORY = (
-    batch(0, 0),
-    batch(0, 1, questions=10, shots=40, deepest=20, calls=40, reward=0.5),
-    batch(1, 0, shots=67, deepest=30, calls=60, reward=0.25),
-)
 
 
 class Letters:
@@ -63,36 +42,35 @@ def trained(llm: ScriptedLLM, bar: TrainingBar | None = None, **settings):
 def test_the_shots_of_a_history_are_those_in_the_prompts():
     llm = ScriptedLLM(lambda prompt: prompt[-9:])
     result = trained(llm)
-    whole = total(result.history, shots=3)
+    whole = total(result.history)
     in_prompts = [prompt.count("The answer is") for prompt in llm.prompts]
     assert whole.shots == sum(in_prompts)
-    # each question once an epoch, with 3 shots
-    assert whole.fixed_shots == 3 * 7 * 2
-    assert whole.share == sum(in_prompts) / 42
+    assert whole.questions == 7 * 2  # each question once an epoch
 
 
 def test_promptpg_shows_the_fixed_number_of_shots():
     settings = DURSettings.promptpg()
     kept = {n: getattr(settings, n) for n in ("rungs", "credit", "sigma", "budget", "least_shots")}
     result = trained(ScriptedLLM(lambda prompt: "no"), **kept)
-    assert [epoch.share for epoch in by_epoch(result.history, shots=3)] == [1.0, 1.0]
+    assert [(epoch.shots, epoch.questions) for epoch in by_epoch(result.history)] == [(21, 7)] * 2
 
 
 def test_epochs_add_up_to_the_whole():
-    first, second = by_epoch(HISTORY, shots=5)
-    whole = total(HISTORY, shots=5)
-    assert (first.batches, second.batches, whole.batches) == (2, 1, 3)
-    for name in ("questions", "shots", "fixed_shots", "tokens", "turned_hard"):
+    first, second = by_epoch(HISTORY)
+    whole = total(HISTORY)
+    assert (first.epoch, second.epoch) == (0, 1)
+    assert second == replace(HISTORY[2], reward=second.reward)
+    for name in ("questions", "shots", "calls", "tokens", "turned_hard"):
         assert getattr(first, name) + getattr(second, name) == getattr(whole, name)
 
 
 def test_the_reward_of_an_epoch_is_a_mean_over_questions():
     # 20 questions at -1 and 10 at 0.5, written out one by one
-    assert by_epoch(HISTORY, shots=5)[0].reward == pytest.approx(np.mean([-1.0] * 20 + [0.5] * 10))
+    assert by_epoch(HISTORY)[0].reward == pytest.approx(np.mean([-1.0] * 20 + [0.5] * 10))
 
 
 def test_what_one_batch_does_not_tell_the_total_does_not_guess():
-    unknown = total([*HISTORY, batch(2, 0, tokens=None, turned_easy=None)], shots=5)
+    unknown = total([*HISTORY, batch(2, 0, tokens=None, turned_easy=None)])
     assert unknown.tokens is None
     assert unknown.turned_easy is None
     assert unknown.turned_hard == 24
@@ -102,23 +80,20 @@ def test_what_one_batch_does_not_tell_the_total_does_not_guess():
 
 
 def test_a_bar_counts_what_was_sent_and_where_the_run_is():
-    bar, llm = TrainingBar(epochs=2, batches=2, max_calls=99), ScriptedLLM(lambda prompt: "no")
+    bar, llm = TrainingBar(epochs=2, batches=2), ScriptedLLM(lambda prompt: "no")
     with bar:
         result = trained(llm, bar)
     assert bar.calls == len(llm.prompts) == result.calls
-    assert bar.last == result.history[-1]
     assert bar.done == 4
 
 
-def test_a_bar_of_a_run_that_goes_on_promises_no_calls(capsys, monkeypatch):
+def test_a_bar_shows_how_far_the_run_is_also_where_it_goes_on(capsys, monkeypatch):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "120")
-    for number, left in ((0, True), (1, False)):
-        with TrainingBar(epochs=3, batches=2, max_calls=500) as bar:
-            bar.on_batch(batch(1 if number else 0, number, reward=0.25, shots=67))
-        said = capsys.readouterr().err
-        assert "reward +0.25 sigma 0.050 shots 67" in said
-        assert ("(500 left)" in said) is left
+    monkeypatch.setenv("COLUMNS", "80")
+    with TrainingBar(epochs=3, batches=2) as bar:
+        bar.on_batch(batch(1, 1, reward=0.25, shots=67))
+    said = capsys.readouterr().err
+    assert "reward +0.25 sigma 0.050 shots 67" in said
     assert "epoch 3/3" in said
     assert "4/6" in said
 
@@ -126,17 +101,15 @@ def test_a_bar_of_a_run_that_goes_on_promises_no_calls(capsys, monkeypatch):
 # --- pictures
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_each_picture_is_written_where_it_was_wanted(suffix, tmp_path):
-    paths = [
-        shots_picture(HISTORY, tmp_path / f"shots{suffix}", shots=5),
-        loss_picture(HISTORY, tmp_path / f"loss{suffix}"),
-        turns_picture(HISTORY, tmp_path / f"turns{suffix}"),
+def test_each_picture_is_written_where_and_how_it_was_wanted(tmp_path):
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    paths = dur_pictures(HISTORY, tmp_path, shots=5, formats=starts)
+    assert [path.name for path in paths] == [
+        f"{name}.{suffix}" for name in ("shots", "loss", "turns") for suffix in starts
     ]
-    starts = {".png": b"\x89PNG", ".svg": b"<?xml"}
     for path in paths:
-        assert path.read_bytes().startswith(starts[suffix])
-    assert len({path.read_bytes() for path in paths}) == 3
+        assert path.read_bytes().startswith(starts[path.suffix[1:]])
+    assert len({path.read_bytes() for path in paths}) == 9
 
 
 def coloured(path, colour: str) -> np.ndarray:
@@ -147,7 +120,7 @@ def coloured(path, colour: str) -> np.ndarray:
 
 def test_bars_are_as_high_as_their_shares(tmp_path):
     # 8 of 20 questions turn: 6 hard ones and 2 easy ones
-    path = turns_picture([batch(0, 0)], tmp_path / "turns.png")
+    *_, path = dur_pictures([batch(0, 0)], tmp_path, shots=5)
     hard, easy = (coloured(path, colour).sum(axis=0) for colour in ("#d55e00", "#9fb3c8"))
     column = int(np.argmax(hard > 100)) + 10  # left in the bar, away from the legend
     assert hard[column] / easy[column] == pytest.approx(3, rel=0.05)
@@ -155,7 +128,7 @@ def test_bars_are_as_high_as_their_shares(tmp_path):
 
 def test_fewer_shots_make_a_lower_bar(tmp_path):
     history = [batch(0, 0, shots=100), batch(1, 0, shots=50)]
-    path = shots_picture(history, tmp_path / "shots.png", shots=5)
+    path, *_ = dur_pictures(history, tmp_path, shots=5)
     orange = coloured(path, "#d55e00")
     heights = orange[:, orange.shape[1] // 2 :].sum(axis=0)
     whole = heights.max()
@@ -165,8 +138,6 @@ def test_fewer_shots_make_a_lower_bar(tmp_path):
 
 def test_only_a_ladder_tells_whose_answers_turn(tmp_path):
     history = [batch(0, 0, easy=None, turned_easy=None, turned_hard=None)]
-    with pytest.raises(InvalidInput, match="asked with all shots only"):
-        turns_picture(history, tmp_path / "turns.png")
     drawn = dur_pictures(history, tmp_path / "deep" / "pictures", shots=5)
     assert [path.name for path in drawn] == ["shots.png", "loss.png"]
     assert all(path.exists() for path in drawn)
@@ -174,8 +145,8 @@ def test_only_a_ladder_tells_whose_answers_turn(tmp_path):
 
 def test_an_empty_history_has_no_picture(tmp_path):
     with pytest.raises(InvalidInput, match="no batch was trained"):
-        loss_picture([], tmp_path / "loss.png")
-    assert not (tmp_path / "loss.png").exists()
+        dur_pictures([], tmp_path / "none", shots=5)
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_callers_backend_is_left_alone(tmp_path):

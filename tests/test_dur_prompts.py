@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from ltrag_plugins.dur import FORMATS, PromptFormat
-from ltrag_plugins.dur.prompts import checked_candidates, format_for
-from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.dur.prompts import format_for
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 
 SOUTH = Question(
@@ -138,7 +138,7 @@ def test_passages_in_a_format_that_has_no_place_for_them_are_refused():
 
 
 def test_a_solved_example_in_a_format_that_hides_its_answer_is_refused():
-    with pytest.raises(InvalidInput, match=r"no \{answer\} of a solved example.*'Q-A'"):
+    with pytest.raises(InvalidInput, match=r"no place for.*\{answer\}.*'Q-A'"):
         FORMATS["passages"].prompt([Passage("They fly south."), SOUTH], ASKED)
 
 
@@ -156,7 +156,7 @@ def test_a_question_with_more_options_than_letters_is_refused():
         ({"shot": "{}"}, "the shot template names"),
         ({"shot": "{question.__class__}"}, "the shot template names"),
         ({"shot": "{question"}, "the shot template cannot be read"),
-        ({"query": "{question} {answer}"}, "the prompt would hold it"),
+        ({"query": "{question} {answer}"}, r"the query template names \['answer'\]"),
         ({"query": "}"}, "the query template cannot be read"),
         ({"reply": "{answer}."}, r"must end in \{answer\}"),
         ({"reply": "{question} is {answer}"}, r"the reply template names \['question'\]"),
@@ -176,15 +176,3 @@ def test_a_format_is_found_by_name_or_given():
     assert format_for("QO-A") is FORMATS["QO-A"]
     with pytest.raises(InvalidInput, match="no prompt format 'QA'; there are Q-A, QO-A, SQO-A"):
         format_for("QA")
-
-
-def test_candidates_are_held_to_ids_of_their_own_and_answers():
-    checked_candidates([SOUTH, COCONUT, Passage("x"), Passage("x")])
-    with pytest.raises(InvalidInput, match="no candidates; give at least one"):
-        checked_candidates([])
-    with pytest.raises(InvalidInput, match=r"candidates 1 and 3 have the same id 'a'\. Give each"):
-        checked_candidates([replace(SOUTH, id="a"), COCONUT, Passage("x", id="a")])
-    with pytest.raises(MissingReferences, match=r"candidate 2.*Do swallows sleep.*as Passage"):
-        checked_candidates([SOUTH, replace(ASKED, answers=())])
-    with pytest.raises(InvalidInput, match=r"candidate 1 is a str.*Question.*Passage"):
-        checked_candidates(["Do swallows fly south?"])

@@ -9,7 +9,7 @@ from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError
 from ltrag_plugins.types import Passage
 from tests.dur_parts import Nonsense, houses, moody_llm
-from tests.test_imports import LOCAL, python
+from tests.import_parts import LOCAL, python
 
 CANDIDATES, QUESTIONS = houses(100, 25), houses(1, 8)
 

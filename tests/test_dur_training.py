@@ -8,11 +8,11 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 from ltrag_plugins.dur import FORMATS, DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.batch import Choice
-from ltrag_plugins.dur.evaluating import answer_with, summed
-from ltrag_plugins.dur.feedback import Feedback
+from ltrag_plugins.dur.feedback import Feedback, answer_with, summed
+from ltrag_plugins.dur.train import Choice
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage, Question
@@ -219,6 +219,23 @@ def test_the_budget_is_a_share_of_what_k_shots_a_question_would_cost():
         assert most - 5 < batch.shots <= most  # one more shot adds a rung of 5 at most
 
 
+def test_a_turn_moves_sigma_to_the_largest_score_from_its_shot_on_though_shots_were_drawn():
+    """Eq. 10: right with one shot, wrong from the second on; each question is a run of its own."""
+    settings = replace(FREE, reward="match", sigma="batch", epochs=1, shots=5)
+    later = 0
+    for question in VALIDATION[:6]:
+        answers = {True: question.answers[0], False: "grey"}
+        llm = ScriptedLLM(lambda p, said=answers: f" The answer is {said[len(shots_of(p)) < 2]}.")
+        [batch] = trained(settings, llm, validation=[question]).history
+        start = trained(replace(settings, epochs=0), llm, validation=[question]).ranker
+        places = start.rank(question.text, CANDIDATES)
+        scores = {CANDIDATES[place.index].text: place.score for place in places}
+        picks = [scores[text] for text in shots_of(llm.prompts[5])]
+        assert batch.sigma == pytest.approx(max(picks[1:]))
+        later += picks[1] < max(picks[1:])
+    assert later > 1  # of shots that were drawn the largest need not be the second
+
+
 def test_the_rest_of_a_ladder_is_not_asked_after_a_turn_if_so_set():
     settings = replace(FREE, reward="match", stop_at_turn=True, epochs=1, batch_size=12)
     llm = moody_llm()
@@ -360,15 +377,20 @@ def test_means_are_taken_over_all_the_easy_and_the_hard():
 
     found = [one("a", "a", 0.9), one("a", "b", 0.8), one("b", "b", 0.7), one("b", "a", 0.6)]
     told = summed(found, [[()], [()] * 3, [()] * 2, [()] * 2], easy=[True, False, True, True])
-    assert (told.questions, told.accuracy, told.shots) == (4, 0.5, 2.0)
-    assert told.p_gold == pytest.approx((0.9 + 0.2 + 0.7 + 0.4) / 4)
-    assert told.easy == pytest.approx(2 / 3)
-    assert told.hard == 0.0
+    assert (told["questions"], told["accuracy"], told["shots"]) == (4, 0.5, 2.0)
+    assert told["p_gold"] == pytest.approx((0.9 + 0.2 + 0.7 + 0.4) / 4)
+    assert told["easy"] == pytest.approx(2 / 3)
+    assert told["hard"] == 0.0
     # a: 1 right of 2 said and 2 meant, F1 1/2; b likewise
-    assert told.macro_f1 == pytest.approx(0.5)
+    assert told["macro_f1"] == pytest.approx(0.5)
     bare = summed([Feedback(Question("?", ("x",)), text="x")], [[]])
-    assert (bare.macro_f1, bare.p_gold, bare.easy, bare.hard) == (None, None, None, None)
-    assert summed(found, [[]] * 4, easy=[True] * 4).hard is None
+    assert (bare["macro_f1"], bare["p_gold"], bare["easy"], bare["hard"]) == (
+        None,
+        None,
+        None,
+        None,
+    )
+    assert summed(found, [[]] * 4, easy=[True] * 4)["hard"] is None
 
 
 MORE = houses(1, 40)
@@ -530,4 +552,15 @@ def test_the_option_that_is_right_counts_wherever_it_stands_among_the_answers():
         Feedback(Question("?", ("B", "yes"), options=("yes", "no")), (-0.1, -3.0)),
         Feedback(Question("!", ("A", "no"), options=("yes", "no")), (-3.0, -0.1)),
     ]
-    assert summed(found, [[], []]).macro_f1 == 1.0
+    assert summed(found, [[], []])["macro_f1"] == 1.0
+
+
+def test_macro_f1_is_scikit_learns():
+    rng = np.random.default_rng(3)
+    questions = [Question("?", (o,), options=("a", "b", "c", "d")) for o in "aabbbccaabc"]
+    found = [Feedback(q, tuple(rng.normal(size=4) - [0, 0, 9, 0])) for q in questions]
+    said = [f.answer for f in found]
+    assert "c" not in said  # F1 0
+    gold = [q.answers[0] for q in questions]
+    wanted = f1_score(gold, said, labels=list("abcd"), average="macro", zero_division=0)
+    assert summed(found, [[]] * len(found))["macro_f1"] == wanted

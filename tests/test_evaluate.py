@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters
+from contracts.methods import LABELLED, PASSAGES, QUESTIONS
+from evaluate_parts import DIRECT, SINGLE, many, without_ms, world, writes
 
 from ltrag_plugins.errors import (
     ArtifactMismatch,
@@ -32,27 +33,6 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
-
-DIRECT, SINGLE = Cell(METHODS["direct"]), Cell(METHODS["single"])
-READ = {"Emma": "Jane Austen", "Middlemarch": "George Eliot", "Bread": "flour and water"}
-
-
-def writes(prompt: str) -> str:
-    """Knows Emma; reads the first passage it is shown."""
-    if not prompt.startswith("Answer"):
-        return READ[prompt.partition(":")[0]]
-    return "Jane Austen" if "Emma" in prompt else "no idea"
-
-
-def world(function=writes) -> World:
-    return World(llm=ScriptedLLM(function), retriever=BM25Retriever(PASSAGES), encoder=Letters())
-
-
-def without_ms(records: dict[str, list[Record]]) -> dict[str, list[Record]]:
-    return {
-        name: [dataclasses.replace(record, ms=0.0) for record in found]
-        for name, found in records.items()
-    }
 
 
 def test_a_run_by_hand(tmp_path):
@@ -115,7 +95,8 @@ def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
 KILLED = """
 import sys, time
 sys.path[:0] = [{tests!r}]
-from test_evaluate import DIRECT, SINGLE, many, world, writes, evaluate
+from evaluate_parts import DIRECT, SINGLE, many, world
+from ltrag_plugins.evaluate import evaluate
 def slow(prompt):
     time.sleep(0.001)
     print(prompt.startswith("Answer"), prompt.splitlines()[-2], flush=True)
@@ -123,10 +104,6 @@ def slow(prompt):
 evaluate(many(500), [DIRECT, SINGLE], world(slow), out={out!r}, batch=8)
 print("done", flush=True)
 """
-
-
-def many(count: int = 60) -> list[Question]:
-    return [Question(f"Who wrote Emma, part {i}?", ("Jane Austen",), f"q{i}") for i in range(count)]
 
 
 def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(tmp_path):

@@ -7,19 +7,16 @@ import numpy as np
 import pytest
 from contracts.methods import LABELLED, PASSAGES, QUESTIONS, Letters, taught
 from contracts.methods import world as scoring_world
-from test_evaluate import DIRECT, SINGLE, many, without_ms, world
+from evaluate_parts import DIRECT, SINGLE, many, without_ms, world
 
 from ltrag_plugins.artifacts import DAMAGE
-from ltrag_plugins.cli.io import pool_of
+from ltrag_plugins.cli.options import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, CacheUnreadable, InvalidInput
-from ltrag_plugins.evaluate import Cell, evaluate
-from ltrag_plugins.evaluate.folder import READ_BLOCK, RunFolder
-from ltrag_plugins.evaluate.recorded import RECORDABLE as RECORDED
-from ltrag_plugins.evaluate.recorded import Recording
-from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate import Cell, Record, Recording, evaluate
+from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -68,7 +65,7 @@ def test_a_question_that_failed_twice_has_one_record_the_last_at_its_own_place(t
     mended = evaluate(asked, [DIRECT], World(llm=llm), out=tmp_path)["direct"]
     lines = folder.file("direct").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["q0", "q1", "q2", "q1", "q1"]
-    assert [number for number, record in folder.lines("direct") if record.error] == [2, 4]
+    assert [json.loads(line)["error"] is None for line in lines] == [True, False, True, False, True]
     assert folder.records("direct") == mended
     assert [(r.id, r.prediction) for r in mended] == [(f"q{i}", "Jane Austen") for i in range(3)]
 
@@ -77,7 +74,7 @@ def test_a_record_whose_id_is_no_text_is_named_by_its_line(tmp_path):
     evaluate(many()[:2], [DIRECT], world(), out=tmp_path)
     path = RunFolder(tmp_path).file("direct")
     path.write_text(path.read_text().replace('"q1"', '["q1"]'))
-    with pytest.raises(BadRecord, match=r"direct.jsonl, line 2: field 'id': expected text"):
+    with pytest.raises(BadRecord, match=r"direct.jsonl, line 2: .* id must be a text"):
         RunFolder(tmp_path).records("direct")
 
 
@@ -171,7 +168,7 @@ def test_an_error_inside_is_not_taken_for_one_of_the_folder(tmp_path):
         evaluate(QUESTIONS, [DIRECT], world(), out=tmp_path, on_record=broken_pipe)
 
 
-@pytest.mark.parametrize("size", [1, READ_BLOCK - 1, READ_BLOCK, READ_BLOCK + 1, 3 * READ_BLOCK])
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 200_000])
 def test_a_torn_line_of_any_length_is_written_over(tmp_path, size):
     folder = RunFolder(tmp_path)
     first, second = (Record(name, "who?", ("a",), "a", {"em": 1.0}) for name in ("q0", "q1"))
@@ -251,11 +248,11 @@ def test_scores_are_kept_a_part_at_a_time(tmp_path):
 
 
 def test_gates_of_two_answers_run_on_recorded_ones_and_choose_between_them(tmp_path):
-    assert {"gate-frequency", "skr"} <= RECORDED
+    assert {"gate-frequency", "skr"} <= Recording.METHODS
     told = {q.text: (f"alone {q.id}", f"read {q.id}") for q in many(30)}
     told |= {q.text: (q.answers[0], "x") for q in LABELLED[::2]}
     told |= {q.text: ("x", q.answers[0]) for q in LABELLED[1::2]}
-    cells = [Cell(METHODS[name]) for name in sorted(RECORDED - {"direct", "single"})]
+    cells = [Cell(METHODS[name]) for name in sorted(Recording.METHODS - {"direct", "single"})]
     there = Recording(told).world(Letters())
     found = evaluate(many(30), cells, there, out=tmp_path, labelled=LABELLED)
     for records in found.values():

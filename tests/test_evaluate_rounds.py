@@ -131,7 +131,7 @@ def test_the_report_draws_them_and_names_a_damaged_one(tmp_path):
     wrong = json.loads(first)
     wrong["rounds"]["right"] = ["yes"]
     file.write_text("\n".join([json.dumps(wrong), *others, ""]))
-    with pytest.raises(BadRecord, match=r"sgic.jsonl, line 1: field 'rounds': field 'right'"):
+    with pytest.raises(BadRecord, match=r"sgic.jsonl, line 1: .*field 'right'"):
         write_report(tmp_path)
 
 

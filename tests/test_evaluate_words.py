@@ -4,9 +4,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from evaluate_parts import many
 from hypothesis import given
 from hypothesis import strategies as st
-from test_evaluate import many
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import Cell, cell_of, evaluate, summarize
@@ -18,7 +18,7 @@ from ltrag_plugins.methods.listwise import ListwiseSettings
 from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.methods.single import SingleSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.settings import values_of
+from ltrag_plugins.settings import described
 from ltrag_plugins.types import Passage
 
 LOOP = SGICMethodSettings().loop
@@ -52,7 +52,7 @@ def test_a_word_sets_what_python_sets(word, settings):
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_every_setting_that_is_listed_can_be_given(method):
-    listed = values_of(method.settings())
+    listed = {row["setting"]: row["default"] for row in described(method.settings())}
     assert listed
     for name, value in listed.items():
         if ":" not in (text := json.dumps(value)):

@@ -1,12 +1,12 @@
 from dataclasses import replace
 
 import pytest
+from method_parts import flow_of
 
 from ltrag_plugins.errors import ModelFailed
 from ltrag_plugins.flow import World, ask, changing, run, run_many, together
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.iter_retgen import iter_retgen
 from ltrag_plugins.methods.single import single_retrieval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
@@ -20,9 +20,9 @@ WORLD = World(
 def flows():
     return [
         direct("who?"),
-        iter_retgen("who wrote it?"),
+        flow_of("iter-retgen", "who wrote it?"),
         single_retrieval("who?"),
-        iter_retgen("no such thing"),
+        flow_of("iter-retgen", "no such thing"),
     ]
 
 

@@ -233,7 +233,7 @@ def test_gradients_from_a_model_without_weights(scorer):
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        (GECESettings(scorer="perplexity"), "no scorer 'perplexity'; there are fitted, gece, mean"),
+        (GECESettings(scorer="perplexity"), "no scorer 'perplexity'.*fitted, gece, mean"),
         (GECESettings(scorer="disagreement"), "samples=3"),
         (GECESettings(scorer="gece"), "gradients='always'.*semantics=False"),
         (GECESettings(scorer="gradient_dot"), "gradients='always'"),
@@ -244,7 +244,7 @@ def test_gradients_from_a_model_without_weights(scorer):
 def test_a_scorer_that_these_settings_cannot_feed_is_refused_before_the_model_is_asked(
     settings, match
 ):
-    refused(CalibrationError, match, settings=settings)
+    refused(InvalidInput, match, settings=settings)
 
 
 def test_gradients_if_they_pay_do_without_them_on_a_model_that_has_none():
@@ -279,7 +279,7 @@ def test_answers_with_retrieval_that_are_no_texts():
 @pytest.mark.parametrize("scorer", ["product", "gece", "gradient_dot"])
 def test_a_scorer_that_reads_what_the_tier_does_not(scorer):
     settings = GECESettings(scorer=scorer, tier="text", semantics=False)
-    refused(CalibrationError, "needs the gradient|tier='text' reads neither", settings=settings)
+    refused(CalibrationError, "needs the gradient|more than text", settings=settings)
 
 
 def test_gradients_on_a_tier_that_reads_none():

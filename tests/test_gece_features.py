@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, InvalidLogProbability, ModelError
 from ltrag_plugins.gece import Evidence, WordFrequencies
-from ltrag_plugins.gece.signals import available_signals, features, read_traits
+from ltrag_plugins.gece.signals import _traits, available_signals, features
 from ltrag_plugins.types import Generation, GradientAgreement, Token
 from tests.gece_parts import said
 
@@ -31,7 +31,7 @@ def test_a_wrong_log_probability_is_not_mistaken_for_an_absent_one():
     wrong = Evidence("Who?", Generation("a", (Token("a", math.nan),)))
     with pytest.raises(InvalidLogProbability):
         available_signals([wrong], ENGLISH)
-    assert available_signals([wrong], ENGLISH, only="text") == TEXT
+    assert available_signals([wrong], ENGLISH, tier="text") == TEXT
 
 
 def test_signals_of_the_callers_own_stand_beside_ours():
@@ -76,9 +76,7 @@ def test_question_and_draft_embeddings_stand_side_by_side():
 
 
 def test_the_traits_of_a_question_and_its_draft_by_hand():
-    traits = read_traits(
-        Evidence("Who wrote Emma?", Generation(" In 1815, Emma, in 1815 ")), ENGLISH
-    )
+    traits = _traits(Evidence("Who wrote Emma?", Generation(" In 1815, Emma, in 1815 ")), ENGLISH)
     rarity = {w: -math.log10(ENGLISH.of_word(w)) for w in ("who", "wrote", "emma", "in", "1815")}
     expected = {
         "question rarity": np.mean([rarity["who"], rarity["wrote"], rarity["emma"]]),
@@ -101,8 +99,6 @@ def test_the_traits_of_a_question_and_its_draft_by_hand():
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_any_two_texts_have_the_same_finite_columns(question, draft):
-    rows = [
-        read_traits(Evidence(q, Generation(d)), ENGLISH) for q, d in [(question, draft), ("", "")]
-    ]
+    rows = [_traits(Evidence(q, Generation(d)), ENGLISH) for q, d in [(question, draft), ("", "")]]
     assert list(rows[0]) == list(rows[1])
     assert np.isfinite([list(row.values()) for row in rows]).all()

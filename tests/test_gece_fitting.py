@@ -17,8 +17,8 @@ from ltrag_plugins.gece import (
     fit_outcomes,
     gece_score,
 )
-from ltrag_plugins.gece.fit import labels_of
-from ltrag_plugins.gece.models import fit_signal, rate_threshold
+from ltrag_plugins.gece.fit import Labels
+from ltrag_plugins.gece.models import FittedGate, rate_threshold
 from ltrag_plugins.gece.signals import features
 from ltrag_plugins.gece.train import fit_failure, fit_gain
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
@@ -187,7 +187,7 @@ def test_the_threshold_is_on_the_scale_of_the_gate_that_was_fitted_on_all_questi
     fitted, report = fit_outcomes(recorded, target_rate=0.3)
     assert report.objective == ("gain" if tried else "failure")
     columns = features([o.evidence for o in recorded], fitted.names, fitted.frequencies)
-    labels = labels_of(recorded)
+    labels = Labels.of(recorded)
     _, own = fit_gain(columns, labels.gain, 0) if tried else fit_failure(columns, labels.fails, 0)
     assert fitted.scores == pytest.approx(np.sort(own))
     assert (own >= fitted.threshold).mean() == report.retrieval_rate.value == 0.3
@@ -345,7 +345,7 @@ def test_a_quality_that_is_no_number_is_refused():
 @pytest.mark.parametrize("signal", [n for n, s in SIGNALS.items() if s.tier == "probabilities"])
 def test_a_gate_on_one_signal_needs_no_accepted_answers(signal):
     evidence = [o.evidence for o in outcomes([0] * 5, [0.4, 0.5, 0.7, 0.8, 0.9])]
-    fitted = fit_signal(evidence, GECESettings(scorer=signal), target_rate=0.4)
+    fitted = FittedGate.on_signal(evidence, GECESettings(scorer=signal), target_rate=0.4)
     decisions = [fitted.judge(item) for item in evidence]
     assert [decision.retrieve for decision in decisions] == [True, True, False, False, False]
     assert [decision.probability for decision in decisions] == [0.8, 0.6, 0.4, 0.2, 0.0]
@@ -355,7 +355,7 @@ def test_a_gate_on_one_signal_needs_no_accepted_answers(signal):
 def test_among_drafts_that_nobody_judged_an_empty_one_is_the_most_doubtful():
     silent = Evidence("Who?", said("", math.log(0.99)))
     evidence = [*(outcome.evidence for outcome in ladder(4)), silent]
-    fitted = fit_signal(evidence, GECESettings(scorer="product"), target_rate=0.2)
+    fitted = FittedGate.on_signal(evidence, GECESettings(scorer="product"), target_rate=0.2)
     assert [fitted.judge(item).retrieve for item in evidence] == [False] * 4 + [True]
 
 
@@ -363,8 +363,9 @@ def test_a_gate_on_the_question_alone_needs_no_draft():
     texts = ["the", "of the", "quokka wombat", "thylacine"]
     evidence = [Evidence(text, Generation("")) for text in texts]
     rare = GECESettings(scorer="word_frequency")
-    fitted = fit_signal(evidence, rare, target_rate=0.5)
-    found = [fitted.score(item) >= fitted.threshold for item in evidence]
+    fitted = FittedGate.on_signal(evidence, rare, target_rate=0.5)
+    found = [fitted.judge(item).score >= fitted.threshold for item in evidence]
     assert found == [False, False, True, True]
     corpus = WordFrequencies.of_corpus(["quokka quokka wombat thylacine the of"])
-    assert fit_signal(evidence, rare, target_rate=0.5, frequencies=corpus).frequencies == corpus
+    counted = FittedGate.on_signal(evidence, rare, target_rate=0.5, frequencies=corpus)
+    assert counted.frequencies == corpus

@@ -6,8 +6,7 @@ import pytest
 from ltrag_plugins.errors import ModelFailed, NeedsGradients
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.gece.fit import collect
-from ltrag_plugins.gece.score import mean_gradients
+from ltrag_plugins.gece.score import collect, mean_gradients
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import GenerationSettings, GradientAgreement, Question
 from tests.gece_letters import Local, gradient

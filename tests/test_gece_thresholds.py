@@ -8,9 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import fit_outcomes
-from ltrag_plugins.gece.fit import accuracy_threshold
+from ltrag_plugins.gece.fit import Labels
 from ltrag_plugins.gece.models import rate_threshold
-from ltrag_plugins.gece.report import Labels
 from tests.gece_parts import ladder
 
 SIZE = 14
@@ -80,9 +79,9 @@ def test_the_target_accuracy_is_reached_at_the_lowest_rate_of_all_thresholds(
     if not reaching:
         best = max(accuracy for _, accuracy in rows if accuracy is not None)
         with pytest.raises(CalibrationError, match=f"is {best:.3f}, at"):
-            accuracy_threshold(scores, labels(fails, mended), target)
+            labels(fails, mended).accuracy_threshold(scores, target)
         return
-    threshold = accuracy_threshold(scores, labels(fails, mended), target)
+    threshold = labels(fails, mended).accuracy_threshold(scores, target)
     assert (scores >= threshold).mean() == pytest.approx(min(reaching))
     assert accuracy_behind(threshold, scores, fails, mended) >= target
 
@@ -90,7 +89,7 @@ def test_the_target_accuracy_is_reached_at_the_lowest_rate_of_all_thresholds(
 def test_a_target_that_only_always_retrieving_reaches_always_retrieves():
     scores = np.arange(20.0)
     fails, mended = np.ones(20, dtype=int), np.ones(20, dtype=int)
-    assert accuracy_threshold(scores, labels(fails, mended), 1.0) == -math.inf
+    assert labels(fails, mended).accuracy_threshold(scores, 1.0) == -math.inf
 
 
 @given(tied, bits, bits, st.floats(0, 1))

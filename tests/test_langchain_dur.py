@@ -246,7 +246,7 @@ def test_without_a_trained_head_the_refusal_has_the_command_that_trains_one(kind
         ({"ranker": trained(), "encoder": Letters()}, "brings its own encoder"),
         ({"ranker": trained(), "untrained": "encoder"}, "brings its own encoder"),
         ({"untrained": "encoder"}, "needs encoder="),
-        ({"untrained": "yes", "encoder": Letters()}, "'encoder' or None, got 'yes'"),
+        ({"untrained": "yes", "encoder": Letters()}, "untrained='encoder', got 'yes'"),
         ({"untrained": "encoder", "encoder": "MiniLM"}, "Embeddings, got str 'MiniLM'"),
         ({"ranker": trained(), "sigma": 1.5}, "sigma must lie in"),
         ({"ranker": trained(), "sigma": float("nan")}, "sigma must lie in"),

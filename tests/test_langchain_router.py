@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -362,3 +363,20 @@ async def test_events_of_the_stream_name_gate_and_chain():
         if event["event"] == "on_chain_start"
     ]
     assert names == ["GECERouter", "GECEGate", "search"]
+
+
+class LoopsOfRuns(AsyncCallbackHandler):
+    """The event loop in which each run's beginning is told."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, object] = {}
+
+    async def on_chain_start(self, serialized, inputs, **more):
+        self.seen[more["name"]] = asyncio.get_running_loop()
+
+
+async def test_async_callbacks_are_told_of_the_draft_in_the_callers_event_loop():
+    told = LoopsOfRuns()
+    await GECERouter(gate(rule=never), search).ainvoke("q", {"callbacks": [told]})
+    loop = asyncio.get_running_loop()
+    assert told.seen == {"GECERouter": loop, "GECEGate": loop, "GECEDraft": loop}

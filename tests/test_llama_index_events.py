@@ -1,11 +1,7 @@
 import asyncio
 
 import pytest
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.llm import LLMCompletionStartEvent
-from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
-from llama_index_instrumentation import get_dispatcher
-from pydantic import Field
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.llama_index import (
@@ -16,57 +12,15 @@ from ltrag_plugins.llama_index import (
     LlamaIndexLLM,
 )
 from tests.gates import RuleGate
-from tests.llama_index_parts import AsyncFunctionLLM, AwaitedRetriever, FunctionLLM, engine
+from tests.llama_index_parts import AsyncFunctionLLM, AwaitedRetriever, FunctionLLM, engine, traced
 
 QUESTION = "Who has played Raoul?"
 
 
-class Events(BaseEventHandler):
-    heard: list = Field(default_factory=list)
-
-    def handle(self, event, **kwargs):
-        self.heard.append(event)
-
-
-class Parents(BaseSpanHandler):
-    of: dict = Field(default_factory=dict)
-
-    def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
-        self.of[id_] = parent_span_id
-
-    def prepare_to_exit_span(self, id_, bound_args, instance=None, result=None, **kwargs):
-        pass
-
-    def prepare_to_drop_span(self, id_, bound_args, instance=None, err=None, **kwargs):
-        pass
-
-
-class Trace:
-    """What the root dispatcher was told."""
-
-    def __init__(self) -> None:
-        self.events, self.parents = Events(), Parents()
-
-    def heard(self, kind):
-        return [event for event in self.events.heard if isinstance(event, kind)]
-
-    def path(self, event) -> list[str]:
-        """The names of the spans around an event, innermost first."""
-        names, span = [], event.span_id
-        while span is not None:
-            names.append(span.split("-")[0])
-            span = self.parents.of[span]
-        return names
-
-
 @pytest.fixture
 def trace():
-    trace, root = Trace(), get_dispatcher()
-    root.add_event_handler(trace.events)
-    root.add_span_handler(trace.parents)
-    yield trace
-    root.event_handlers.remove(trace.events)
-    root.span_handlers.remove(trace.parents)
+    with traced() as trace:
+        yield trace
 
 
 async def awaited(prompt):

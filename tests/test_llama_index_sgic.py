@@ -36,7 +36,7 @@ from ltrag_plugins.llama_index import (
     SGICEvaluator,
     node_of,
 )
-from ltrag_plugins.llama_index.model import response_of
+from ltrag_plugins.llama_index.model import _response_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import (
@@ -47,11 +47,16 @@ from ltrag_plugins.sgic import (
     WrongnessCalibration,
 )
 from ltrag_plugins.types import Passage
-from tests.llama_index_parts import AsyncFunctionLLM, AwaitedRetriever, FunctionLLM
+from tests.llama_index_parts import AsyncFunctionLLM, AwaitedRetriever, FunctionLLM, traced
 from tests.sgic_parts import QUESTION, THREE, answered, documents_in, model, rounds_in, said
-from tests.test_llama_index_events import trace  # noqa: F401
 
 MENDED = [said("in Fife", 0.3), said("in East Lothian", 0.9)]
+
+
+@pytest.fixture
+def trace():
+    with traced() as trace:
+        yield trace
 
 
 def alone(prompt: str):
@@ -66,7 +71,7 @@ def mending() -> ScriptedLLM:
 
 def written_by(ours: ScriptedLLM):
     """The same model as the function of a LlamaIndex LLM whose replies carry probabilities."""
-    return lambda prompt: response_of(ours.generate([prompt])[0])
+    return lambda prompt: _response_of(ours.generate([prompt])[0])
 
 
 def nodes() -> list[NodeWithScore]:
@@ -247,7 +252,7 @@ class Halting:
         if self.begun == self.at:
             self.reached.set()
             await asyncio.sleep(60)
-        return response_of(said(f"answer {self.begun}", 0.3))
+        return _response_of(said(f"answer {self.begun}", 0.3))
 
 
 @pytest.mark.parametrize("at", [1, 5, 6])  # the first answer; the first round; the second
@@ -269,7 +274,7 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
     def slow(prompt):
         begun.append(prompt)
         time.sleep(0.1)
-        return response_of(said(f"answer {len(begun)}", 0.3))
+        return _response_of(said(f"answer {len(begun)}", 0.3))
 
     calibrator = SGICCalibrator(FunctionLLM(slow))
     task = asyncio.create_task(calibrator.asynthesize(QUESTION, nodes()))
@@ -285,7 +290,7 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
 def failing_in_rounds(prompt):
     if rounds_in(prompt):
         raise RuntimeError("overloaded")
-    return response_of(alone(prompt) if documents_in(prompt) == 1 else said("in Fife", 0.3))
+    return _response_of(alone(prompt) if documents_in(prompt) == 1 else said("in Fife", 0.3))
 
 
 async def test_a_model_error_in_a_round_is_raised_or_the_best_answer_returned():
@@ -420,7 +425,7 @@ def test_a_relevance_function_sees_the_nodes_ids_scores_and_metadata():
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_events_and_spans_are_those_of_a_synthesizer(trace, asynchronous):  # noqa: F811
+def test_events_and_spans_are_those_of_a_synthesizer(trace, asynchronous):
     calibrator = SGICCalibrator(FunctionLLM(written_by(mending())))
     if asynchronous:
         response = asyncio.run(calibrator.asynthesize(QUESTION, nodes()))

@@ -16,7 +16,7 @@ from ltrag_plugins.llm.loading import fingerprints
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from tests.finetune_parts import EXAMPLES, TAUGHT, tiny_llm
-from tests.test_imports import python
+from tests.import_parts import python
 
 SETTINGS = FinetuneSettings(steps=3, held_out=0, batch=4, learning_rate=1e-2, warmup=0)
 

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.metrics import answer
 
+
+def exact_match(prediction: str, references: list[str]) -> float:
+    return float(answer.is_right(prediction, references, "exact_match"))
+
+
 METRICS = [
-    answer.exact_match,
+    exact_match,
     answer.normalized_exact_match,
     answer.f1,
     answer.contains,
@@ -52,8 +57,8 @@ def test_beyond_ascii_spellings_of_the_same_text_are_equal(one, other):
 
 
 def test_exact_match_minds_every_character_and_normalized_exact_match_does_not():
-    assert answer.exact_match(" Jane Austen\n", ["Jane Austen"]) == 1
-    assert answer.exact_match("jane austen.", ["Jane Austen"]) == 0
+    assert exact_match(" Jane Austen\n", ["Jane Austen"]) == 1
+    assert exact_match("jane austen.", ["Jane Austen"]) == 0
     assert answer.normalized_exact_match("the jane austen.", ["Jane Austen"]) == 1
     assert answer.normalized_exact_match("Jane", ["Jane Austen"]) == 0
 
@@ -126,7 +131,7 @@ def test_one_string_in_place_of_a_list_is_refused(metric):
 
 @given(texts, lists)
 def test_each_stricter_metric_is_a_lower_bound(prediction, references):
-    exact = answer.exact_match(prediction, references)
+    exact = exact_match(prediction, references)
     normalized = answer.normalized_exact_match(prediction, references)
     f1 = answer.f1(prediction, references)
     assert 0 <= exact <= normalized <= f1 <= 1

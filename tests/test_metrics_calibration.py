@@ -10,11 +10,10 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import (
+    Reliability,
     auroc,
     bootstrap_interval,
-    brier,
     expected_calibration_error,
-    mean_interval,
     paired_bootstrap,
 )
 
@@ -56,7 +55,7 @@ def test_ece_of_probabilities_that_keep_their_promise_is_zero():
 
 @given(probabilities, outcomes)
 def test_brier_is_scikit_learns(p, y):
-    assert brier(p, y) == pytest.approx(brier_score_loss(y, p, labels=[0, 1]))
+    assert Reliability.of(p, y).brier == pytest.approx(brier_score_loss(y, p, labels=[0, 1]))
 
 
 @given(arrays(float, 8, elements=st.sampled_from([-2.0, 0.0, 0.5, 3.0])), st.integers(1, 7))
@@ -86,13 +85,15 @@ def test_auroc_of_one_kind_of_outcome_is_an_error_that_names_it():
         (([0.5, float("nan")], [1, 0]), "NaN"),
     ],
 )
-@pytest.mark.parametrize("metric", [expected_calibration_error, brier, auroc, paired_bootstrap])
+@pytest.mark.parametrize(
+    "metric", [expected_calibration_error, Reliability.of, auroc, paired_bootstrap]
+)
 def test_columns_that_do_not_fit_are_refused(metric, columns, why):
     with pytest.raises(InvalidInput, match=why):
         metric(*columns)
 
 
-@pytest.mark.parametrize("metric", [expected_calibration_error, brier])
+@pytest.mark.parametrize("metric", [expected_calibration_error, Reliability.of])
 def test_what_is_no_probability_is_refused(metric):
     with pytest.raises(InvalidInput, match=r"probabilities must lie in \[0, 1\].* to 1\.5"):
         metric([0.5, 1.5], [1, 0])
@@ -104,7 +105,7 @@ def test_bad_settings_are_refused():
     with pytest.raises(InvalidInput, match="at least 1 bin"):
         expected_calibration_error([0.5], [1], bins=0)
     with pytest.raises(InvalidInput, match="0 < level < 1"):
-        mean_interval([1.0, 2.0], level=95.0)
+        bootstrap_interval([1.0, 2.0], level=95.0)
     with pytest.raises(InvalidInput, match="0 or 1"):
         auroc([0.5, 0.6], [0.2, 1])
 
@@ -112,7 +113,7 @@ def test_bad_settings_are_refused():
 def test_the_interval_of_a_mean_is_scipys_percentile_interval():
     x = np.random.default_rng(1).normal(size=80)
     theirs = bootstrap((x,), np.mean, method="percentile", n_resamples=4000, rng=2)
-    ours = mean_interval(x, resamples=4000)
+    ours = bootstrap_interval(x, resamples=4000)
     looped = bootstrap_interval(x, statistic=np.mean, resamples=4000)
     expected = pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
     assert (ours.low, ours.high) == expected
@@ -122,7 +123,7 @@ def test_the_interval_of_a_mean_is_scipys_percentile_interval():
 
 def test_a_narrower_level_gives_a_narrower_interval():
     x = np.arange(30.0)
-    wide, narrow = mean_interval(x, level=0.95), mean_interval(x, level=0.5)
+    wide, narrow = bootstrap_interval(x, level=0.95), bootstrap_interval(x, level=0.5)
     assert wide.low < narrow.low < x.mean() < narrow.high < wide.high
 
 
@@ -135,14 +136,18 @@ def test_rows_are_resampled_together():
 
 def test_the_seed_decides():
     x = np.arange(20.0)
-    assert mean_interval(x, seed=1) == mean_interval(x, seed=1) != mean_interval(x, seed=2)
+    assert (
+        bootstrap_interval(x, seed=1)
+        == bootstrap_interval(x, seed=1)
+        != bootstrap_interval(x, seed=2)
+    )
 
 
 def test_a_long_column_is_resampled_in_parts_that_make_no_difference():
     x = np.random.default_rng(0).normal(size=3000)
     rng = np.random.default_rng(0)
     means = [x[rng.integers(3000, size=3000)].mean() for _ in range(1000)]
-    interval = mean_interval(x, resamples=1000)
+    interval = bootstrap_interval(x, resamples=1000)
     assert (interval.low, interval.high) == pytest.approx(np.quantile(means, [0.025, 0.975]))
 
 
@@ -167,7 +172,7 @@ def test_a_paired_difference_is_the_mean_of_the_differences():
     a, b = rng.normal(size=60), rng.normal(size=60)
     result = paired_bootstrap(a, b)
     assert result.interval.value == pytest.approx(a.mean() - b.mean())
-    assert result.interval == mean_interval(a - b)
+    assert result.interval == bootstrap_interval(a - b)
 
 
 def test_the_share_not_larger_tells_better_from_equal_and_from_worse():

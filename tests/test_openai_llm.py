@@ -453,4 +453,4 @@ def test_an_empty_key_in_the_environment_is_none(monkeypatch):
 )
 def test_openai_is_told_the_bound_by_its_new_name(url, name):
     llm = OpenAICompatibleLLM("m", base_url=url, api_key="x")
-    assert llm._sent(GenerationSettings(max_tokens=5))[name] == 5
+    assert llm._request("?", GenerationSettings(max_tokens=5))[name] == 5

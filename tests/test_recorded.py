@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from test_cli_gate import ltrag
+from cli_parts import ltrag
 
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.evaluate import Cell, Recording, evaluate
@@ -119,7 +119,14 @@ def test_the_command_line_takes_them_for_the_model(file, tmp_path):
     asked = tmp_path / "asked.jsonl"
     lines = [{"question": q.text, "answers": list(q.answers), "id": q.id} for q in QUESTIONS]
     asked.write_text("\n".join(map(json.dumps, lines)))
-    given = ("--recorded", file, "--set", "recorded_fields=none,bm25", "--out", tmp_path / "run")
+    given = (
+        "--set",
+        f"recorded={file}",
+        "--set",
+        "recorded_fields=none,bm25",
+        "--out",
+        tmp_path / "run",
+    )
     result = ltrag("evaluate", asked, *given)
     assert result.exit_code == 0, result.output
     found = RunFolder(tmp_path / "run").records("single")

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.axes import Axes
 from matplotlib.image import imread
 from matplotlib.text import Text
+from pictured_runs import HISTORY, RUN
 from report_parts import (
     HOSTILE,
     KNOWN,
@@ -28,15 +30,12 @@ from report_parts import (
 )
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import roc_auc_score
-from test_dur_pictures import HISTORY
-from test_sgic_pictures import RUN
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
 from ltrag_plugins.evaluate import summarize
 from ltrag_plugins.report import write_report
 from ltrag_plugins.report.escaping import script_json, visible
-from ltrag_plugins.report.figures import rate_figure
-from ltrag_plugins.report.gates import gate_scores, gated_cells, reliabilities, sweep
+from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import canvas, label_points, styled
 from ltrag_plugins.report.reading import read_run_folder
@@ -49,7 +48,28 @@ def page(tmp_path_factory) -> Parsed:
 
 
 class TestGates:
-    def test_the_curve_is_that_of_every_threshold_tried_alone(self):
+    """What the pictures of gates and of calibration show, read off their lines, marks and bars."""
+
+    @pytest.fixture
+    def drawn(self, tmp_path):
+        def drawn(records) -> dict[str, tuple[Axes, str]]:
+            """The upper axes of each picture, and its caption."""
+            run = read_run_folder(run_folder(tmp_path / str(len([*tmp_path.iterdir()])), records))
+            found = pictures(run, summarize(run.complete))
+            with styled():
+                some = [*found["gates"], *found["calibration"]]
+                return {one.name: (one.draw().axes[0], one.caption) for one in some}
+
+        return drawn
+
+    def line(self, axes: Axes, label: str) -> list[tuple[float, float]]:
+        [found] = [one for one in axes.lines if one.get_label() == label]
+        return list(zip(*map(np.ndarray.tolist, found.get_data()), strict=True))
+
+    def named(self, axes: Axes) -> dict[str, tuple[float, float]]:
+        return {label.get_text(): label.xy for label in axes.texts}
+
+    def test_the_curve_is_that_of_every_threshold_tried_alone(self, drawn):
         found = cells()
         single, direct = ([r.scores["em"] for r in found[name]] for name in ("single", "direct"))
         both = list(zip(single, direct, strict=True))
@@ -58,73 +78,85 @@ class TestGates:
             retrieve = [score >= threshold for score in SCORES]
             answers = [b[0] if r else b[1] for b, r in zip(both, retrieve, strict=True)]
             tried.add((sum(retrieve) / 10, round(sum(answers) / 10, 9)))
-        curve = sweep(found["single+gece"], found["single"], found["direct"], "em")
+        curve = self.line(drawn(found)["rate-single-2b-gece"][0], "every threshold")
         assert {(rate, round(accuracy, 9)) for rate, accuracy in curve} == tried
         assert len(curve) == len(tried)
         assert [rate for rate, _ in curve] == sorted(rate for rate, _ in curve)
 
-    def test_a_question_without_a_decision_is_no_point_of_the_curve(self):
+    def test_a_question_without_a_decision_is_no_point_of_the_curve(self, drawn):
         found = cells()
         found["single+gece"][3] = record(3, False, error="ModelFailed: late")
-        curve = sweep(found["single+gece"], found["single"], found["direct"], "em")
+        curve = self.line(drawn(found)["rate-single-2b-gece"][0], "every threshold")
         without = [i for i in range(10) if i != 3]
         assert curve[0] == (0.0, pytest.approx(np.mean([KNOWN[i] for i in without])))
         assert curve[-1][0] == 1.0
 
-    def test_without_direct_answers_there_is_a_point_and_no_curve(self):
+    def test_without_direct_answers_there_is_a_point_and_no_curve(self, drawn):
         found = cells()
-        [cell] = gated_cells({name: found[name] for name in ("single", "single+gece")}, "em")
-        assert (cell.rate, cell.never, cell.curve) == (0.6, None, ())
-        assert cell.always == pytest.approx(np.mean([r.scores["em"] for r in found["single"]]))
+        del found["direct"]
+        axes, caption = drawn(found)["rate-single-2b-gece"]
+        assert caption.startswith("60% of the questions retrieve")
+        always = np.mean([r.scores["em"] for r in found["single"]])
+        own = np.mean([r.scores["em"] for r in found["single+gece"]])
+        assert self.named(axes) == {"gate": (0.6, own), "always": (1.0, pytest.approx(always))}
+        assert "every threshold" not in [line.get_label() for line in axes.lines]
 
-    def test_a_gate_with_a_seed_is_held_against_its_method_of_that_seed(self):
+    def test_a_gate_with_a_seed_is_held_against_its_method_of_that_seed(self, drawn):
         found = cells()
         seeded = {"direct": found["direct"], "x@1": found["single"], "x+g@1": found["single+gece"]}
-        [cell] = gated_cells(seeded, "em")
-        assert cell.curve[-1][1] == pytest.approx(cell.always)
+        axes, _ = drawn(seeded)["rate-x-2b-g-40-1"]
+        assert self.line(axes, "every threshold")[-1] == pytest.approx(self.named(axes)["always"])
 
-    def test_the_scores_are_split_by_the_direct_answer(self):
-        [found] = gate_scores(cells(), "em")
-        assert found.right == tuple(s for s, known in zip(SCORES, KNOWN, strict=True) if known)
-        assert found.auroc == pytest.approx(roc_auc_score([not k for k in KNOWN], SCORES))
-        assert 0.4 < found.threshold < 0.55
+    def test_the_scores_are_split_by_the_direct_answer(self, drawn):
+        axes, caption = drawn(cells())["scores-gece"]
+        assert f"AUROC {roc_auc_score([not k for k in KNOWN], SCORES):.2f}" in caption
+        [[threshold, _]] = [line.get_xdata() for line in axes.lines]
+        assert 0.4 < threshold < 0.55
+        for kind, name in ((True, "right"), (False, "wrong")):
+            scores = [s for s, known in zip(SCORES, KNOWN, strict=True) if known is kind]
+            label = f"direct answer {name}: {len(scores)}"
+            [bars] = [one for one in axes.patches if one.get_label() == label]
+            values, edges, _ = bars.get_data()
+            assert (values * len(scores)).tolist() == pytest.approx(np.histogram(scores, edges)[0])
 
-    def test_a_method_that_does_not_always_search_is_drawn_where_it_searched(self):
+    def test_a_method_that_does_not_always_search_is_drawn_where_it_searched(self, drawn):
         found = cells()
         found["single"] = [replace(r, retrievals=i % 2) for i, r in enumerate(found["single"])]
         found["single"][9] = replace(found["single"][9], retrievals=0)  # it failed
-        [cell] = gated_cells(found, "em")
-        assert cell.always_rate == 0.5
-        assert cell.curve[-1] == (0.5, pytest.approx(cell.always))
+        axes, _ = drawn(found)["rate-single-2b-gece"]
+        named = self.named(axes)
+        assert named["always"][0] == 0.5
+        assert self.line(axes, "every threshold")[-1] == pytest.approx(named["always"])
         retrieved = [score > 0.5 for score in SCORES]
-        assert cell.rate == sum(yes and i % 2 for i, yes in enumerate(retrieved)) / 10
+        assert named["gate"][0] == sum(yes and i % 2 for i, yes in enumerate(retrieved)) / 10
 
-    def test_methods_that_are_gates_themselves_are_points_beside_the_gate(self):
+    def test_methods_that_are_gates_themselves_are_points_beside_the_gate(self, drawn):
         found = cells()
         found["skr"] = [record(i, i < 4, retrievals=int(i < 3)) for i in range(10)]
-        [cell] = gated_cells(found, "em")
-        assert cell.others == (("skr", 0.3, 0.4),)
-        with styled():
-            figure = rate_figure(cell, "em")
-        assert "skr" in [label.get_text() for label in figure.axes[0].texts]
+        axes, _ = drawn(found)["rate-single-2b-gece"]
+        assert self.named(axes)["skr"] == (0.3, 0.4)
 
-    def test_a_direct_row_with_settings_is_as_good_as_one_without(self):
-        plain, named = cells(), cells()
-        named = {"direct:max_tokens=8": named.pop("direct"), **named}
-        assert gated_cells(named, "em") == gated_cells(plain, "em")
-        assert gate_scores(named, "em") == gate_scores(plain, "em") != []
-        assert reliabilities(named, "em") == reliabilities(plain, "em")
+    def test_a_direct_row_with_settings_is_as_good_as_one_without(self, drawn):
+        plain, named = drawn(cells()), cells()
+        named = drawn({"direct:max_tokens=8": named.pop("direct"), **named})
+        assert {"rate-single-2b-gece", "scores-gece", "reliability-gece"} <= set(plain)
+        for name, (axes, caption) in plain.items():
+            assert named[name][1] == caption
+            data = [
+                [line.get_xydata().tolist() for line in one.lines] for one in (axes, named[name][0])
+            ]
+            assert data[0] == data[1]
 
-    def test_a_reliability_has_the_bins_of_scikit_learn(self):
+    def test_a_reliability_has_the_bins_of_scikit_learn(self, drawn):
         rng = np.random.default_rng(0)
         said = rng.random(300)
         wrong = rng.random(300) < said**2
         rows = [record(i, not wrong[i], uncertainty=said[i]) for i in range(300)]
-        [found] = reliabilities({"k-samples": rows}, "em")
+        axes, _ = drawn({"k-samples": rows})["reliability-k-samples"]
         true, mean = calibration_curve(wrong, said, n_bins=10)
-        bins = found.reliability.bins
-        assert [one.wrong for one in bins] == pytest.approx(true)
-        assert [one.said for one in bins] == pytest.approx(mean)
+        shown = self.line(axes, "this run")
+        assert [x for x, _ in shown] == pytest.approx(mean)
+        assert [y for _, y in shown] == pytest.approx(true)
 
 
 class TestThePage:
@@ -309,21 +341,25 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("more", "said"),
         [
-            ({"prediction": None}, "'prediction'"),
-            ({"scores": {}}, "'scores'"),
-            ({"scores": {"em": "1"}}, "'scores.em'"),
-            ({"scores": {"other": 1.0}}, "'scores'"),
-            ({"ms": True}, "'ms'"),
-            ({"uncertainty": 1.5}, "'uncertainty'"),
-            ({"error": 5}, "'error'"),
-            ({"mode": 5}, "'mode'"),
-            ({"passages": ["text"]}, "'passages'"),
-            ({"answers": [1]}, "'answers'"),
-            ({"trace": ["step"]}, "'trace'"),
-            ({"decision": {"retrieve": "yes"}}, "'decision'"),
-            ({"decision": decision(0.5, True) | {"score": None}}, "'decision.score'"),
-            ({"decision": decision(1.5, True)}, "'decision.probability'"),
-            ({"decision": decision(0.5, True) | {"ingredients": [1]}}, "'decision.ingredients'"),
+            ({"id": ["q1"]}, "id must be a text"),
+            ({"prediction": None}, "prediction must be"),
+            ({"scores": {}}, "scores must"),
+            ({"scores": {"em": "1"}}, "scores must"),
+            ({"scores": {"other": 1.0}}, "scores of other"),
+            ({"ms": True}, "ms must be"),
+            ({"ms": float("nan")}, "ms must be"),
+            ({"uncertainty": 1.5}, "uncertainty must be"),
+            ({"error": 5}, "error must be"),
+            ({"mode": 5}, "mode must be"),
+            ({"passages": ["text"]}, "passages must be"),
+            ({"answers": [1]}, "answers must be"),
+            ({"trace": ["step"]}, "trace must be"),
+            ({"decision": "yes"}, "'str'"),
+            ({"decision": {"retrieve": True}}, "score"),
+            ({"decision": decision(0.5, True) | {"retrieve": "yes"}}, "retrieve must be"),
+            ({"decision": decision(0.5, True) | {"score": None}}, "score must be"),
+            ({"decision": decision(1.5, True)}, "probability must be"),
+            ({"decision": decision(0.5, True) | {"ingredients": [1]}}, "ingredients must be"),
             ({"unheard": 1}, "unheard"),
         ],
     )

@@ -1,21 +1,24 @@
 """Pictures of many ways to answer: which are named, and what stands at their axes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Annotation
 
-from ltrag_plugins.evaluate.summary import Row
+from ltrag_plugins.evaluate.summary import Row, Summary
 from ltrag_plugins.metrics.calibration import Interval
-from ltrag_plugins.report.figures import best_for_cost, cost_figure
+from ltrag_plugins.report.figures import _best_for_cost, pictures
 from ltrag_plugins.report.plots import styled
 
 
 def row(i: int, score: float, ms: float, metric: str = "f1") -> Row:
     return Row(
         name=f"way{i}", questions=10, scores={metric: Interval(score, score, score, 0.95)},
-        gains={}, easy={}, hard={}, costs={"ms": ms}, speed_up=None, failed=0,
+        gains={}, easy={}, hard={}, speed_up=None, failed=0,
+        costs={"calls": 1.0, "retrievals": None, "tokens": None, "ms": ms},
     )  # fmt: skip
 
 
@@ -40,17 +43,20 @@ def test_named_are_those_that_nothing_as_cheap_matches(points, metric):
         )
 
     wanted = {f"way{i}" for i in range(len(points)) if not beaten(i)}
-    found = best_for_cost(rows, metric, "ms")
+    found = _best_for_cost(rows, metric, "ms")
     assert {one.name for one in found} == wanted
     costs = [one.costs["ms"] for one in found]
     assert costs == sorted(costs)
 
 
 @pytest.mark.parametrize("count", [MOST_NAMED, MOST_NAMED + 1])
-def test_a_crowd_names_the_best_for_their_cost_and_log_axes_have_plain_numbers(count):
+def test_a_crowd_names_the_best_for_their_cost_and_log_axes_have_plain_numbers(count, tmp_path):
     rows = [row(i, 0.5 if i == 1 else 0.1, 40.0 * 2**i) for i in range(count)]
+    run = SimpleNamespace(complete={}, metric="f1", path=tmp_path)
+    [calls, ms] = pictures(run, Summary(tuple(rows), "way0", 0.95))["cost"]
+    assert (calls.name, ms.name) == ("cost-calls", "cost-ms")
     with styled():
-        figure = cost_figure(rows, "f1", "ms")
+        figure = ms.draw()
         figure.canvas.draw()
     [axes] = figure.axes
     named = {one.get_text() for one in axes.get_children() if isinstance(one, Annotation)}

@@ -19,10 +19,7 @@ from ltrag_plugins.settings import (
     Settings,
     Share,
     Whole,
-    declarations,
-    help_of,
-    split_assignments,
-    values_of,
+    described,
     with_values,
 )
 
@@ -94,11 +91,15 @@ def test_rules_between_fields_come_after_those_of_each():
         Everything(k=99, sorted=False)
 
 
+def values_of(settings) -> dict[str, object]:
+    return {row["setting"]: row["default"] for row in described(settings)}
+
+
 def test_what_no_word_can_say_is_left_to_python():
     assert Everything(vectors=(1.0, 2.0)).vectors == (1.0, 2.0)
     assert "vectors" not in values_of(Everything())
     with pytest.raises(InvalidInput, match="Python"):
-        with_values(Everything(), {"vectors": "[1]"})
+        with_values(Everything(), ["vectors=[1]"])
 
 
 @given(
@@ -110,38 +111,41 @@ def test_what_no_word_can_say_is_left_to_python():
 )
 def test_what_a_settings_value_says_is_read_back(k, rate, below, in_order, earlier):
     settings = Everything(k=k, rate=rate, below=below, sorted=in_order, loop=Loop(earlier=earlier))
-    words = {n: v if isinstance(v, str) else json.dumps(v) for n, v in values_of(settings).items()}
+    words = [
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in values_of(settings).items()
+    ]
     assert with_values(Everything(), words) == settings
 
 
 def test_text_is_read_as_the_field_wants_it():
-    read = with_values(Everything(), {"k": "8", "rate": "1", "language": "8", "loop.rounds": "0"})
+    read = with_values(Everything(), ["k=8", "rate=1", "language=8", "loop.rounds=0"])
     assert (read.k, read.rate, read.language, read.loop.rounds) == (8, 1.0, "8", 0)
     assert isinstance(read.rate, float)
-    assert with_values(Everything(below=3), {"below": "null"}).below is None
-    assert with_values(Everything(), {"seed": "random"}).seed == "random"
+    assert with_values(Everything(below=3), ["below=null"]).below is None
+    assert with_values(Everything(), ["seed=random"]).seed == "random"
 
 
 def test_all_values_change_at_once():
-    read = with_values(Everything(k=99), {"sorted": "false", "k": "1"})
+    read = with_values(Everything(k=99), ["sorted=false", "k=1"])
     assert (read.k, read.sorted) == (1, False)
 
 
 @pytest.mark.parametrize(
-    ("given", "remedy"),
+    ("word", "remedy"),
     [
-        ({"rates": "1"}, "did you mean rate"),
-        ({"loop.round": "1"}, "did you mean rounds"),
-        ({"loop": "1"}, "rounds, earlier"),
-        ({"k.deep": "1"}, "no settings of its own"),
-        ({"k": "many"}, "a whole number, at least 1"),
-        ({"k": "0"}, "at least 1"),
-        ({"loop.earlier": "all"}, "one of none, text"),
+        ("rates=1", "did you mean rate"),
+        ("loop.round=1", "did you mean rounds"),
+        ("loop=1", "rounds, earlier"),
+        ("k.deep=1", "no settings of its own"),
+        ("k=many", "a whole number, at least 1"),
+        ("k=0", "at least 1"),
+        ("loop.earlier=all", "one of none, text"),
     ],
 )
-def test_a_word_that_cannot_be_used_is_named_with_what_can(given, remedy):
+def test_a_word_that_cannot_be_used_is_named_with_what_can(word, remedy):
     with pytest.raises(InvalidInput, match=remedy):
-        with_values(Everything(), given)
+        with_values(Everything(), [word])
 
 
 def test_nested_settings_go_by_dots():
@@ -150,18 +154,22 @@ def test_nested_settings_go_by_dots():
 
 
 def test_help_is_the_line_below_the_field():
-    assert help_of(Loop) == {"rounds": "Most rounds after the first answer."}
-    assert help_of(Everything)["k"] == "Passages shown."
+    rounds, earlier = described(Loop())
+    assert rounds["meaning"] == "Most rounds after the first answer."
+    assert earlier["meaning"] == ""
 
 
-def test_choices_are_those_of_the_annotation():
-    choices = {declaration.name: declaration.choices for declaration in declarations(Everything)}
-    assert choices["right"] == ("em", "f1")
-    assert choices["k"] == ()
+def test_what_a_field_takes_is_its_annotation_in_words():
+    takes = {row["setting"]: row["takes"] for row in described(Everything())}
+    assert takes["right"] == "one of em, f1"
+    assert takes["k"] == "a whole number, at least 1"
+    assert takes["below"] == "a number, from 0 to 100 or None"
+    assert takes["temperature"] == "a number, below 2"
 
 
 def test_assignments_are_split_at_the_first_equals_sign():
-    assert split_assignments(["k=8", "template=a=b"]) == {"k": "8", "template": "a=b"}
+    template = "{passages}={question}"
+    assert with_values(Everything(), [f"template={template}"]).template == template
     for word in ("k", "k=", "=8"):
         with pytest.raises(InvalidInput, match="NAME=VALUE"):
-            split_assignments([word])
+            with_values(Everything(), [word])

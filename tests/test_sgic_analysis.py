@@ -30,18 +30,6 @@ from ltrag_plugins.sgic import (
     read_run,
     write_run,
 )
-from ltrag_plugins.sgic.figures import (
-    answer_spread,
-    document_recall,
-    document_spread,
-    paths,
-    recall_at,
-    returned_figures,
-    round_figures,
-    transitions,
-    turns,
-    wrongness_reliability,
-)
 from ltrag_plugins.sgic.records import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import QUESTION, THREE, model, said
@@ -101,7 +89,8 @@ FOUR = [
 
 def test_the_auroc_of_each_round_is_scikit_learns():
     answers = drawn()
-    for n, row in enumerate(round_figures(answers)):
+    found = analyse(answers)
+    for n, row in enumerate(found.rounds):
         there = [a for a in answers if len(a.right) > n]
         wrong = [not a.right[n] for a in there]
         uncertainties = [a.answer.trace[n].uncertainty for a in there]
@@ -109,7 +98,7 @@ def test_the_auroc_of_each_round_is_scikit_learns():
         assert row.auroc == pytest.approx(roc_auc_score(wrong, uncertainties))
         assert row.right == pytest.approx(1 - sum(wrong) / len(wrong))
         assert row.uncertainty == pytest.approx(sum(uncertainties) / len(there))
-    row = returned_figures(answers)
+    row = found.returned
     wrong = [not a.right[a.answer.round] for a in answers]
     assert row.auroc == pytest.approx(roc_auc_score(wrong, [a.answer.uncertainty for a in answers]))
 
@@ -119,47 +108,32 @@ def test_scores_of_several_rounds_stand_on_scales_of_their_own():
     late = one("01", [0.9, 0.6], chosen=1)
     scored = replace(late.answer.trace[1], score=30.0)
     late = replace(late, answer=replace(late.answer, trace=(late.answer.trace[0], scored)))
-    row = returned_figures([late, one("0", [0.5])])
+    row = analyse([late, one("0", [0.5])]).returned
     assert (row.auroc, row.score_auroc) == (0.0, 1.0)
 
 
 def test_turns_are_those_counted_by_hand():
-    counts = {t.round: [way.count for way in t.turns] for t in turns(FOUR)}
+    found = analyse(FOUR)
+    counts = {t.round: [way.count for way in t.turns] for t in found.turns}
     #                  kept, lost, won, never
     assert counts == {1: [0, 2, 1, 1], 2: [1, 0, 1, 2]}
-    counts = {t.round: [way.count for way in t.turns] for t in turns(FOUR, "first")}
+    counts = {t.round: [way.count for way in t.turns] for t in found.turns_from_first}
     assert counts == {1: [0, 2, 1, 1], 2: [1, 1, 1, 1]}
-    [first, second] = turns(FOUR)
+    [first, second] = found.turns
     assert [way.uncertainty for way in first.turns] == [None, pytest.approx(0.5), 0.4, 0.9]
     assert second.turns[3].score == pytest.approx(85)  # 0.7 and 1.0
     assert [way.name for way in first.turns][1:3] == ["right → wrong", "wrong → right"]
 
 
-@pytest.mark.parametrize("since", ["before", "first"])
+@pytest.mark.parametrize("since", ["turns", "turns_from_first"])
 def test_every_question_of_a_round_turns_one_way(since):
-    answers = drawn()
-    for found, row in zip(turns(answers, since), round_figures(answers)[1:], strict=True):
+    figures = analyse(drawn())
+    for found, row in zip(getattr(figures, since), figures.rounds[1:], strict=True):
         assert sum(way.count for way in found.turns) == row.answers
         means = [way.count * way.uncertainty for way in found.turns if way.uncertainty is not None]
         assert sum(means) / row.answers == pytest.approx(row.uncertainty)
         right = sum(way.count for way in found.turns if way.after)
         assert right / row.answers == pytest.approx(row.right)
-
-
-def test_a_path_is_the_way_of_one_question():
-    [path] = paths([FOUR[1]])
-    assert path.right == (True, False, True)
-    assert path.scores == pytest.approx((20, 60, 10))
-    assert path.returned == 2
-
-
-def test_as_many_paths_as_asked_for_are_drawn_and_the_same_again():
-    answers = drawn()
-    some = paths(answers, 10, seed=3)
-    assert len(some) == 10
-    assert some == paths(answers, 10, seed=3)
-    assert some != paths(answers, 10, seed=4)
-    assert len(paths(answers, 999)) == len(answers)
 
 
 # --- spreads (figure 1)
@@ -173,7 +147,7 @@ def test_the_spread_of_documents_is_pooled_over_questions():
         if a.relevant
         for d, helps in zip(a.answer.documents, a.relevant, strict=True)
     ]
-    found = document_spread(answers, bins=4)
+    found = analyse(answers, bins=4).documents
     assert found is not None
     values, helps = zip(*pairs, strict=True)
     assert found.auroc == pytest.approx(roc_auc_score([not h for h in helps], values))
@@ -186,22 +160,24 @@ def test_the_spread_of_documents_is_pooled_over_questions():
 
 
 def test_the_spread_of_answers_is_of_the_first_or_of_those_returned():
-    first, returned = answer_spread(FOUR), answer_spread(FOUR, returned=True)
+    found = analyse(FOUR)
+    first, returned = found.first, found.chosen
     assert first.good.mean == pytest.approx((0.2 + 0.5) / 2)
     assert returned.good.mean == pytest.approx((0.3 + 0.1) / 2)
     assert (first.bad.total, returned.bad.total) == (2, 2)
 
 
 def test_documents_without_labels_or_without_uncertainty_have_no_spread():
-    assert document_spread([one("1", [0.5], documents=[0.1, 0.2])]) is None
-    assert document_spread([one("1", [0.5], documents=[None, None], relevant="01")]) is None
+    unlabelled = one("1", [0.5], documents=[0.1, 0.2])
+    unscored = one("1", [0.5], documents=[None, None], relevant="01")
+    assert [analyse([answer]).documents for answer in (unlabelled, unscored)] == [None, None]
 
 
 def test_reliability_is_counted_bin_by_bin():
     answers = [
         one(r, [0.5], p_wrong=p) for r, p in [("1", 0.1), ("0", 0.3), ("0", 0.9), ("0", 1.0)]
     ]
-    found = wrongness_reliability(answers, bins=2)
+    found = analyse(answers, bins=2).reliability
     assert found is not None
     low, high = found.bins
     assert (low.count, low.said, low.wrong) == (2, pytest.approx(0.2), 0.5)
@@ -209,7 +185,7 @@ def test_reliability_is_counted_bin_by_bin():
     assert found.ece == pytest.approx(0.5 * 0.3 + 0.5 * 0.05)
     assert found.brier == pytest.approx((0.01 + 0.49 + 0.01 + 0) / 4)
     assert found.auroc == 1
-    assert wrongness_reliability([one("1", [0.5])]) is None
+    assert analyse([one("1", [0.5])]).reliability is None
 
 
 # --- R@k
@@ -226,7 +202,8 @@ def test_recall_is_the_mean_over_all_orders_of_what_ties(k):
             # stable: what ties stays in the order of the permutation
             ranked = sorted(order, key=lambda i: -values[i])[:k]
             shares.append(sum(relevant[i] for i in ranked) / sum(relevant))
-        assert recall_at(values, relevant, k) == pytest.approx(sum(shares) / len(shares))
+        expected = pytest.approx(sum(shares) / len(shares))
+        assert r_at_k([values], [relevant], (k,)) == {k: expected}
 
 
 def test_r_at_k_is_the_mean_over_questions():
@@ -241,9 +218,9 @@ def test_the_least_uncertain_document_ranks_first():
     sure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="010")
     unsure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="100")
     none = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="000")
-    assert document_recall([sure], (1,)) == {1: 1}
-    assert document_recall([sure, unsure, none], (1, 3)) == {1: 0.5, 3: 1}
-    assert document_recall([none]) == {}
+    assert analyse([sure], ks=(1,)).recall == {1: 1}
+    assert analyse([sure, unsure, none], ks=(1, 3)).recall == {1: 0.5, 3: 1}
+    assert analyse([none]).recall == {}
 
 
 def test_documents_that_others_scored_rank_by_score():
@@ -252,7 +229,7 @@ def test_documents_that_others_scored_rank_by_score():
         replace(d, score=s) for d, s in zip(answer.answer.documents, (80, 3), strict=True)
     )
     ranked = replace(answer, answer=replace(answer.answer, documents=scored))
-    assert document_recall([ranked], (1,)) == {1: 1}
+    assert analyse([ranked], ks=(1,)).recall == {1: 1}
 
 
 @pytest.mark.parametrize(
@@ -266,8 +243,6 @@ def test_documents_that_others_scored_rank_by_score():
 )
 def test_what_has_no_recall_is_refused(values, relevant, k, why):
     with pytest.raises(InvalidInput, match=why):
-        recall_at(values, relevant, k)
-    with pytest.raises(InvalidInput, match=why):
         r_at_k([values], [relevant], (k,))
     with pytest.raises(InvalidInput, match="at least one question"):
         r_at_k([], [])
@@ -277,7 +252,7 @@ def test_what_has_no_recall_is_refused(values, relevant, k, why):
 
 
 def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
-    found = transitions(
+    figures = analyse(
         [
             *FOUR,
             one("0001", [0.9, 0.8, 0.7, 0.1]),  # mended, late
@@ -290,16 +265,17 @@ def test_what_is_mended_failed_and_spoiled_is_counted_by_hand():
             one("000", [0.5, 0.3, 0.9]),  # failed, the last answer less sure than the first
         ]
     )
+    found = figures.mending
+    assert f"mended{' ' * 30}2 (16.7%): 1 of them within 2 rounds" in str(figures)
     assert (found.kept, found.spoiled, found.mended, found.failed) == (1, 1, 2, 8)
     assert found.mended_early == 1
     assert (found.fell, found.rose, found.stopped) == (2, 4, 2)
     assert found.missed == 1
-    assert found.share(found.mended) == 2 / 12
     assert found.mended_uncertainty == pytest.approx(0.9)
 
 
 def test_every_question_is_kept_spoiled_mended_or_failed():
-    found = transitions(drawn())
+    found = analyse(drawn()).mending
     assert found.kept + found.spoiled + found.mended + found.failed == found.questions == 60
     assert found.fell + found.rose + found.stopped == found.failed
 
@@ -350,12 +326,11 @@ def test_a_run_of_one_kind_of_answer_is_no_error():
     assert "none" in str(found)
 
 
-@pytest.mark.parametrize("figures", [analyse, round_figures, returned_figures, turns, transitions])
-def test_runs_that_cannot_be_read_together_are_refused(figures):
+def test_runs_that_cannot_be_read_together_are_refused():
     with pytest.raises(InvalidInput, match="no answers"):
-        figures([])
+        analyse([])
     with pytest.raises(InvalidInput, match="estimators entropy, product"):
-        figures([one("1", [0.2]), one("1", [0.2], estimator="entropy")])
+        analyse([one("1", [0.2]), one("1", [0.2], estimator="entropy")])
 
 
 def test_labels_that_do_not_fit_are_refused():
@@ -371,9 +346,7 @@ def test_labels_that_do_not_fit_are_refused():
     with pytest.raises(MissingReferences):
         labelled([answer], [Truth((), ())])
     with pytest.raises(InvalidInput, match="bins must be at least 1"):
-        answer_spread([one("1", [0.2])], bins=0)
-    with pytest.raises(InvalidInput, match="since must be"):
-        turns(FOUR, "last")
+        analyse([one("1", [0.2])], bins=0)
 
 
 # --- records

@@ -21,9 +21,8 @@ from ltrag_plugins.errors import (
 )
 from ltrag_plugins.llm.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.training import FinetuneSettings, finetune
-from ltrag_plugins.training.examples import Dataset, Example
-from ltrag_plugins.training.sft import end_token, rows_of, split
+from ltrag_plugins.training import Dataset, Example, FinetuneSettings, finetune
+from ltrag_plugins.training.sft import rows_of
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny_llm
 
@@ -35,9 +34,13 @@ def llm(smollm2):
     return tiny_llm(smollm2.tokenizer)
 
 
-def cut(llm, dataset=EXAMPLES, **settings):
-    end = end_token(llm.model, llm.prompting)
-    return rows_of(dataset, llm.prompting, end, max_tokens=None, **settings)[0]
+def split(llm, dataset=EXAMPLES, held_out=0.0):
+    """What is learned, and what is held out."""
+    return rows_of(dataset, llm, FinetuneSettings(held_out=held_out))[:2]
+
+
+def cut(llm, dataset=EXAMPLES):
+    return split(llm, dataset)[0]
 
 
 def weights(folder: Path) -> bytes:
@@ -46,8 +49,10 @@ def weights(folder: Path) -> bytes:
 
 def test_a_prompt_has_the_tokens_that_it_has_at_inference(smollm2):
     for row, example in zip(cut(smollm2), EXAMPLES.examples, strict=True):
-        assert row.prompt == smollm2.prompting.ids(example.prompt)
-        whole = smollm2.tokenizer.decode(row.prompt + row.answer)
+        prompt = smollm2.prompting.ids(example.prompt)
+        assert row["input_ids"][: len(prompt)] == prompt
+        assert row["labels"] == [-100] * len(prompt) + row["input_ids"][len(prompt) :]
+        whole = smollm2.tokenizer.decode(row["input_ids"])
         assert whole.endswith(f"assistant\n{example.target}<|im_end|>")
 
 
@@ -55,8 +60,8 @@ def test_without_a_chat_template_the_answer_goes_on_in_the_prompts_line(smollm2)
     plain = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=False)
     dataset = Dataset((Example("Q: who?\nA:", "Emma"), Example("Q: who?\nA:\n", "Emma")))
     one, two = cut(plain, dataset)
-    assert plain.tokenizer.decode(one.prompt + one.answer) == "Q: who?\nA: Emma<|im_end|>"
-    assert plain.tokenizer.decode(two.prompt + two.answer) == "Q: who?\nA:\nEmma<|im_end|>"
+    assert plain.tokenizer.decode(one["input_ids"]) == "Q: who?\nA: Emma<|im_end|>"
+    assert plain.tokenizer.decode(two["input_ids"]) == "Q: who?\nA:\nEmma<|im_end|>"
 
 
 def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tmp_path):
@@ -64,7 +69,7 @@ def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tmp_path):
     scored = llm.score(list(TAUGHT), [f"{target}<|im_end|>" for target in TAUGHT.values()])
     told = [token.logprob for one in scored for token in one.tokens]
     assert result.history[0].loss == pytest.approx(-np.mean(told), rel=1e-5)
-    assert result.history[0].tokens == sum(map(len, cut(llm)))
+    assert result.history[0].tokens == sum(len(row["input_ids"]) for row in cut(llm))
 
 
 @pytest.mark.parametrize("micro", [2, 4])
@@ -230,9 +235,9 @@ def test_a_finished_run_is_handed_back_and_not_trained_again(llm, tmp_path):
 
 def test_the_validation_loss_is_that_of_the_held_out_questions(llm, tmp_path):
     result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
-    learned, held_out = split(cut(llm), 0.25, seed=0)
+    learned, held_out = split(llm, held_out=0.25)
     assert (result.examples, result.held_out) == (len(learned), len(held_out)) == (3, 1)
-    [question] = (one for one in EXAMPLES.examples if one.id == held_out[0].id)
+    [question] = (one for one in EXAMPLES.examples if one.id == held_out[0]["id"])
     [scored] = llm.score([question.prompt], [f"{question.target}<|im_end|>"])
     expected = -np.mean([token.logprob for token in scored.tokens])
     assert result.validation[0] == (0, pytest.approx(expected, rel=1e-5))
@@ -240,11 +245,11 @@ def test_the_validation_loss_is_that_of_the_held_out_questions(llm, tmp_path):
 
 def test_the_rounds_of_a_question_are_held_out_together(llm):
     examples = tuple(Example(f"{r}?", "yes", f"q{i}") for i in range(10) for r in range(3))
-    learned, held_out = split(cut(llm, Dataset(examples)), 0.3, seed=0)
+    learned, held_out = split(llm, Dataset(examples), 0.3)
     assert len(held_out) == 9
-    assert not {row.id for row in learned} & {row.id for row in held_out}
-    unnamed = cut(llm, Dataset(tuple(Example(f"{i}?", "yes") for i in range(10))))
-    assert len(split(unnamed, 0.3, seed=0)[1]) == 3
+    assert not {row["id"] for row in learned} & {row["id"] for row in held_out}
+    unnamed = Dataset(tuple(Example(f"{i}?", "yes") for i in range(10)))
+    assert len(split(llm, unnamed, 0.3)[1]) == 3
 
 
 def test_only_the_last_layers_get_an_adapter_where_that_is_asked_for(llm, tmp_path):

@@ -3,18 +3,19 @@
 import argparse
 import json
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
-import torch
 
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
-from ltrag_plugins.training.sft import arguments
+from ltrag_plugins.training import Dataset, Example, finetune
 from ltrag_plugins.types import Question
+from tests.finetune_parts import tiny_llm
 from tests.sgic_parts import QUESTION, THREE, rounds_in, said
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -91,13 +92,24 @@ def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, mo
 
 
 @pytest.mark.parametrize(("steps", "taken"), [(None, [2 * 2, 2 * 4]), (7, [7, 7])])
-def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(load, steps, taken, tmp_path):
+def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(
+    load, steps, taken, smollm2, tmp_path
+):
     options = argparse.Namespace(epochs=2, steps=steps, rate=1e-4, layers=0, batch=16)
-    settings = load("sgic_tune").settings_of(options)
-    found = [
-        arguments(settings, tmp_path, rows=rows, micro=1, device=torch.device("cpu")).max_steps
-        for rows in (30, 60)
-    ]
+    settings = replace(load("sgic_tune").settings_of(options), held_out=0)
+    found = []
+
+    def stop(step):
+        found.append(step.steps)
+        raise KeyboardInterrupt
+
+    for rows in (30, 60):
+        data = Dataset(tuple(Example(f"{i}?", "yes") for i in range(rows)))
+        with pytest.raises(KeyboardInterrupt):
+            finetune(
+                data, tiny_llm(smollm2.tokenizer), out=tmp_path / f"{rows}", settings=settings,
+                on_step=stop,
+            )  # fmt: skip
     assert found == taken
 
 

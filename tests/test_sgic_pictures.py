@@ -6,52 +6,27 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.image import imread
+from pictured_runs import RUN, one
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.report.plots import BLUE as GOOD
 from ltrag_plugins.report.plots import ORANGE as BAD
 from ltrag_plugins.report.plots import QUIET
-from ltrag_plugins.report.sgic_figures import (
-    analysis_pictures,
-    attention_picture,
-    paths_picture,
-    reliability_picture,
-    spread_picture,
-    turns_picture,
-)
-from ltrag_plugins.sgic import CalibratedAnswer, LabelledAnswer, Round, ScoredDocument
-from ltrag_plugins.types import Generation, Passage
+from ltrag_plugins.report.sgic_figures import analysis_pictures, attention_picture
 
 
-def one(
-    right: str, uncertainties, documents=(0.2, 0.7), relevant="10", p_wrong=None
-) -> LabelledAnswer:
-    """A judged answer: "10" is right in round 0 and wrong in round 1; round 0 is returned."""
-    trace = tuple(Round(n, "x", u, 100 * u, Generation("x")) for n, u in enumerate(uncertainties))
-    scored = tuple(ScoredDocument(Passage("text"), u) for u in documents)
-    answer = CalibratedAnswer(
-        "x", trace[0].uncertainty, trace[0].score, 0, "rounds", "product", p_wrong, scored, trace
-    )
-    labels = (tuple(letter == "1" for letter in letters) for letters in (right, relevant))
-    return LabelledAnswer(answer, *labels, question="Where is Dirleton Castle, and who built it?")
+def picture(run, folder, name: str, suffix: str = "png"):
+    """That one of the pictures of an analysis."""
+    [path] = [p for p in analysis_pictures(run, folder, formats=[suffix]) if p.stem == name]
+    return path
 
 
-RUN = [
-    one("101", [0.2, 0.4, 0.3], p_wrong=0.1),
-    one("001", [0.9, 0.8, 0.5], p_wrong=0.8),
-    one("000", [0.7, 0.9, 0.6], p_wrong=0.6),
-]
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
 def test_each_picture_is_written_where_it_was_wanted(suffix, tmp_path):
-    paths = [
-        draw(RUN, tmp_path / f"{draw.__name__}{suffix}")
-        for draw in (spread_picture, turns_picture, paths_picture, reliability_picture)
-    ]
     shares = {"first answer": [0.1, 0.2], "round 1": [0.3, 0.1]}
-    paths.append(attention_picture(shares, [True, False], tmp_path / f"attention{suffix}"))
-    starts = {".png": b"\x89PNG", ".svg": b"<?xml"}
+    paths = analysis_pictures(RUN, tmp_path, formats=[suffix])
+    paths.append(attention_picture(shares, [True, False], tmp_path / f"attention.{suffix}"))
+    starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
     for path in paths:
         assert path.read_bytes().startswith(starts[suffix])
     assert len({path.read_bytes() for path in paths}) == 5
@@ -71,7 +46,7 @@ def highest(mask: np.ndarray) -> int:
 def test_bars_are_as_high_as_their_counts(tmp_path):
     # of 4 answers 3 stay right and 1 stays wrong; the lines of the upper half are thin
     run = [one("11", [0.1, 0.1])] * 3 + [one("00", [0.9, 0.9])]
-    path = turns_picture(run, tmp_path / "turns.png")
+    path = picture(run, tmp_path, "turns")
     good, bad = (coloured(path, colour)[-573:] for colour in (GOOD, BAD))
     assert highest(good) / highest(bad) == pytest.approx(3, rel=0.05)
 
@@ -87,8 +62,8 @@ def test_attention_bars_are_as_high_as_their_shares(tmp_path):
 
 def test_a_path_has_a_mark_for_each_round(tmp_path):
     # one right and three wrong answers, against one of each: three times as much orange
-    few = paths_picture([one("10", [0.2, 0.8])], tmp_path / "few.png")
-    many = paths_picture([one("1000", [0.2, 0.8, 0.5, 0.3])], tmp_path / "many.png")
+    few = picture([one("10", [0.2, 0.8])], tmp_path / "few", "paths")
+    many = picture([one("1000", [0.2, 0.8, 0.5, 0.3])], tmp_path / "many", "paths")
     good = [int(coloured(path, GOOD).sum()) for path in (few, many)]
     bad = [int(coloured(path, BAD).sum()) for path in (few, many)]
     assert good[0] == pytest.approx(good[1], rel=0.1)
@@ -96,10 +71,11 @@ def test_a_path_has_a_mark_for_each_round(tmp_path):
     assert bad[1] - bad[0] == pytest.approx(2 * legend, rel=0.35)
 
 
-def test_every_question_that_was_asked_for_has_its_place(tmp_path):
-    for count in (1, 4, 7):
-        path = paths_picture(RUN * 3, tmp_path / "paths.svg", count=count)
-        assert path.read_text().count("<!-- Where is Dirleton Castle, and -->") == count
+def test_each_question_has_its_place_and_of_many_ten_are_drawn(tmp_path):
+    for count in (1, 4, 7, 12):
+        path = picture([RUN[0]] * count, tmp_path, "paths", "svg")
+        places = path.read_text().count("<!-- Where is Dirleton Castle, and -->")
+        assert places == min(count, 10)
 
 
 def test_what_cannot_be_drawn_is_left_out(tmp_path):
@@ -118,19 +94,12 @@ def test_what_cannot_be_drawn_is_left_out(tmp_path):
 
 def test_what_there_is_no_picture_of_is_named(tmp_path):
     path = tmp_path / "picture.png"
-    with pytest.raises(InvalidInput, match="none can turn"):
-        turns_picture([one("1", [0.2])], path)
-    with pytest.raises(InvalidInput, match=r"no answer has P.wrong."):
-        reliability_picture([one("1", [0.2])], path)
     with pytest.raises(InvalidInput, match="1 labels"):
         attention_picture({"first": [0.1, 0.2]}, [True], path)
     with pytest.raises(InvalidInput, match="at least one panel"):
         attention_picture({}, [True], path)
-    with pytest.raises(InvalidInput, match="count must be at least 1"):
-        paths_picture(RUN, path, count=0)
-    for draw in (spread_picture, turns_picture, paths_picture, analysis_pictures):
-        with pytest.raises(InvalidInput, match="no answers"):
-            draw([], path)
+    with pytest.raises(InvalidInput, match="no answers"):
+        analysis_pictures([], path)
     assert not path.exists()
 
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from ltrag_plugins.metrics.answer import normalized, normalized_exact_match
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.answer import answer_key
-from ltrag_plugins.training import CorpusSettings
-from ltrag_plugins.training.dataset import learned
+from ltrag_plugins.training import CorpusSettings, build
 from ltrag_plugins.types import Question
 from tests.sgic_parts import THREE, answered, model, said
 
@@ -92,21 +91,22 @@ def test_the_repeated_number_is_the_one_that_was_repeated():
     assert (answer.text, answer.round, answer.stop) == ("$5", 4, "settled")
 
 
-def trace_of(*texts):
-    settings = SGICSettings(
-        rounds=len(texts) - 1, certain_below=0, least_gain=None, keep_prompts=True
-    )
-    return answered(model([said(text, 0.95) for text in texts]), settings=settings).trace
+def learned(tmp_path, texts, answers, **corpus):
+    """The example of the rounds of one question, and the first round that was right."""
+    llm = model([said(text, 0.95) for text in texts])
+    settings = SGICSettings(rounds=len(texts) - 1)
+    how = CorpusSettings(include_direct="none", keep_wrong=1.0, **corpus)
+    question = Question("How many?", answers, "q", THREE)
+    data = build([question], llm, out=tmp_path, settings=settings, corpus=how)
+    right_in = data.manifest["first_right_in_round"]
+    return data.examples[0], right_in.index(1) if 1 in right_in else None
 
 
-def test_the_target_is_the_accepted_number_where_the_answer_is_another():
+def test_the_target_is_the_accepted_number_where_the_answer_is_another(tmp_path):
     # EM strips the sign, so the answer counts as right, and would be learned as it stands
     assert normalized_exact_match("-5", ["5"]) == 1
-    found = learned(
-        Question("How many?", ("5",), "q", THREE), "q", trace_of("-5", "5"), CorpusSettings()
-    )
-    assert found.example is not None
-    assert (found.example.target, found.example.kind) == ("5", "mended")
+    example, right_in = learned(tmp_path, ["-5", "5"], ("5",), certain_below=100)
+    assert (example.target, example.kind, right_in) == ("5", "mended", 0)
 
 
 @pytest.mark.parametrize(
@@ -118,18 +118,14 @@ def test_the_target_is_the_accepted_number_where_the_answer_is_another():
         ("5.01", "5", lambda said, known: abs(float(said) - float(known[0])) < 0.1),
     ],
 )
-def test_a_right_answer_that_says_the_same_is_still_preserved(answer, accepted, right):
-    question = Question("How many?", (accepted,), "q", THREE)
-    found = learned(question, "q", trace_of(answer, "x"), CorpusSettings(right=right))
-    assert found.example is not None
-    assert (found.example.target, found.example.kind) == (answer, "preserved")
+def test_a_right_answer_that_says_the_same_is_still_preserved(answer, accepted, right, tmp_path):
+    how = {"right": right, "certain_below": 100}
+    example, _ = learned(tmp_path, [answer, "x"], (accepted,), **how)
+    assert (example.target, example.kind) == (answer, "preserved")
 
 
-def test_the_accepted_answer_that_says_the_same_number_is_learned():
-    question = Question("How many?", ("-5", "5"), "q", THREE)
-    found = learned(question, "q", trace_of("x", "$5.0", "y"), CorpusSettings(right="em"))
-    assert found.example is not None
-    assert found.right_in is None  # "50" to EM
-    found = learned(question, "q", trace_of("x", "$5", "y"), CorpusSettings())
-    assert found.example is not None
-    assert (found.right_in, found.example.target) == (1, "5")
+def test_the_accepted_answer_that_says_the_same_number_is_learned(tmp_path):
+    _, right_in = learned(tmp_path / "a", ["x", "$5.0", "y"], ("-5", "5"))
+    assert right_in is None  # "50" to EM
+    example, right_in = learned(tmp_path / "b", ["x", "$5", "y"], ("-5", "5"))
+    assert (right_in, example.target) == (1, "5")

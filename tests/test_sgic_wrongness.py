@@ -26,8 +26,8 @@ from ltrag_plugins.sgic import (
     SGICSettings,
     WrongnessCalibration,
 )
+from tests.import_parts import loaded_by
 from tests.sgic_parts import answered, model, said
-from tests.test_imports import loaded_by
 
 SCALE = ScoreScale("product", (0.4, 0.6))
 LLM = ScriptedLLM(lambda p: "a", name="tiny")

@@ -10,7 +10,7 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferenc
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.shots import BM25ShotsSettings, RandomShotsSettings, shots_prompt
+from ltrag_plugins.methods.shots import BM25ShotsSettings, RandomShotsSettings
 from ltrag_plugins.types import Question
 
 EMMA = Question("Who wrote Emma?", ("Jane Austen",))
@@ -36,6 +36,14 @@ def answer(name, question, examples, llm, settings=None):
 def drawn(question, examples=SUMS, **settings):
     [shots] = learned("random-shots", examples, RandomShotsSettings(**settings))([question])
     return shots
+
+
+def shown(examples, question, **settings):
+    """The prompt of a question with these examples."""
+    llm = ScriptedLLM(lambda _: "x")
+    answer("bm25-shots", question, examples, llm, BM25ShotsSettings(**settings))
+    [prompt] = llm.prompts
+    return prompt
 
 
 def nearest(question, examples=BOOKS, shots=5):
@@ -74,7 +82,7 @@ def test_the_two_nearest_examples_worked_by_hand():
 def test_what_a_question_comes_with_is_shown_and_cut():
     asked = Question("Is it?", context="one two three four", options=("yes", "no"))
     solved = Question("Was it?", ("no",), context="five six", options=("yes", "no"))
-    prompt = shots_prompt([solved], asked, BM25ShotsSettings(context_words=3))
+    prompt = shown([solved], asked, context_words=3)
     assert prompt.endswith(
         "Question: Was it?\nText: five six\nOptions: yes; no\nAnswer: no\n\n"
         "Question: Is it?\nText: one two three\nOptions: yes; no\nAnswer:"
@@ -153,6 +161,6 @@ def test_settings_out_of_range_are_refused(wrong):
 
 def test_an_example_that_speaks_of_placeholders_changes_nothing_but_itself():
     odd, asked = Question("Say {question} {shots}", ("{x}",)), Question("Say {shots}?")
-    prompt = shots_prompt([odd], asked, BM25ShotsSettings())
+    prompt = shown([odd], asked)
     assert "Question: Say {question} {shots}\nAnswer: {x}\n\n" in prompt
     assert prompt.endswith("Question: Say {shots}?\nAnswer:")

@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from sentence_transformers import SentenceTransformer  # noqa: E402
-from sentence_transformers.models import Pooling, Transformer  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: E402
 from transformers import (  # noqa: E402
     BertConfig,
     BertModel,

@@ -17,8 +17,8 @@ from ltrag_plugins.llm.base import Encoder, GradientLLM
 from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.gradients import token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
-from ltrag_plugins.llm.prompting import Detokenizer, pieces_of
-from ltrag_plugins.llm.transformers import TransformersLLM, next_tokens, rng
+from ltrag_plugins.llm.prompting import Detokenizer
+from ltrag_plugins.llm.transformers import TransformersLLM, _next_tokens, _rng
 from ltrag_plugins.types import GenerationSettings
 from tests.contracts.llm import ScoringContract, assert_well_formed
 
@@ -123,8 +123,8 @@ def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
 
 def test_samples_come_in_the_proportions_of_the_tempered_softmax():
     logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
-    drawn = next_tokens(
-        logits.expand(throws, -1), temperature, [rng(str(i), 5) for i in range(throws)]
+    drawn = _next_tokens(
+        logits.expand(throws, -1), temperature, [_rng(str(i), 5) for i in range(throws)]
     )
     shares = torch.bincount(drawn, minlength=4) / throws
     wanted = torch.softmax(logits[0] / temperature, dim=-1)
@@ -172,7 +172,7 @@ def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
     ["", "plain words", "日本語で答えて 🙂🏳️‍🌈", "e\u0301 \ufffd naïve\n\n\ttabs  ", "👩‍👩‍👧‍👦"],
 )
 def test_pieces_join_to_the_text_with_characters_in_several_tokens(smollm2, text):
-    ids, pieces = pieces_of(smollm2.tokenizer, text)
+    ids, pieces = smollm2.prompting.pieces(text)
     assert "".join(pieces) == text
     assert ids == smollm2.tokenizer.encode(text, add_special_tokens=False)
     detokenizer = Detokenizer(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "))
@@ -321,7 +321,7 @@ def test_what_cannot_be_done_is_refused_with_the_remedy(small, tmp_path):
         load_model(tmp_path / "absent.gguf")
     with pytest.raises(InvalidInput, match=r"no config.json"):
         load_model(tmp_path)
-    with pytest.raises(InvalidInput, match="there is no folder"):
+    with pytest.raises(InvalidInput, match="is not there"):
         load_model(tmp_path / "absent")
     with pytest.raises(InvalidInput, match="dtype 'float33'"):
         load_model("any/model", dtype="float33", device="cpu")

@@ -27,7 +27,7 @@ OF_TOKENS = [
     uncertainty.product_uncertainty,
     uncertainty.least_probability,
 ]
-OF_DISTRIBUTIONS = [uncertainty.mean_entropy, uncertainty.mean_margin]
+OF_DISTRIBUTIONS = [uncertainty._mean_entropy, uncertainty._mean_margin]
 
 
 def generation(*logprobs: float) -> Generation:
@@ -81,31 +81,31 @@ tables = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=8).map(
 
 @given(tables)
 def test_entropy_from_all_alternatives_is_scipys(table):
-    assert uncertainty.mean_entropy(distributed(table)) == pytest.approx(entropy(table), abs=1e-9)
+    assert uncertainty._mean_entropy(distributed(table)) == pytest.approx(entropy(table), abs=1e-9)
 
 
 @given(tables, st.integers(1, 8))
 def test_entropy_from_some_alternatives_is_a_lower_bound(table, shown):
-    found = uncertainty.mean_entropy(distributed(table, shown=shown))
+    found = uncertainty._mean_entropy(distributed(table, shown=shown))
     assert 0 <= found <= entropy(table) + 1e-9
 
 
 def test_entropy_from_two_of_four_alternatives_counts_the_rest_as_one():
     written = distributed([0.4, 0.3, 0.2, 0.1], shown=2)
-    assert uncertainty.mean_entropy(written) == pytest.approx(entropy([0.4, 0.3, 0.3]))
+    assert uncertainty._mean_entropy(written) == pytest.approx(entropy([0.4, 0.3, 0.3]))
 
 
 def test_an_entropy_the_model_reports_is_taken_as_it_is():
     exact = Token("a", -1.0, entropy=2.5, alternatives=(("a", -1.0), ("b", -2.0)))
-    assert uncertainty.mean_entropy(Generation("a", (exact,))) == 2.5
+    assert uncertainty._mean_entropy(Generation("a", (exact,))) == 2.5
 
 
 def test_margin_is_the_lead_of_the_first_over_the_second_in_whatever_order_they_came():
-    assert uncertainty.mean_margin(distributed([0.5, 0.3, 0.2], [0.9, 0.1])) == pytest.approx(
+    assert uncertainty._mean_margin(distributed([0.5, 0.3, 0.2], [0.9, 0.1])) == pytest.approx(
         ((0.5 - 0.3) + (0.9 - 0.1)) / 2
     )
     turned = Token("a", -1.0, alternatives=(("b", math.log(0.2)), ("a", math.log(0.7))))
-    assert uncertainty.mean_margin(Generation("a", (turned,))) == pytest.approx(0.5)
+    assert uncertainty._mean_margin(Generation("a", (turned,))) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
@@ -132,7 +132,7 @@ def test_alternatives_are_held_to_the_same(figure, logprob):
 @pytest.mark.parametrize("reported", [math.nan, math.inf, -1.0])
 def test_what_cannot_be_an_entropy_is_refused(reported):
     with pytest.raises(InvalidLogProbability, match="entropy"):
-        uncertainty.mean_entropy(Generation("a", (Token("a", -0.1, entropy=reported),)))
+        uncertainty._mean_entropy(Generation("a", (Token("a", -0.1, entropy=reported),)))
 
 
 @pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
@@ -161,11 +161,11 @@ def test_a_generation_without_a_token_is_the_least_certain_there_is():
     for figure in (
         uncertainty.mean_probability,
         uncertainty.least_probability,
-        uncertainty.mean_margin,
+        uncertainty._mean_margin,
     ):
         assert figure(nothing) == 0.0
     assert uncertainty.mean_logprob(nothing) < uncertainty.mean_logprob(unsure)
-    assert uncertainty.mean_entropy(nothing) > uncertainty.mean_entropy(unsure)
+    assert uncertainty._mean_entropy(nothing) > uncertainty._mean_entropy(unsure)
 
 
 def written(*tables: list[float], text: str = "a") -> Generation:

@@ -11,11 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ltrag_plugins.cli.dur import dur_app
-from ltrag_plugins.cli.evaluate import run_app
-from ltrag_plugins.cli.gate import gate_app
+from ltrag_plugins.cli import dur, evaluate, gate, sgic  # noqa: F401  # they add their commands
 from ltrag_plugins.cli.io import say
-from ltrag_plugins.cli.sgic import sgic_app
+from ltrag_plugins.cli.options import COMMANDS
 from ltrag_plugins.errors import LtragError
 
 
@@ -31,19 +29,11 @@ class _GuardedGroup(TyperGroup):
             raise typer.Exit(130) from stop  # as shells report a program that Ctrl-C ended
         except BrokenPipeError:
             raise  # whoever read our output has seen enough: no matter for a message
-        except (LtragError, OSError) as error:
+        except (LtragError, OSError, UnicodeEncodeError) as error:  # the last: no UTF-8 was given
             if ctx.params.get("debug"):
                 raise
             say(f"error: {' '.join(str(error).split())}")
             raise typer.Exit(1) from error
-
-
-class _Notes(logging.Handler):
-    """What the library warns of becomes one line."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
-        say(f"note: {record.getMessage()}")
 
 
 app = typer.Typer(
@@ -54,14 +44,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(gate_app, name="gate")
-app.add_typer(dur_app, name="dur")
-app.add_typer(sgic_app, name="sgic")
-app.add_typer(run_app)
+for _name, _commands in COMMANDS.items():
+    app.add_typer(_commands, name=_name or None)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"ltrag {version('ltrag-plugins')}")
         raise typer.Exit
 
@@ -79,7 +67,8 @@ def _main(
         bool, typer.Option("--debug", help="Errors with their whole traceback.")
     ] = False,
 ) -> None:
-    """What stands before any command."""
-    log, notes = logging.getLogger("ltrag_plugins"), _Notes(logging.WARNING)
+    log, notes = logging.getLogger("ltrag_plugins"), logging.StreamHandler()
+    notes.setLevel(logging.WARNING)
+    notes.setFormatter(logging.Formatter("ltrag: note: %(message)s"))
     log.addHandler(notes)
     ctx.call_on_close(lambda: log.removeHandler(notes))

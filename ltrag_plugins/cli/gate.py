@@ -1,17 +1,16 @@
 """`ltrag gate ...`: does this question need retrieval at all?"""
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ltrag_plugins.cli import io
-from ltrag_plugins.cli.models import load_encoder, load_llm, noted, write_notes
-from ltrag_plugins.cli.options import Opt, changed, option, utf8
+from ltrag_plugins import gece
+from ltrag_plugins.cli import io, options
+from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.types import Question
 
@@ -19,37 +18,29 @@ if TYPE_CHECKING:  # numpy behind them would slow --help down
     from contextlib import AbstractContextManager
 
     from ltrag_plugins.flow import Observer
-    from ltrag_plugins.gece import GECEGate, GECESettings
 
-gate_app = typer.Typer(
-    help="Does this question need retrieval at all?",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-)
 _Gate = Annotated[Path, option("Data", "Folder that 'ltrag gate fit' wrote.", metavar="GATE/")]
 
 
-@gate_app.command("fit")
+@COMMANDS["gate"].command("fit")
 def _fit(
     questions: Opt.Questions,
-    out: Opt.Out,
+    *,
     passages: Annotated[Path | None, option("Data", "Passages to search for an answer.")] = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
     rate: Annotated[
-        float | None,
-        option("Method", "Share of questions that may retrieve (0.2).", min=0, max=1),
+        float | None, option("Method", "Share that may retrieve (0.2).", min=0, max=1)
     ] = None,
     accuracy: Annotated[
-        float | None,
-        option("Method", "In place of --rate: the least share of right answers.", min=0, max=1),
+        float | None, option("Method", "Or the least share of right answers.", min=0, max=1)
     ] = None,
     k: Annotated[int, option("Method", "Passages shown for an answer.", "--k", min=1)] = 3,
     words: Opt.Set = None,
-    seed: Opt.Seed = None,
     cache: Opt.Cache = None,
     batch: Opt.Batch = 16,
+    out: Opt.Out,
     as_data: Opt.Json = False,
 ) -> None:
     """Ask the model every question, learn when its own answers fail, save the gate.
@@ -58,20 +49,18 @@ def _fit(
     """
     if rate is not None and accuracy is not None:
         raise typer.BadParameter("give --rate or --accuracy, not both")
-    from ltrag_plugins.flow import Ask
-    from ltrag_plugins.gece import GECEGate, GECESettings
-    from ltrag_plugins.gece.fit import check_count
+    from ltrag_plugins.gece.score import check_count
     from ltrag_plugins.methods.single import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
-    settings = changed(GECESettings(), words, seed=seed)
+    [settings] = options.changed(words, gece.GECESettings())
     io.checked_folder(out)
-    found = _labelled(questions, settings, limit)
+    found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     check_count(len(found))
-    pool = io.pool_of(passages, found)
-    llm, vectors = load_llm(model, cache=cache), load_encoder(encoder)
-    with _progress(len(found), settings, ("with retrieval", Ask, len(found))) as observer:
-        gate = GECEGate.fit(
+    pool = options.pool_of(passages, found)
+    llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
+    with _progress(len(found), settings, len(found) if pool else 0) as observer:
+        gate = gece.GECEGate.fit(
             found,
             llm=llm,
             encoder=vectors,
@@ -84,12 +73,12 @@ def _fit(
             batch=batch,
         )
     gate.save(out)
-    write_notes(out, model, encoder)
+    options.write_notes(out, model, encoder)
     io.say(f"the gate is in {out}")
-    io.show(gate.report.as_dict() if as_data else str(gate.report))
+    io.show(gate.report, as_data)
 
 
-@gate_app.command("score")
+@COMMANDS["gate"].command("score")
 def _score(
     questions: Opt.Questions,
     limit: Opt.Limit = None,
@@ -97,26 +86,17 @@ def _score(
     words: Opt.Set = None,
     cache: Opt.Cache = None,
     batch: Opt.Batch = 16,
-    out: Annotated[Path | None, option("Output", "JSON lines, in place of stdout.")] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """The paper's GECE of each question against its answers, with its ingredients.
 
     [dim]ltrag gate score questions.jsonl --limit 10[/]
     """
-    from ltrag_plugins.artifacts import replace_file
-    from ltrag_plugins.gece import GECESettings, score_questions
-    from ltrag_plugins.gece.score import gradient_llm
-
-    settings = changed(GECESettings(), words)
-    if out is not None:
-        io.checked_file(out)
-    found = _labelled(questions, settings, limit)
-    llm = load_llm(model, cache=cache)
-    if settings.semantics:
-        gradient_llm(llm)  # refused before a draft is paid for
+    [settings] = options.changed(words, gece.GECESettings())
+    found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
+    llm = options.load_llm(model, cache=cache)
     with _progress(len(found), settings) as observer:
-        scores = score_questions(
+        scores = gece.score_questions(
             found, llm=llm, settings=settings, observers=[observer], batch=batch
         )
     records = []
@@ -125,17 +105,15 @@ def _score(
         # the field is called `meteor`, whatever quality stands in METEOR's place
         value = {"gece": ingredients.pop("value"), "quality": settings.quality}
         records.append({"id": question.id, "question": question.text} | value | ingredients)
-    if out is not None:
-        lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) for record in records]
-        replace_file(out, "".join(f"{line}\n" for line in lines).encode())
-        io.say(f"{len(records)} scores are in {out}")
-    elif as_data:
+    if as_data:
         for record in records:
-            io.show(record, indent=None)
+            io.show(record, as_data, indent=None)
     else:
         quality = {"chrf": "chrF", "ter": "1 - TER"}.get(settings.quality, "METEOR")
-        columns = ["question", "GECE", quality, "mean p", "word freq.", "gradient"]
-        io.show_table(columns, map(_row, records))
+        columns = {"question": "question", "GECE": "gece:.3g", "*": "mark", quality: "meteor:.3f"}
+        columns |= {"mean p": "mean_probability:.3f", "word freq.": "word_frequency:.2e"}
+        columns |= {"gradient": "gradient_agreement:.3g"}
+        io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
         if floored := sum(record["floored"] for record in records):
             io.show(
                 f"* {floored} of {len(records)}: the denominator is at its floor, so the score "
@@ -143,11 +121,9 @@ def _score(
             )
 
 
-@gate_app.command("explain")
+@COMMANDS["gate"].command("explain")
 def _explain(
-    question: Annotated[
-        str, typer.Argument(callback=utf8, help="One question.", show_default=False)
-    ],
+    question: Annotated[str, argument("QUESTION", "One question.")],
     gate: _Gate,
     model: Opt.NotedModel = None,
     encoder: Opt.NotedEncoder = None,
@@ -159,14 +135,11 @@ def _explain(
     """
     loaded = _load(gate, model, encoder)
     decision = loaded.decide(question)
-    if as_data:
-        asked = {"question": decision.question, "answer": decision.answer}
-        io.show(asked | decision.as_metadata())
-    else:
-        io.show(loaded.explanation(decision))
+    told = {"question": decision.question, "answer": decision.answer} | decision.as_metadata()
+    io.show(told if as_data else loaded.explanation(decision), as_data)
 
 
-@gate_app.command("decide")
+@COMMANDS["gate"].command("decide")
 def _decide(
     questions: Opt.Questions,
     gate: _Gate,
@@ -180,66 +153,40 @@ def _decide(
 
     [dim]ltrag gate decide questions.jsonl --gate gate/ > decisions.jsonl[/]
     """
-    from ltrag_plugins.prompts.question import render_question
+    from ltrag_plugins.prompts.templates import render_question
 
-    found = read_questions(questions)[:limit]
     loaded = _load(gate, model, encoder, cache)
     settings, retrieving = loaded.fitted.settings, 0
-    _check_askable(questions, found, settings)
+    found = read_questions(questions, limit=limit, check=_askable(settings))
     with _progress(len(found), settings) as observer:
         for start in range(0, len(found), batch):
             part = found[start : start + batch]
             decisions = loaded.decide_many([*map(render_question, part)], observers=[observer])
             for one, decision in zip(part, decisions, strict=True):
-                asked = {"id": one.id, "question": one.text, "answer": decision.answer}
-                io.show(asked | decision.as_metadata(), indent=None)
+                told = {"id": one.id, "question": one.text, "answer": decision.answer}
+                io.show(told | decision.as_metadata(), as_data=True, indent=None)
                 retrieving += decision.retrieve
     io.say(f"{retrieving} of {len(found)} questions retrieve")
 
 
-def _labelled(path: Path, settings: "GECESettings", limit: int | None) -> list[Question]:
-    questions = read_questions(path, require_answers=True)[:limit]
-    _check_askable(path, questions, settings)
-    return questions
+def _askable(settings: "gece.GECESettings") -> Callable[[Question], object]:
+    """Refuses a question that no draft can be asked for."""
+    from ltrag_plugins.gece.signals import askable_question
+    from ltrag_plugins.prompts.templates import render_question
 
-
-def _check_askable(path: Path, questions: Sequence[Question], settings: "GECESettings") -> None:
-    from ltrag_plugins.gece.draft import askable_question
-    from ltrag_plugins.prompts.question import render_question
-
-    def check(question: Question) -> object:
-        return askable_question(render_question(question), settings.max_words)
-
-    io.check_records(path, questions, check)
+    return lambda question: askable_question(render_question(question), settings.max_words)
 
 
 def _load(
     folder: Path, model: str | None, encoder: str | None, cache: Path | None = None
-) -> "GECEGate":
-    from ltrag_plugins.gece import GECEGate
-
-    model, encoder = noted(folder, "gate.json", "gate fit", model, encoder)
-    llm, vectors = load_llm(model, cache=cache), load_encoder(encoder)
+) -> "gece.GECEGate":
+    model, encoder = options.noted("gate", folder, model, encoder)
+    llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     with io.working("loading the gate"):
-        return GECEGate.load(folder, llm=llm, encoder=vectors)
+        return gece.GECEGate.load(folder, llm=llm, encoder=vectors)
 
 
 def _progress(
-    count: int, settings: "GECESettings", *more: tuple[str, type, int]
+    count: int, settings: "gece.GECESettings", more: int = 0
 ) -> "AbstractContextManager[Observer]":
-    from ltrag_plugins.flow import Agree, Ask, Embed
-
-    drafts = ("drafts", Ask, count * (1 + settings.samples))
-    return io.stages(drafts, ("embeddings", Embed, 2 * count), ("gradients", Agree, count), *more)
-
-
-def _row(record: dict[str, Any]) -> list[str]:
-    gradient = record["gradient_agreement"]
-    return [
-        record["question"],
-        f"{record['gece']:.3g}{'*' if record['floored'] else ' '}",
-        f"{record['meteor']:.3f}",
-        f"{record['mean_probability']:.3f}",
-        f"{record['word_frequency']:.2e}",
-        "" if gradient is None else f"{gradient:.3g}",
-    ]
+    return io.progress(Ask=count * (1 + settings.samples) + more, Embed=2 * count, Agree=count)

@@ -1,4 +1,4 @@
-"""What commands read and print: questions, places to write to, text, JSON, tables, progress.
+"""What commands print, and where they write: text, JSON, tables, progress.
 
 Data goes to stdout, messages and progress to stderr; progress only where that is a terminal.
 """
@@ -6,10 +6,8 @@ Data goes to stdout, messages and progress to stderr; progress only where that i
 import json
 import os
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -17,70 +15,13 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import typer
 
-from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.types import Passage, Question
 
 if TYPE_CHECKING:  # numpy and rich's bars would slow --help down
     from rich.progress import Progress
 
     from ltrag_plugins.dur import Batch
     from ltrag_plugins.flow import Observer, Step
-
-
-def check_records(
-    path: Path, questions: Sequence[Question], check: Callable[[Question], object]
-) -> None:
-    """Refuse a file of which `check` does not let pass each question."""
-    for number, question in enumerate(questions, start=1):
-        try:
-            check(question)
-        except InvalidInput as error:
-            raise type(error)(f"{path}, record {number} (id {question.id!r}): {error}") from error
-
-
-def check_passages(question: Question) -> None:
-    """Refuse a question that brings no passages, for `check_records`."""
-    if not question.passages:
-        raise InvalidInput(
-            "no passages of its own; add 'passages', or 'passage_ids' and the pool that has them"
-        )
-
-
-def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
-    """The passages of a file, or else those of the questions, each once.
-
-    Questions may number their own passages; where an id then means several texts, all but the
-    first get one of their own."""
-    if path is not None:
-        return read_passages(path)
-    found: dict[tuple[str, str, str], Passage] = {}
-    texts: Counter[str] = Counter()
-    for passage in (passage for question in questions for passage in question.passages):
-        key = (passage.id, passage.title, passage.text)
-        if key not in found:
-            texts[passage.id] += 1
-            again = f"{passage.id}#{texts[passage.id]}"
-            found[key] = passage if texts[passage.id] == 1 else replace(passage, id=again)
-    return list(found.values())
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is none that can be read."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def checked_file(path: Path) -> Path:
-    """The path, if a file can be written there; tried before the work, not after it."""
-    if path.is_dir() or not path.parent.is_dir():
-        why = "it is a folder" if path.is_dir() else f"there is no folder {str(path.parent)!r}"
-        raise InvalidInput(f"cannot write {path}: {why}")
-    checked_folder(path.parent)
-    return path
 
 
 def checked_folder(path: Path) -> Path:
@@ -107,34 +48,53 @@ def say(message: str) -> None:
     typer.echo(f"ltrag: {message}", err=True)
 
 
-def show(value: Any, *, indent: int | None = 1) -> None:
-    """Text on stdout; any other value as JSON, without NaN and infinities.
+def show(value: Any, as_data: bool = False, *, indent: int | None = 1) -> None:
+    """A value on stdout: its text, a mapping as rows; or (`as_data`) JSON without NaN.
 
     What the encoding of stdout cannot say is escaped.
     """
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    if not isinstance(value, str):
+    if as_data:
+        value = value.as_dict() if hasattr(value, "as_dict") else value
         plain = encoding.lower().replace("-", "") != "utf8"
         value = json.dumps(value, indent=indent, ensure_ascii=plain, allow_nan=False)
-    typer.echo(value.encode(encoding, "backslashreplace").decode(encoding))
+    elif isinstance(value, Mapping):
+        wide = 2 + max(map(len, value))
+        value = "\n".join(f"{name:<{wide}}{told}" for name, told in value.items())
+    typer.echo(str(value).encode(encoding, "backslashreplace").decode(encoding))
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
-    """A table on stdout, its first column for text, the others for numbers."""
+def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """A table on stdout, its first column for text, the others for numbers.
+
+    A column has a title, and the field of a row with its format: ``{"mean p": "mean:.3f"}``.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    console, table = Console(), Table()
     # without a terminal there is no width to keep to, and a narrow guess would fold numbers
     console = console if console.is_terminal else Console(width=120)
-    table = Table()
-    table.add_column(columns[0])
-    for name in columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    for i, title in enumerate(columns):
+        table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
     for row in rows:
-        table.add_row(*map(Text, row))
+        told = [
+            (row[field.partition(":")[0]], field.partition(":")[2]) for field in columns.values()
+        ]
+        table.add_row(*(Text("" if value is None else format(value, form)) for value, form in told))
     console.print(table)
+
+
+@contextmanager
+def resumable(folder: Path | None) -> Iterator[None]:
+    """Tells whoever stops the work where the part that is done is kept."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"what is done is in {folder}; run the same command to go on"
+        say(kept if folder else "nothing is kept; with --checkpoint a stopped run can go on")
+        raise
 
 
 @contextmanager
@@ -147,25 +107,18 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def bars(label: str, note: str | None = None) -> "Progress":
-    """Bars with counts and times; a context manager.
-
-    Args:
-        label: what stands before a bar, in rich's terms.
-        note: what stands behind its count.
-    """
+def bars(label: str, note: str = "") -> "Progress":
+    """Bars with counts and times, between a label and a note in rich's terms."""
     from rich import progress as rich
     from rich.console import Console
 
     console = Console(stderr=True)
-    wide = note is None or console.width >= 100  # else there is room for the numbers alone
-    columns: list[rich.ProgressColumn] = [rich.TextColumn(label)]
-    columns += [rich.BarColumn(min(40, console.width - 92) if note else 40)] * wide
-    columns += [rich.MofNCompleteColumn()]
-    columns += [rich.TextColumn(note)] if note else []
-    columns += [rich.TimeElapsedColumn(), rich.TimeRemainingColumn(compact=bool(note))] * wide
     return rich.Progress(
-        *columns,
+        rich.TextColumn(label),
+        rich.BarColumn(None if note else 40),  # None: what the note leaves of the line
+        rich.MofNCompleteColumn(),
+        rich.TextColumn(note),
+        rich.TimeRemainingColumn(compact=True, elapsed_when_finished=True),
         console=console,
         speed_estimate_period=3600,  # one step may take minutes
         disable=not console.is_terminal,
@@ -173,31 +126,18 @@ def bars(label: str, note: str | None = None) -> "Progress":
 
 
 @contextmanager
-def stages(*parts: tuple[str, type, int]) -> "Iterator[Observer]":
-    """An observer that shows how many replies have come, a bar for each part that has begun.
-
-    A reply counts for the first part of its kind that is not full, so parts of one kind stand in
-    the order of the work.
-
-    Args:
-        parts: label, kind of request, and count of its prompts or texts.
-    """
-    with bars("{task.description:>14}") as progress:
-        tasks = [
-            (kind, progress.add_task(label, total=total, start=False, visible=False))
-            for label, kind, total in parts
-            if total
-        ]
+def progress(**totals: int) -> "Iterator[Observer]":
+    """An observer that shows how many replies have come, of so many: ``Ask=80, Embed=40``."""
+    with bars("{task.description:>9}") as shown:
+        tasks = {
+            kind: shown.add_task(kind.lower(), total=total, visible=False)
+            for kind, total in totals.items()
+        }
 
         def observe(step: "Step") -> None:
-            for kind, task in tasks:
-                if isinstance(step.request, kind) and not progress.tasks[task].finished:
-                    if step.reply is None:
-                        progress.start_task(task)
-                        progress.update(task, visible=True)
-                    else:
-                        progress.advance(task, len(step.reply))
-                    return
+            if (kind := type(step.request).__name__) in tasks:
+                done = 0 if step.reply is None else len(step.reply)
+                shown.update(tasks[kind], advance=done, visible=True)
 
         yield observe
 
@@ -214,31 +154,23 @@ class TrainingBar:
     Args:
         epochs: as in the settings.
         batches: of an epoch.
-        max_calls: as given to `fit`.
     """
 
-    def __init__(self, *, epochs: int, batches: int, max_calls: int | None = None) -> None:
-        self.last: Batch | None = None
-        """The batch that ended last."""
-        self.calls = 0
-        """Prompts sent so far, without those of an earlier run that this one goes on."""
-        self._epochs, self._batches, self._most = epochs, batches, max_calls
-        self._goes_on = False
-        self._progress = bars("{task.description}", "{task.fields[note]}")
-        self._task = self._progress.add_task("encoding", total=epochs * batches, note="")
-
-    @property
-    def done(self) -> int:
+    def __init__(self, *, epochs: int, batches: int) -> None:
+        self.done = 0
         """Batches that have ended, with those of an earlier run that this one goes on."""
-        last = self.last
-        return 0 if last is None else last.epoch * self._batches + last.number + 1
+        self.calls = 0
+        """Prompts sent so far, without those of such an earlier run."""
+        self._epochs, self._batches, self._last = epochs, batches, ""
+        self._progress = bars("{task.description}", "{task.fields[note]}")
+        self._task = self._progress.add_task("asking", total=epochs * batches, note="")
 
     def on_batch(self, batch: "Batch") -> None:
         """Take in a batch that has ended."""
-        if self.last is None:
-            self._goes_on = (batch.epoch, batch.number) != (0, 0)
-        self.last = batch
-        self._show()
+        self.done = batch.epoch * self._batches + batch.number + 1
+        self._last = f"reward {batch.reward:+.2f} sigma {batch.sigma:.3f} shots {batch.shots} "
+        epoch = min(self.done // self._batches + 1, self._epochs)
+        self._show(completed=self.done, description=f"epoch {epoch}/{self._epochs}")
 
     def on_step(self, step: "Step") -> None:
         """Take in a request to the model; an `Observer`."""
@@ -255,17 +187,5 @@ class TrainingBar:
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def _show(self) -> None:
-        note, last = f"calls {self.calls}", self.last
-        if last is not None:
-            note = f"reward {last.reward:+.2f} sigma {last.sigma:.3f} shots {last.shots} {note}"
-            if self._most is not None and not self._goes_on:
-                note += f" ({max(0, self._most - self.calls)} left)"
-        epoch = min(self.done // self._batches + 1, self._epochs)
-        self._progress.update(
-            self._task,
-            completed=self.done,
-            # before the first batch ends nobody here knows where the run goes on
-            description=f"epoch {epoch}/{self._epochs}" if last else "asking",
-            note=note,
-        )
+    def _show(self, **changes: Any) -> None:
+        self._progress.update(self._task, note=f"{self._last}calls {self.calls}", **changes)

@@ -1,45 +1,37 @@
-"""Arguments and options that commands share, and how options become settings.
+"""What commands take, and what becomes of it: settings, questions, models.
 
 A command has options of its own for what people change most. Every other field of its settings
-class comes in through ``--set NAME=VALUE``: ranges and choices stand in the class alone, and
+classes comes in through ``--set NAME=VALUE``: ranges and choices stand in the classes alone, and
 `ltrag settings` prints them.
+
+MODEL is ``embedded``, a folder or ``.gguf`` file, ``hf:ORG/NAME``, or ``openai:NAME@BASE_URL``;
+ENCODER is ``none``, ``embedded``, a folder, or ``hf:ORG/NAME``. Local weights may have an adapter,
+as in ``embedded+adapter:DIR``. A plain word is never looked up on a hub: what reaches the network
+says so.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ltrag_plugins.cli.models import checked_encoder, checked_model
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.settings import split_assignments, with_values
+from ltrag_plugins.cli.io import working
+from ltrag_plugins.data import read_passages
+from ltrag_plugins.errors import InvalidInput, LtragError, UnreadableArtifact
+from ltrag_plugins.settings import with_values
+from ltrag_plugins.types import Passage, Question
 
-_S = TypeVar("_S")
+if TYPE_CHECKING:  # numpy behind it would slow --help down
+    from ltrag_plugins.llm.base import LLM, Encoder
 
-
-def option(
-    panel: Literal["Data", "Model", "Method", "Cost", "Output"], help: str, *names: str, **more: Any
-) -> Any:
-    """An option in a panel of the help page, called after its parameter unless it has names."""
-    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
-
-
-def utf8(text: str | None) -> str | None:
-    """The text, if it is UTF-8; other bytes of a command line reach no model."""
-    try:
-        (text or "").encode()
-    except UnicodeEncodeError as error:
-        raise typer.BadParameter(f"{text!r} is not UTF-8") from error
-    return text
-
-
-def _vectors(spec: str | None) -> str | None:
-    if spec == "none":
-        raise typer.BadParameter("a head ranks by vectors; name an encoder, such as embedded")
-    return checked_encoder(spec)
-
-
+_NOTES = "command.json"
+_SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 _MODEL = (
     "[bold]embedded[/] (SmolLM2-135M); a folder or .gguf file; [bold]hf:ORG/NAME[/] from the hub; "
     "each may end in [bold]+adapter:DIR[/], a folder of 'ltrag sgic finetune'; or "
@@ -52,17 +44,63 @@ _ENCODER = (
 )
 _NOTED = "As for the command that wrote the folder; by default what it noted there."
 
+COMMANDS = {
+    name: typer.Typer(help=text, no_args_is_help=bool(name), rich_markup_mode="rich")
+    for name, text in {
+        "": None,
+        "gate": "Does this question need retrieval at all?",
+        "dur": "Which examples or passages help this model, and how many?",
+        "sgic": "How sure is the answer, and can another look mend it?",
+    }.items()
+}
+"""The groups of commands, by their names; "" stands for those of `ltrag` itself."""
+
+
+def argument(metavar: str, help: str, **more: Any) -> Any:
+    """A positional argument."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+
+
+def option(
+    panel: Literal["Data", "Model", "Method", "Cost", "Output"], help: str, *names: str, **more: Any
+) -> Any:
+    """An option in a panel of the help page, called after its parameter unless it has names."""
+    return typer.Option(*names, help=help, rich_help_panel=panel, **more)
+
+
+def _checked_model(spec: str | None) -> str | None:
+    if spec is None or _is_model(spec):
+        return spec
+    raise typer.BadParameter(
+        f"{spec!r} is no model; say embedded, a folder or .gguf file that is there, or hf:ORG/NAME "
+        "(each with +adapter:FOLDER or without), or openai:NAME@BASE_URL (http or https)"
+    )
+
+
+def _checked_encoder(spec: str | None) -> str | None:
+    if spec is None or _is_encoder(spec):
+        return spec
+    raise typer.BadParameter(
+        f"there is no folder {spec!r}; say none, embedded, a folder of sentence-transformers or "
+        "hf:ORG/NAME"
+    )
+
+
+def _checked_vectors(spec: str | None) -> str | None:
+    if spec == "none":
+        raise typer.BadParameter("a head ranks by vectors; name an encoder, such as embedded")
+    return _checked_encoder(spec)
+
 
 class Opt:
     """What several commands take, as types of their parameters."""
 
     Questions = Annotated[
         Path,
-        typer.Argument(
-            metavar="QUESTIONS.jsonl",
-            help='One JSON object a line: {"question": ..., "answers": [...], "id": ...}, with '
+        argument(
+            "QUESTIONS.jsonl",
+            'One JSON object a line: {"question": ..., "answers": [...], "id": ...}, with '
             '"passages": [{"title": ..., "text": ...}] where they are read; may be gzipped (.gz).',
-            show_default=False,
         ),
     ]
     Pool = Annotated[
@@ -75,13 +113,12 @@ class Opt:
         ),
     ]
     Limit = Annotated[int | None, option("Data", "Only the first so many questions.", min=1)]
-    Model = Annotated[str, option("Model", _MODEL, callback=checked_model)]
-    NotedModel = Annotated[str | None, option("Model", _NOTED, callback=checked_model)]
-    Encoder = Annotated[str, option("Model", _ENCODER, callback=checked_encoder)]
-    NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=checked_encoder)]
-    HeadEncoder = Annotated[str | None, option("Model", _ENCODER, callback=_vectors)]
+    Model = Annotated[str, option("Model", _MODEL, callback=_checked_model)]
+    NotedModel = Annotated[str | None, option("Model", _NOTED, callback=_checked_model)]
+    Encoder = Annotated[str, option("Model", _ENCODER, callback=_checked_encoder)]
+    NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
+    HeadEncoder = Annotated[str | None, option("Model", _ENCODER, callback=_checked_vectors)]
     Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
-    Seed = Annotated[int | None, option("Method", "Of all that is drawn at random.")]
     Set = Annotated[
         list[str] | None,
         option("Method", "Another setting, NAME=VALUE; 'ltrag settings' lists them.", "--set"),
@@ -95,15 +132,160 @@ class Opt:
     Out = Annotated[Path, option("Output", "Folder to write; what was in it is replaced.")]
 
 
-def changed(settings: _S, words: Sequence[str] | None, **options: object) -> _S:
-    """The settings with what options say (None: nothing) and the words of `--set`.
+def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> list[Any]:
+    """Settings of one or more classes, with what options (None: nothing) and `--set` say.
 
-    A setting inside another is an option with two underscores: ``loop__rounds=3``.
+    A word goes to each class that has its name.
     """
-    given = {
-        name.replace("__", "."): str(value) for name, value in options.items() if value is not None
-    }
+    told = [f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    given: list[list[str]] = [[] for _ in settings]
+    for word in (*told, *(words or ())):
+        name = re.split("[.=]", word)[0]
+        having = [i for i, one in enumerate(settings) if name in {f.name for f in fields(one)}]
+        for i in having or [0]:  # the first refuses what none of them knows
+            given[i].append(word)
     try:
-        return with_values(settings, given | split_assignments(words or ()))
+        return [with_values(one, mine) for one, mine in zip(settings, given, strict=True)]
     except InvalidInput as error:
         raise typer.BadParameter(f"{error}; 'ltrag settings' lists what can be set") from error
+
+
+def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
+    """The passages of a file, or else those of the questions, each once.
+
+    Where an id means several texts, as in numbered lists, all but the first get one of their own.
+    """
+    if path is not None:
+        return read_passages(path)
+    found: dict[tuple[str, str, str], Passage] = {}
+    texts: Counter[str] = Counter()
+    for passage in (passage for question in questions for passage in question.passages):
+        key = (passage.id, passage.title, passage.text)
+        if key not in found:
+            texts[passage.id] += 1
+            again = f"{passage.id}#{texts[passage.id]}"
+            found[key] = passage if texts[passage.id] == 1 else replace(passage, id=again)
+    return list(found.values())
+
+
+def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
+    """The model that a MODEL names; None for `chat`: local weights use the template they have."""
+    name, _, folder = spec.partition("+adapter:")
+    adapter = Path(folder).expanduser() if folder else None
+    with _loading("model", spec):
+        if name == "embedded":
+            from ltrag_plugins.llm.embedded import embedded
+
+            llm: LLM = embedded(chat=chat, adapter=adapter)
+        elif server := _SERVER.fullmatch(name):
+            from ltrag_plugins.llm.openai import OpenAICompatibleLLM
+
+            llm = OpenAICompatibleLLM(server["name"], base_url=server["url"])
+        else:
+            from ltrag_plugins.llm.transformers import TransformersLLM
+
+            llm = TransformersLLM.load(_source(name), chat=chat, adapter=adapter)
+    if cache is None:
+        return llm
+    from ltrag_plugins.llm.cached import CachedLLM
+
+    return CachedLLM(llm, cache)
+
+
+def load_encoder(spec: str) -> "Encoder | None":
+    """The encoder that an ENCODER names; None for "none"."""
+    if spec == "none":
+        return None
+    with _loading("encoder", spec):
+        if spec == "embedded":
+            from ltrag_plugins.llm.embedded import embedded_encoder
+
+            return embedded_encoder()
+        from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
+
+        return SentenceTransformerEncoder.load(_source(spec))
+
+
+def write_notes(folder: Path, model: str, encoder: str) -> None:
+    """Note MODEL and ENCODER in the folder of what was fitted with them.
+
+    A server's address is left out: a folder that came from elsewhere must not choose where the
+    key in the environment is sent.
+    """
+    notes = {"model": "" if _SERVER.fullmatch(model) else model, "encoder": encoder}
+    (folder / _NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
+
+
+def noted(
+    kind: Literal["gate", "dur", "sgic"],
+    folder: Path,
+    model: str | None = "",
+    encoder: str | None = "none",
+) -> tuple[str, str]:
+    """MODEL and ENCODER of a fitted folder: as the user says (None: not), else as noted there."""
+    if not (folder / f"{kind}.json").is_file():
+        command = f"ltrag {kind} {'train' if kind == 'dur' else 'fit'}"
+        raise UnreadableArtifact(
+            f"there is no {kind}.json in {folder}; name a folder that '{command}' wrote"
+        )
+    fitted, notes = _object(folder / f"{kind}.json"), _object(folder / _NOTES)
+    if model is None:
+        model = str(notes.get("model"))
+        # again no server, whoever wrote the note; and no folder that is not here
+        model = None if _SERVER.match(model) or not _is_model(model) else model
+    if encoder is None:
+        plain = "none" if fitted.get("encoder") is None else None
+        known = str(notes.get("encoder"))
+        encoder = known if _is_encoder(known) else "embedded" if kind == "dur" else plain
+    for what, spec, name in (("model", model, "llm"), ("encoder", encoder, "encoder")):
+        if spec is None:
+            raise InvalidInput(
+                f"nothing in {folder} says how to reach the {what} that it was fitted with "
+                f"({fitted.get(name, 'its name is not known')}); add --{what}"
+            )
+    return model or "", encoder or ""
+
+
+def _is_model(spec: str) -> bool:
+    name, adapted, folder = spec.partition("+adapter:")
+    if adapted and (_SERVER.fullmatch(name) or not Path(folder).expanduser().is_dir()):
+        return False
+    return name == "embedded" or bool(_SERVER.fullmatch(name)) or _is_weights(name)
+
+
+def _is_encoder(spec: str) -> bool:
+    return spec in ("none", "embedded") or _is_weights(spec)
+
+
+def _is_weights(spec: str) -> bool:
+    """Whether this is a name on the hub, or a path that is there."""
+    source = _source(spec)
+    return isinstance(source, str) or (spec != "" and source.exists())
+
+
+def _source(spec: str) -> str | Path:
+    """The name on the hub, or the path, of weights."""
+    return spec[3:] if spec.startswith("hf:") and len(spec) > 3 else Path(spec).expanduser()
+
+
+@contextmanager
+def _loading(what: str, spec: str) -> Iterator[None]:
+    try:
+        with working(f"loading {what} {spec}"):
+            yield
+    except LtragError:
+        raise
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        # what transformers and the hub raise for files that are missing, cut off or foreign
+        first = str(error).strip().partition("\n")[0]
+        raise InvalidInput(
+            f"cannot load the {what} {spec!r} ({type(error).__name__}: {first})"
+        ) from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is none that can be read."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return {}

@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
-    from ltrag_plugins.dur.batch import Batch as Batch
-    from ltrag_plugins.dur.prompts import FORMATS as FORMATS
-    from ltrag_plugins.dur.prompts import PromptFormat as PromptFormat
-    from ltrag_plugins.dur.prompts import Shot as Shot
-    from ltrag_plugins.dur.ranker import DURRanker as DURRanker
-    from ltrag_plugins.dur.ranker import Ranked as Ranked
-    from ltrag_plugins.dur.settings import DURSettings as DURSettings
-    from ltrag_plugins.dur.train import DURTrainer as DURTrainer
-    from ltrag_plugins.dur.train import TrainingResult as TrainingResult
+    from ltrag_plugins.dur.batch import Batch
+    from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, Shot
+    from ltrag_plugins.dur.ranker import DURRanker, Ranked
+    from ltrag_plugins.dur.settings import DURSettings
+    from ltrag_plugins.dur.train import DURTrainer, TrainingResult
 
 _HOMES = {
     "FORMATS": "prompts",
@@ -43,7 +39,6 @@ __all__ = [
     "Shot",
     "TrainingResult",
 ]
-
 
 # a ranker at work needs no more than its head; the metrics' packages only the training
 __getattr__, __dir__ = lazily(__name__, _HOMES)

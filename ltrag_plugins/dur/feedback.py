@@ -1,60 +1,39 @@
 """What a model makes of a prompt: its answer, and how likely it finds the right one.
 
-`read_feedback` is a flow. It asks for log-probabilities of the options (multiple choice) or of the
-reference text where the model scores given text, else for an answer. `reward` says what the
-feedback is worth.
+`read_feedback` asks for log-probabilities of the options (multiple choice) or of the reference
+text where the model scores given text, else for an answer. `reward` says what the feedback is
+worth; `answer_with` and `summed` say how well a model answers with the shots a ranker chose.
 
 References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3 and section 8;
+    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3, sections 6.1 and 8;
     Zhao et al., ICML 2021, "Calibrate Before Use" (a content-free question);
     Zhou et al., ICLR 2024, "Batch Calibration" (the mean over a batch).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float
 from scipy.special import log_softmax
 
-from ltrag_plugins.dur.prompts import PromptFormat, Shot
+from ltrag_plugins.dur.prompts import PromptFormat, Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import InvalidInput, MissingReferences, NoTokenProbabilities
-from ltrag_plugins.flow import Flow, ask, score
-from ltrag_plugins.llm.base import checked_token
-from ltrag_plugins.metrics.answer import f1, is_right
+from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
+from ltrag_plugins.flow import Flow, Observer, World, ask, run_many, score
+from ltrag_plugins.llm.base import LLM, ScoringLLM, checked_token
+from ltrag_plugins.metrics.answer import checked, f1, is_right
 from ltrag_plugins.metrics.text import bleu, rouge_l
-from ltrag_plugins.prompts.replies import bare_reply, option_in
-from ltrag_plugins.types import Generation, Question, Token
+from ltrag_plugins.prompts.replies import read_reply
+from ltrag_plugins.types import Generation, Question
 
-PROMPTS_AT_ONCE = 128
-"""Most prompts of one call to the model."""
-CONTENT_FREE = "N/A"
-"""What stands in the question's place when options are calibrated against it."""
+_Rungs = Sequence[Sequence[Shot]]
+_PROMPTS_AT_ONCE = 128  # in one call to the model
+_CONTENT_FREE = "N/A"  # stands in the question's place when options are calibrated against it
 _LEAST = -30.0  # log-probability; below it a reward would be all noise
 _TEXT_REWARDS = {"f1": f1, "rouge_l": rouge_l, "bleu": bleu}
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is to be read."""
-
-    options: bool
-    """Log-probabilities of the options, for questions that have some."""
-    gold: bool
-    """Log-probability of the reference text, for questions without options."""
-    text: bool
-    """A written answer, for questions whose options are not read."""
-    content_free: bool = False
-
-    @classmethod
-    def in_training(cls, settings: DURSettings, *, scores: bool) -> Self:
-        """What a training run reads of a model that scores given text, or does not."""
-        probabilities = settings.reward in ("p_gold", "log_p_gold")
-        free = settings.option_calibration == "content-free"
-        return cls(scores, gold=probabilities, text=not probabilities, content_free=free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +56,12 @@ class Feedback:
             return self.question.options[int(np.argmax(self.options))]
         if self.text is None:
             return self.question.answers[0] if self.greedy else None
-        return option_in(self.text, self.question.options)
+        return read_reply(self.text, self.question.options, lead=None)
 
     @property
     def right(self) -> bool:
         """Whether the answer is an accepted one (eq. 3): normalized exact match, or the option."""
-        said, accepted = self.answer, _answers(self.question)
+        said, accepted = self.answer, checked(self.question.answers)
         if said in self.question.options:
             return said in accepted
         return said is not None and is_right(said, accepted)
@@ -98,131 +77,205 @@ class Feedback:
             return max(_LEAST, float(np.logaddexp.reduce(shares[right])))
         if self.gold is None:
             raise NoTokenProbabilities(
-                "the probability of the right answer was not read; use a model that scores given "
-                "text (TransformersLLM), or reward='match'"
+                "no probability of the answer was read; use TransformersLLM, or reward='match'"
             )
         return max(_LEAST, self.gold)
 
 
 def read_feedback(
-    question: Question, rungs: Sequence[Sequence[Shot]], form: PromptFormat, wanted: Wanted
-) -> Flow[list[Feedback]]:
-    """Ask one question after each of the sequences of shots, all in one request."""
-    texts = [form.prompt(shots, question) for shots in rungs]
-    if question.options and wanted.options:
-        options = yield from _options(texts, question.options, form)
-        if wanted.content_free:
-            blank = replace(question, text=CONTENT_FREE, context="")
-            texts = [form.prompt(shots, blank) for shots in rungs]
-            options = options - (yield from _options(texts, question.options, form))
-        return [Feedback(question, options=tuple(row)) for row in options.tolist()]
-    found = [Feedback(question) for _ in texts]
-    if wanted.gold:
-        gold = form.said(_answers(question)[0])
-        scored = yield from score(texts, [gold] * len(texts))
-        known = [_after(form.lead, generation) for generation in scored]
-        if not wanted.text and any(greedy is None for _, greedy in known):
-            raise NoTokenProbabilities(
-                "the model scored a text without telling the likeliest tokens, so nobody knows "
-                "what it would have answered; use TransformersLLM, or reward='match'"
+    questions: Sequence[Question],
+    ladders: Sequence[_Rungs],
+    llm: LLM,
+    settings: DURSettings,
+    *,
+    stop_at_turn: bool = False,
+    both: bool = False,
+    observers: Sequence[Observer] = (),
+) -> list[list[Feedback]]:
+    """Ask each question after each sequence of shots of its ladder.
+
+    Args:
+        stop_at_turn: ask rung by rung, and no more once a right answer has turned wrong.
+        both: whether to read the probability of the reference and a written answer too, not only
+            that of the two which the reward needs.
+    """
+    scores, form = isinstance(llm, ScoringLLM), format_for(settings.format)
+    gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
+
+    def read(question: Question, rungs: _Rungs) -> Flow[list[Feedback]]:
+        if question.options and scores:
+            options = yield from _options(question, rungs, form)
+            if settings.option_calibration == "content-free":
+                blank = replace(question, text=_CONTENT_FREE, context="")
+                options = options - (yield from _options(blank, rungs, form))
+            return [Feedback(question, options=tuple(row)) for row in options.tolist()]
+        prompts = [form.prompt(shots, question) for shots in rungs]
+        found = [Feedback(question) for _ in prompts]
+        if gold:
+            scored = yield from score(
+                prompts, [form.said(checked(question.answers)[0])] * len(prompts)
             )
-        found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
-    if wanted.text:
-        stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
-        written = yield from ask(*texts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
-        said = [bare_reply(reply.text, form.lead) for reply in written]
-        found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
-    return found
+            known = [_after(form.lead, generation) for generation in scored]
+            found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
+        if both or not gold:
+            stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
+            written = yield from ask(*prompts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
+            said = [read_reply(reply.text, lead=form.lead) for reply in written]
+            found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
+        elif any(f.greedy is None for f in found):
+            raise NoTokenProbabilities(
+                "the model does not tell the likeliest tokens, hence not what it would have "
+                "answered; use TransformersLLM, or reward='match'"
+            )
+        return found
 
+    def climb(question: Question, rungs: _Rungs) -> Flow[list[Feedback]]:
+        if not stop_at_turn:
+            return (yield from read(question, rungs))
+        found: list[Feedback] = []
+        for shots in rungs:
+            found += yield from read(question, [shots])
+            if [f.right for f in found[-2:]] == [True, False]:
+                break
+        return found
 
-def reward(found: Feedback, settings: DURSettings) -> float:
-    """What the feedback is worth, by `settings.reward`."""
-    kind = settings.reward
-    if callable(kind):
-        return _own(kind, found)
-    if kind == "match":
-        return 1.0 if found.right else -1.0
-    if kind == "p_gold":
-        return math.exp(found.log_p_gold)
-    if kind == "log_p_gold":
-        return found.log_p_gold
-    value = _TEXT_REWARDS[kind](found.answer or "", _answers(found.question))
-    return 1.0 if value > settings.threshold else -1.0
-
-
-def option_prior(found: Sequence[Feedback]) -> Float[np.ndarray, " options"] | None:
-    """The mean log-share of each option over this feedback; None where no options were read."""
-    rows = [f.options for f in found if f.options is not None]
-    if not rows:
-        return None
-    if len({f.question.options for f in found}) > 1:
-        raise InvalidInput(
-            "option_calibration='batch' needs questions that all offer the same options; use "
-            "'content-free'"
-        )
-    return log_softmax(np.array(rows), axis=1).mean(axis=0)
-
-
-def contextual_calibration(
-    found: Sequence[Feedback], prior: Float[np.ndarray, " options"] | None
-) -> list[Feedback]:
-    """The feedback with log-shares of the options less their prior; without one, as it is."""
-    if prior is None:
-        return list(found)
-    shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
-    return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]
+    flows = [climb(question, rungs) for question, rungs in zip(questions, ladders, strict=True)]
+    return run_many(flows, World(llm=llm), observers=observers, batch=_PROMPTS_AT_ONCE)
 
 
 def _options(
-    texts: Sequence[str], options: Sequence[str], form: PromptFormat
-) -> Flow[Float[np.ndarray, "prompts options"]]:
-    prompts = [text for text in texts for _ in options]
-    scored = yield from score(prompts, [form.said(o) for o in options] * len(texts))
+    question: Question, rungs: _Rungs, form: PromptFormat
+) -> Flow[Float[np.ndarray, "rungs options"]]:
+    """The log-probability of each option after each rung."""
+    texts = [form.said(option) for option in question.options]
+    prompts = [prompt for shots in rungs for prompt in [form.prompt(shots, question)] * len(texts)]
+    scored = yield from score(prompts, texts * len(rungs))
     logprobs = [_after(form.lead, generation)[0] for generation in scored]
-    return np.array(logprobs).reshape(len(texts), len(options))
+    return np.array(logprobs).reshape(len(rungs), len(texts))
 
 
 def _after(lead: str, scored: Generation) -> tuple[float, bool | None]:
-    """Log-probability of what follows the lead-in, and whether each of its tokens is likeliest.
+    """Log-probability of what follows the lead-in, and whether its tokens are the likeliest.
 
-    None: the model does not tell which token is.
+    None: the model does not tell which are.
     """
     if not scored.tokens:
         raise NoTokenProbabilities(
             "the model scored a text and gave no token probabilities; use TransformersLLM, or "
             "reward='match'"
         )
-    answer = _behind(scored.tokens, len(lead.rstrip()))
+    # the answer begins with the token that reaches beyond the lead-in; one without text goes
+    # with the next
+    ends = np.cumsum([len(token.text) for token in scored.tokens])
+    length = len(lead.rstrip())
+    inside = [i for i, end in enumerate(ends) if scored.tokens[i].text and end <= length]
+    answer = scored.tokens[inside[-1] + 1 if inside else 0 :]
     total = sum(checked_token(token, "the model").logprob for token in answer)
     if not all(token.alternatives for token in answer):
         return total, None
     return total, all(t.logprob >= max(p for _, p in t.alternatives) for t in answer)
 
 
-def _behind(tokens: Sequence[Token], length: int) -> list[Token]:
-    """The tokens that reach beyond so many characters; without text, one goes with the next."""
-    ends = np.cumsum([len(token.text) for token in tokens])
-    inside = [i for i, end in enumerate(ends) if tokens[i].text and end <= length]
-    return list(tokens[inside[-1] + 1 if inside else 0 :])
-
-
-def _answers(question: Question) -> tuple[str, ...]:
-    if not question.answers:
-        raise MissingReferences(f"{question.text[:40]!r} has no accepted answer to learn from")
-    return question.answers
-
-
-def _own(function: Callable[[str, Question], float], found: Feedback) -> float:
+def reward(found: Feedback, settings: DURSettings) -> float:
+    """What the feedback is worth, by `settings.reward`."""
+    kind = settings.reward
+    if kind == "match":
+        return 1.0 if found.right else -1.0
+    if kind == "p_gold":
+        return math.exp(found.log_p_gold)
+    if kind == "log_p_gold":
+        return found.log_p_gold
     said = found.answer or ""
+    if isinstance(kind, str):
+        value = _TEXT_REWARDS[kind](said, checked(found.question.answers))
+        return 1.0 if value > settings.threshold else -1.0
     about = f"for the answer {said[:40]!r} to {found.question.text[:40]!r}"
     try:
-        value = float(function(said, found.question))
+        value = float(kind(said, found.question))
     except Exception as error:
         raise InvalidInput(
             f"the reward function raised {type(error).__name__}: {error}, {about}"
         ) from error
     if not math.isfinite(value):
-        raise InvalidInput(
-            f"the reward function returned {value} {about}; a reward is a finite number"
-        )
+        raise InvalidInput(f"the reward function returned {value}, no finite number, {about}")
     return value
+
+
+def contextual_calibration(
+    found: Sequence[Feedback], over: Sequence[Feedback] | None = None
+) -> list[Feedback]:
+    """The feedback with log-shares of the options less their mean; without options, as it is.
+
+    Args:
+        over: the feedback of which the mean is taken; None: the same.
+    """
+    known = [f for f in over or found if f.options is not None]
+    if not known:
+        return list(found)
+    if len({f.question.options for f in known}) > 1:
+        raise InvalidInput(
+            "option_calibration='batch' needs questions that all offer the same options; use "
+            "'content-free'"
+        )
+    prior = log_softmax(np.array([f.options for f in known]), axis=1).mean(axis=0)
+    shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
+    return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]
+
+
+def answer_with(
+    ranked: Sequence[Sequence[Shot]],
+    questions: Sequence[Question],
+    llm: LLM,
+    settings: DURSettings,
+    *,
+    observers: Sequence[Observer] = (),
+) -> list[Feedback]:
+    """Ask each question with its shots."""
+    ladders = [[shots] for shots in ranked]
+    asked = read_feedback(questions, ladders, llm, settings, both=True, observers=observers)
+    found = [feedback for [feedback] in asked]
+    return contextual_calibration(found) if settings.option_calibration == "batch" else found
+
+
+def summed(
+    found: Sequence[Feedback],
+    ranked: Sequence[Sequence[Shot]],
+    *,
+    easy: Sequence[bool] | None = None,
+) -> dict[str, float | None]:
+    """Means over questions, each in [0, 1]; None where there is nothing to take a mean of.
+
+    "accuracy" is the share of right answers, "easy" that of the questions which are right without
+    shots, "hard" of the others. "macro_f1" is over the options. "p_gold" is the probability of the
+    right option, or of all tokens of the reference together. "questions" and "shots" (mean shots a
+    question) are counts.
+
+    Args:
+        ranked: the shots that each question was asked with.
+        easy: whether each question is right without shots.
+    """
+    right = [f.right for f in found]
+    known = [] if easy is None else list(zip(right, easy, strict=True))
+    columns = {
+        "accuracy": right,
+        "macro_f1": _f1_by_option([f for f in found if f.question.options]),
+        "p_gold": [math.exp(f.log_p_gold) for f in found if (f.options, f.gold) != (None, None)],
+        "easy": [one for one, without in known if without],
+        "hard": [one for one, without in known if not without],
+        "shots": [len(shots) for shots in ranked],
+    }
+    means = {name: float(np.mean(column)) if column else None for name, column in columns.items()}
+    return {"questions": len(found), **means}
+
+
+def _f1_by_option(choice: Sequence[Feedback]) -> list[float]:
+    """F1 of each option: 0 where nobody says it. Of several right options the said one counts."""
+    said = [f.answer for f in choice]
+    right = [[o for o in f.question.options if o in f.question.answers] for f in choice]
+    gold = [one if one in known else known[0] for one, known in zip(said, right, strict=True)]
+    hits = Counter(one for one, wanted in zip(said, gold, strict=True) if one == wanted)
+    both = Counter(said) + Counter(gold)
+    return [
+        2 * hits[o] / (both[o] or 1)
+        for o in sorted({o for f in choice for o in f.question.options})
+    ]

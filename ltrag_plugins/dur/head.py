@@ -10,140 +10,112 @@ References:
 """
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float
 
+from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelError
 
+_Vector = Float[np.ndarray, " dim"]
+_Vectors = Float[np.ndarray, "docs dim"]
+_Scores = Float[np.ndarray, " docs"]
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8  # of Adam
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
-    """W and b; applied with numpy alone."""
+    """W and b; applied with numpy alone. Gradients with respect to them have the same form."""
 
     weight: Float[np.ndarray, "out dim"]
     bias: Float[np.ndarray, " out"]
 
-    def __call__(self, vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts out"]:
+    def __call__(self, vectors: _Vectors) -> Float[np.ndarray, "docs out"]:
         """h of each row."""
         if vectors.shape[-1] != self.weight.shape[1]:
             raise ArtifactMismatch(
                 f"this head reads vectors of {self.weight.shape[1]} numbers, and the encoder gives "
-                f"{vectors.shape[-1]}. Use the encoder it was trained with, or train a head for "
-                "this one."
+                f"{vectors.shape[-1]}. Use its own encoder, or train a head for this one."
             )
         return _checked(vectors) @ self.weight.T + self.bias
 
-    def scores(
-        self, question: Float[np.ndarray, " dim"], candidates: Float[np.ndarray, "docs dim"]
-    ) -> Float[np.ndarray, " docs"]:
+    def scores(self, question: _Vector, candidates: _Vectors) -> _Scores:
         """s of each candidate, before the softmax."""
         return self(candidates) @ self(question[None])[0]
 
-    def gradient(
-        self,
-        question: Float[np.ndarray, " dim"],
-        candidates: Float[np.ndarray, "docs dim"],
-        by_score: Float[np.ndarray, " docs"],
-    ) -> "Gradient":
+    def gradient(self, question: _Vector, candidates: _Vectors, by_score: _Scores) -> "Head":
         """From the gradient with respect to the scores to the one with respect to W and b."""
         asked, offered = self(question[None])[0], self(candidates)
         mixed = by_score @ candidates
         weight = np.outer(by_score @ offered, question) + np.outer(asked, mixed)
-        return Gradient(weight, by_score @ offered + by_score.sum() * asked)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Gradient:
-    """Of some function of the scores, with respect to W and b."""
-
-    weight: Float[np.ndarray, "out dim"]
-    bias: Float[np.ndarray, " out"]
-
-    @classmethod
-    def zero(cls, head: Head) -> Self:
-        """Of a constant."""
-        return cls(np.zeros_like(head.weight), np.zeros_like(head.bias))
-
-    def __add__(self, other: "Gradient") -> "Gradient":
-        return Gradient(self.weight + other.weight, self.bias + other.bias)
+        return Head(weight, by_score @ offered + by_score.sum() * asked)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adam:
-    """The running means of the gradient and of its square, after `steps` steps.
+    """A head after `steps` steps, and the running means of its gradient and of the square.
 
     References:
         Kingma & Ba, ICLR 2015, "Adam: A Method for Stochastic Optimization", algorithm 1.
     """
 
-    mean: Gradient
-    square: Gradient
+    head: Head
+    mean: Head
+    square: Head
     steps: int = 0
 
     @classmethod
     def start(cls, head: Head) -> Self:
         """Before the first step."""
-        return cls(Gradient.zero(head), Gradient.zero(head))
+        zero = Head(np.zeros_like(head.weight), np.zeros_like(head.bias))
+        return cls(head, zero, zero)
 
-    def step(self, head: Head, gradient: Gradient, rate: float) -> tuple[Head, "Adam"]:
-        """The head one step down the gradient, and the state after it."""
+    def step(self, gradient: Head, rate: float) -> "Adam":
+        """The state one step down the gradient."""
         t = self.steps + 1
         parts = []
         for name in ("weight", "bias"):
-            g = getattr(gradient, name)
-            m = _BETA1 * getattr(self.mean, name) + (1 - _BETA1) * g
-            v = _BETA2 * getattr(self.square, name) + (1 - _BETA2) * g * g
+            x, m, v, g = (getattr(p, name) for p in (self.head, self.mean, self.square, gradient))
+            m = _BETA1 * m + (1 - _BETA1) * g
+            v = _BETA2 * v + (1 - _BETA2) * g * g
             root = np.sqrt(v / (1 - _BETA2**t)) + _EPSILON
-            parts.append((getattr(head, name) - rate * (m / (1 - _BETA1**t)) / root, m, v))
-        values, means, squares = zip(*parts, strict=True)
-        return Head(*values), Adam(Gradient(*means), Gradient(*squares), t)
+            parts.append((x - rate * (m / (1 - _BETA1**t)) / root, m, v))
+        weights, biases = parts
+        return Adam(*map(Head, weights, biases), steps=t)
 
 
-def initial_head(
-    kind: Literal["random", "encoder"],
-    vectors: Float[np.ndarray, "texts dim"],
-    *,
-    dim: int,
-    sharpness: float,
-    random: np.random.Generator,
-) -> Head:
+def initial_head(vectors: _Vectors, settings: DURSettings) -> Head:
     r"""A head before training.
 
     "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
     encoder's dimension. "encoder" ranks by the dot products of the encoder's own vectors, less
-    their mean. W maps onto the `dim` directions in which the vectors vary most; few texts span
-    few directions, and others at right angles to theirs follow, since a new question may vary in
-    them. b takes out the mean. The scores of a text with the others have the standard deviation
-    `sharpness`.
+    their mean, which b takes out. W maps onto the `dim` directions in which the vectors vary most.
+    Few texts span few directions; others at right angles follow, as a new question may vary in
+    them. The scores of a text with the others have the standard deviation `sharpness`.
     """
-    size = _checked(vectors).shape[1]
-    if kind == "random":
-        bound = 1 / np.sqrt(size)
+    size, dim = _checked(vectors).shape[1], settings.dim
+    if settings.initial == "random":
+        random, bound = np.random.default_rng([settings.seed, 0]), 1 / np.sqrt(size)
         weight = random.uniform(-bound, bound, (dim, size))
         return Head(weight, random.uniform(-bound, bound, dim))
     mean = vectors.mean(axis=0)
     _, spread, directions = np.linalg.svd(vectors - mean, full_matrices=False)
     if spread[0] < 1e-9:
         raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
-    weight = np.zeros((dim, size))
     if len(directions) < dim:  # few texts
         others = np.linalg.svd(directions)[2][len(directions) :]
         directions = np.concatenate([directions, others])
-    rows = directions[:dim]
-    weight[: len(rows)] = rows
-    scale = np.sqrt(sharpness / _scatter((vectors - mean) @ weight.T))
+    weight = np.zeros((dim, size))
+    weight[: len(directions)] = directions[:dim]
+    scale = np.sqrt(settings.sharpness / _scatter((vectors - mean) @ weight.T))
     return Head(weight * scale, -(weight @ mean) * scale)
 
 
-def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
-    """Standard deviation of the dot products of different texts.
+def _scatter(seen: _Vectors) -> float:
+    """Standard deviation of the dot products of different texts; by sums, as pairs are too many.
 
-    It is computed from sums over the texts, as there are too many pairs to hold. Texts that are
-    all equally far apart have no scatter to scale by: their largest product takes its place.
+    Texts all equally far apart have no scatter to scale by: their largest product takes its place.
     """
     own = (seen**2).sum(axis=1)
     pairs = len(seen) * (len(seen) - 1)
@@ -157,7 +129,7 @@ def _scatter(seen: Float[np.ndarray, "texts dim"]) -> float:
     )
 
 
-def _checked(vectors: Float[np.ndarray, "texts dim"]) -> Float[np.ndarray, "texts dim"]:
+def _checked(vectors: _Vectors) -> _Vectors:
     """The vectors themselves, if all their numbers are finite."""
     if not np.isfinite(vectors).all():
         raise ModelError(

@@ -14,8 +14,8 @@ The threshold sigma says how many shots a question is asked with:
     \sigma = \max_{e \in E^{k_i} - E^{j-1}} S(e) \quad (10)
 
 sigma moves when an answer turns from right to wrong at shot j. Left to itself it can rise
-until nothing is asked any more, and learning ends: `bounded` keeps it where the questions of a
-batch still get a least number of shots, and can hold their cost under a bound.
+until nothing is asked any more, and learning ends: `shot_counts` brings it to where the questions
+of a batch still get a least number of shots, and can hold their cost under a bound.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4-7, 9, 10 and section 6.5;
@@ -28,42 +28,33 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import log_softmax, logsumexp
 
+from ltrag_plugins.dur.settings import DURSettings
+
+_Scores = Float[np.ndarray, " docs"]
+_Picks = Int[np.ndarray, " picks"]
+
 
 def log_probs(
-    scores: Float[np.ndarray, " docs"], ranking: Int[np.ndarray, " picks"], *, replacement: bool
-) -> Float[np.ndarray, " picks"]:
-    """Log-probability of each pick, given the picks before it."""
-    if replacement:
-        return log_softmax(scores)[ranking]
-    left = np.ones(len(scores), dtype=bool)
-    found = np.zeros(len(ranking))
-    for i, pick in enumerate(ranking):
-        found[i] = scores[pick] - logsumexp(scores[left])
-        left[pick] = False
-    return found
-
-
-def log_prob_gradients(
-    scores: Float[np.ndarray, " docs"], ranking: Int[np.ndarray, " picks"], *, replacement: bool
-) -> Float[np.ndarray, "picks docs"]:
-    """Gradient of each pick's log-probability with respect to the scores."""
-    found = np.zeros((len(ranking), len(scores)))
+    scores: _Scores, ranking: _Picks, *, replacement: bool
+) -> tuple[Float[np.ndarray, " picks"], Float[np.ndarray, "picks docs"]]:
+    """Log-probability of each pick given the picks before it, and its gradient by the scores."""
+    found, slopes = np.zeros(len(ranking)), np.zeros((len(ranking), len(scores)))
     left = np.ones(len(scores), dtype=bool)
     for i, pick in enumerate(ranking):
-        found[i, left] = -np.exp(scores[left] - logsumexp(scores[left]))
-        found[i, pick] += 1.0
+        total = logsumexp(scores[left])
+        found[i] = scores[pick] - total
+        slopes[i, left] = -np.exp(scores[left] - total)
+        slopes[i, pick] += 1.0
         left[pick] = replacement
-    return found
+    return log_softmax(scores)[ranking] if replacement else found, slopes
 
 
-def top(scores: Float[np.ndarray, " docs"], k: int) -> Int[np.ndarray, " picks"]:
+def top(scores: _Scores, k: int) -> _Picks:
     """The `k` best, best first; of equal scores the first comes first (eq. 5, 7)."""
     return np.argsort(-scores, kind="stable")[:k]
 
 
-def draw(
-    scores: Float[np.ndarray, " docs"], k: int, random: np.random.Generator
-) -> Int[np.ndarray, " picks"]:
+def draw(scores: _Scores, k: int, random: np.random.Generator) -> _Picks:
     """`k` drawn one after the other without replacement, each by softmax of what is left.
 
     Adding Gumbel noise to the scores and sorting draws exactly so (Yellott, "The relationship
@@ -72,59 +63,30 @@ def draw(
     return top(scores + random.gumbel(size=len(scores)), k)
 
 
-def shots_above(scores: Float[np.ndarray, " docs"], sigma: float, most: int) -> int:
-    """k_i: how many of the scores, each in [0, 1], are above sigma; `most` at most (eq. 6)."""
-    return min(most, int((scores > sigma).sum()))
+def shot_counts(
+    scores: Sequence[Float[np.ndarray, " _docs"]], sigma: float, settings: DURSettings
+) -> list[int]:
+    """k_i of each question of a batch, by the S of its candidates (eq. 6).
 
-
-def shots_that_turn(right: Sequence[bool]) -> list[int]:
-    """The shots that turned the answer from right to wrong, counted from 1."""
-    return [j for j in range(1, len(right)) if right[j - 1] and not right[j]]
-
-
-def turned_sigma(scores: Float[np.ndarray, " shots"], j: int) -> float:
-    """The largest score among the shots j, ..., k of a ladder, counted from 1 (eq. 10)."""
-    return float(scores[j - 1 :].max())
-
-
-def ladder_cost(shots: int, *, last: bool = False) -> int:
-    """Shots in all prompts of a ladder: 0 + 1 + ... + k; k where only the last rung is asked."""
-    return shots if last else shots * (shots + 1) // 2
-
-
-def bounded(
-    sigma: float,
-    scores: Sequence[Float[np.ndarray, " _docs"]],
-    most: int,
-    *,
-    least_mean: float | None,
-    most_cost: float | None,
-    last: bool = False,
-) -> float:
-    """The threshold nearest to `sigma` that keeps within the bounds.
-
-    Args:
-        scores: of the candidates of each question of the batch.
-        most: K.
-        least_mean: shots a question that are left on average; goes before `most_cost`.
-        most_cost: shots in all prompts of the batch together.
-        last: whether only the last rung of each ladder is asked.
+    The threshold is the nearest to `sigma` that keeps within `least_shots` and `budget`; where they
+    exclude each other, within `least_shots`.
     """
-    leading = [np.sort(row)[::-1][:most] for row in scores]
+    leading = [np.sort(row)[::-1][: settings.shots] for row in scores]
     levels = np.unique(np.concatenate([[0.0, sigma], *leading]))
 
     def counts(level: float) -> list[int]:
         return [int((row > level).sum()) for row in leading]
 
     def cost(level: float) -> int:
-        return sum(ladder_cost(k, last=last) for k in counts(level))
+        last = settings.rungs == "last"
+        return sum(k if last else k * (k + 1) // 2 for k in counts(level))
 
-    if most_cost is not None:
-        # costs fall as the level rises
-        affordable = [x for x in levels if cost(x) <= most_cost]
-        sigma = max(sigma, affordable[0]) if affordable else float(levels[-1])
-    if least_mean is not None:
-        reach = min(least_mean, np.mean(counts(0.0)))
+    if settings.budget is not None:
+        most = settings.budget * settings.shots * len(scores)
+        affordable = [level for level in levels if cost(level) <= most]  # from there up, all are
+        sigma = max(sigma, affordable[0]) if affordable else levels[-1]
+    if settings.least_shots is not None:
+        reach = min(settings.least_shots, np.mean(counts(0.0)))
         if np.mean(counts(sigma)) < reach:
-            sigma = float(max((x for x in levels if np.mean(counts(x)) >= reach), default=0.0))
-    return float(sigma)
+            sigma = max((x for x in levels if np.mean(counts(x)) >= reach), default=0.0)
+    return counts(sigma)

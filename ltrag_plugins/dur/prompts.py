@@ -11,7 +11,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import beginning
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Passage, Question
@@ -44,18 +44,13 @@ class PromptFormat(Settings):
     """Most tokens of an answer that is written, not scored."""
 
     def _check_together(self) -> None:
-        for name, template, known in (
-            ("shot", self.shot, _FIELDS),
-            ("query", self.query, _FIELDS),
-            ("reply", self.reply, {"answer"}),
-        ):
-            unknown = _named(template, name) - known
-            if unknown:
+        # in the query, {answer} would tell the answer
+        known = {"shot": _FIELDS, "query": _FIELDS - {"answer"}, "reply": {"answer"}}
+        for name, fields in known.items():
+            if unknown := _named(getattr(self, name), name) - fields:
                 raise InvalidInput(
-                    f"the {name} template names {sorted(unknown)}; it may name {sorted(known)}"
+                    f"the {name} template names {sorted(unknown)}; it may name {sorted(fields)}"
                 )
-        if "answer" in _named(self.query, "query"):
-            raise InvalidInput("the query template names {answer}: the prompt would hold it")
         if not self.reply.endswith("{answer}"):
             raise InvalidInput("the reply template must end in {answer}, to which it leads")
 
@@ -66,13 +61,13 @@ class PromptFormat(Settings):
             InvalidInput: a passage where the format has no {text}, a solved example where it has no
                 {answer}, or options beyond Z.
         """
-        if "answer" not in _named(self.shot, "shot") and any(
-            isinstance(s, Question) for s in shots
-        ):
-            raise InvalidInput(
-                "this prompt format shows no {answer} of a solved example; use format='Q-A', "
-                "'QO-A' or 'SQO-A', or hand texts in as Passage"
-            )
+        shown = _named(self.shot, "shot")
+        for kind, field, use in ((Question, "answer", "'Q-A'"), (Passage, "text", "'passages'")):
+            if field not in shown and any(isinstance(shot, kind) for shot in shots):
+                raise InvalidInput(
+                    f"this prompt format has no place for a {kind.__name__}'s {{{field}}}; use "
+                    f"format={use}, or shots of another kind"
+                )
         parts = [self.shot.format_map(self._fields(shot)) for shot in shots]
         return self.separator.join([*parts, self.query.format_map(self._fields(question))])
 
@@ -85,27 +80,22 @@ class PromptFormat(Settings):
         """The reply's part before the answer."""
         return self.said("")
 
-    def _cut(self, text: str) -> str:
-        return text if self.context_words is None else beginning(text, self.context_words)
-
     def _fields(self, item: Shot) -> dict[str, str]:
+        if (
+            text := item.text if isinstance(item, Passage) else item.context
+        ) and self.context_words:
+            text = beginning(text, self.context_words)
         if isinstance(item, Passage):
-            if "text" not in _named(self.shot, "shot"):
-                raise InvalidInput(
-                    "this prompt format has no place for a passage's {text}; use format='passages'"
-                )
-            text = self._cut(item.text)
             return dict.fromkeys(_FIELDS, "") | {"title": item.title, "text": text}
-        if len(item.options) > len(string.ascii_uppercase):
+        if len(item.options) > 26:
             raise InvalidInput(
                 f"{item.text[:40]!r} has {len(item.options)} options; there are 26 letters for them"
             )
-        named = zip(string.ascii_uppercase, item.options, strict=False)
-        letters = [f"({letter}) {option}" for letter, option in named]
+        options = zip(string.ascii_uppercase, item.options, strict=False)
         return {
             "question": item.text,
-            "options": " ".join(letters),
-            "context": self._cut(item.context),
+            "options": " ".join(f"({letter}) {option}" for letter, option in options),
+            "context": text,
             "answer": item.answers[0] if item.answers else "",
             "text": item.text,
             "title": "",
@@ -119,53 +109,22 @@ def text_of(shot: Shot) -> str:
     return shot.text
 
 
-def checked_candidates(candidates: Sequence[Shot]) -> None:
-    """Refuse an empty list, solved examples without an answer, and ids that come twice."""
-    if not candidates:
-        raise InvalidInput("there are no candidates; give at least one example or passage")
-    seen: dict[str, int] = {}
-    for i, candidate in enumerate(candidates):
-        if not isinstance(candidate, Question | Passage):
-            raise InvalidInput(
-                f"candidate {i + 1} is a {type(candidate).__name__}; give a solved example as "
-                "Question(text, answers), a text as Passage(text)"
-            )
-        if isinstance(candidate, Question) and not candidate.answers:
-            raise MissingReferences(
-                f"candidate {i + 1} ({candidate.text[:40]!r}) has no answer; a solved example "
-                "needs one. Add it, or hand texts in as Passage."
-            )
-        if candidate.id and candidate.id in seen:
-            raise InvalidInput(
-                f"candidates {seen[candidate.id] + 1} and {i + 1} have the same id "
-                f"{candidate.id!r}. Give each its own, or leave ids empty."
-            )
-        seen[candidate.id] = i
-
-
 def _named(template: str, name: str) -> set[str]:
+    """The fields that a template names."""
     try:
         return {field for _, field, _, _ in string.Formatter().parse(template) if field is not None}
     except ValueError as error:
         raise InvalidInput(f"the {name} template cannot be read: {error}") from error
 
 
-_ANSWER = "Answer: The answer is {answer}"
-
+_Q = "Question: {question}\nAnswer:"
+_QO = "Question: {question}\nOptions: {options}\nAnswer:"
+_SQO = f"Statement: {{context}}\n{_QO}"
 FORMATS = {
-    "Q-A": PromptFormat(f"Question: {{question}}\n{_ANSWER}", "Question: {question}\nAnswer:"),
-    "QO-A": PromptFormat(
-        f"Question: {{question}}\nOptions: {{options}}\n{_ANSWER}",
-        "Question: {question}\nOptions: {options}\nAnswer:",
-    ),
-    "SQO-A": PromptFormat(
-        f"Statement: {{context}}\nQuestion: {{question}}\nOptions: {{options}}\n{_ANSWER}",
-        "Statement: {context}\nQuestion: {question}\nOptions: {options}\nAnswer:",
-    ),
-    "passages": PromptFormat(
-        "{title}\n{text}",
-        "Question: {question}\nAnswer:",
-    ),
+    "Q-A": PromptFormat(f"{_Q} The answer is {{answer}}", _Q),
+    "QO-A": PromptFormat(f"{_QO} The answer is {{answer}}", _QO),
+    "SQO-A": PromptFormat(f"{_SQO} The answer is {{answer}}", _SQO),
+    "passages": PromptFormat("{title}\n{text}", _Q),
 }
 """The paper's three (Q-A, QO-A, SQO-A), and one for passages."""
 

@@ -22,6 +22,8 @@ from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.llm.base import Encoder
 
+_Vector = Float[np.ndarray, " dim"]
+_Vectors = Float[np.ndarray, "docs dim"]
 _FORMAT = 1
 
 
@@ -58,6 +60,10 @@ class DURRanker:
     ) -> None:
         self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, float(sigma)
         self.shots = settings.shots if shots is None else shots
+        if not 0 <= self.sigma <= 1 or self.shots < 1:
+            raise InvalidInput(f"sigma, {sigma}, must lie in [0, 1], shots, {shots}, be at least 1")
+        if head.weight.ndim != 2 or head.bias.shape != head.weight.shape[:1]:
+            raise InvalidInput(f"W of {head.weight.shape} and b of {head.bias.shape} do not fit")
 
     @classmethod
     def untrained(cls, encoder: Encoder, *, settings: DURSettings | None = None) -> Self:
@@ -76,19 +82,23 @@ class DURRanker:
         kinds = (Head, DURSettings, PromptFormat)
         try:
             parts, _ = artifacts.read(Path(folder), "dur", kinds=kinds, format=_FORMAT)
-            head, settings, sigma, shots = _checked(**parts)
+            trained_with, head = parts.pop("encoder"), parts["head"]
+            ranker = cls(encoder=encoder, **parts)
+            if not (isinstance(trained_with, str) and isinstance(ranker.settings, DURSettings)):
+                raise ValueError("its encoder or its settings are missing")
+            if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
+                raise ValueError("a number of the head is not finite")
         except (UnreadableArtifact, *artifacts.DAMAGE) as error:
             raise UnreadableArtifact(
-                f"{folder} holds no readable head ({error}). Train one: DURTrainer(...).fit(...)"
-                ".ranker.save(folder), or 'ltrag dur train'."
+                f"{folder} holds no readable head ({error}). Train one with DURTrainer or 'ltrag "
+                "dur train', and save it there."
             ) from error
-        if parts["encoder"] != encoder.name:
+        if trained_with != encoder.name:
             raise ArtifactMismatch(
-                f"the head in {folder} was trained with encoder {parts['encoder']!r}, and is now "
-                f"given {encoder.name!r}. A head knows one encoder: pass that one, or train a "
-                "head for this one."
+                f"the head in {folder} was trained with encoder {trained_with!r}, and is now given "
+                f"{encoder.name!r}. Pass that one, or train a head for this one."
             )
-        return cls(head, encoder, settings, sigma=sigma, shots=shots)
+        return ranker
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write `dur.json` (readable) and `dur.safetensors` (the head).
@@ -113,8 +123,8 @@ class DURRanker:
 
     def without_encoder(self) -> Self:
         """For `rank_vectors` alone, as in workers that have an encoder of their own."""
-        stand_in, settings = _NoEncoder(self.encoder.name), self.settings
-        return type(self)(self.head, stand_in, settings, sigma=self.sigma, shots=self.shots)
+        parts = self.head, _NoEncoder(self.encoder.name), self.settings
+        return type(self)(*parts, sigma=self.sigma, shots=self.shots)
 
     def rank(
         self,
@@ -144,8 +154,8 @@ class DURRanker:
 
     def rank_vectors(
         self,
-        question: Float[np.ndarray, " dim"],
-        candidates: Float[np.ndarray, "docs dim"],
+        question: _Vector,
+        candidates: _Vectors,
         *,
         top_n: int | None = None,
         sigma: float = 0.0,
@@ -175,7 +185,7 @@ class _NoEncoder:
 
     name: str
 
-    def encode(self, texts: Sequence[str]) -> Float[np.ndarray, "texts dim"]:
+    def encode(self, texts: Sequence[str]) -> _Vectors:
         raise InvalidInput(f"this ranker left its encoder, {self.name}, behind: use rank_vectors")
 
 
@@ -188,50 +198,24 @@ def chosen_ranker(
     sigma: float,
 ) -> DURRanker:
     """The ranker itself, or plain similarity where that is asked for in so many words."""
-    if ranker is None:
-        ranker = _similarity(encoder, untrained)
-    elif not isinstance(ranker, DURRanker):
+    if ranker is not None and not isinstance(ranker, DURRanker):
         raise InvalidInput(
             f"ranker must be a DURRanker, got {type(ranker).__name__} {ranker!r:.60}."
         )
-    elif encoder is not None or untrained is not None:
-        raise InvalidInput(
-            "a ranker brings its own encoder: give a ranker, or an encoder and untrained='encoder'."
-        )
-    nothing = np.zeros((0, 1))
-    ranker.rank_vectors(np.zeros(1), nothing, top_n=top_n, sigma=sigma)  # refuses bad ranges
+    if ranker is not None and (encoder is not None or untrained is not None):
+        raise InvalidInput("a ranker brings its own encoder: leave encoder and untrained out.")
+    if ranker is None:
+        if untrained is None:
+            raise InvalidInput(
+                "there is no trained head to rank with. Train one with 'ltrag dur train "
+                "candidates.jsonl validation.jsonl --model ... --out head/', and load it with "
+                "from_pretrained; or rank by plain similarity with untrained='encoder'."
+            )
+        if untrained != "encoder" or encoder is None:
+            raise InvalidInput(
+                f"plain similarity needs encoder=... and untrained='encoder', got {untrained!r}"
+            )
+        ranker = DURRanker.untrained(encoder, settings=DURSettings(preselect="encoder"))
+    # refuses bad bounds
+    ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), top_n=top_n, sigma=sigma)
     return ranker
-
-
-def _similarity(encoder: Encoder | None, untrained: str | None) -> DURRanker:
-    if untrained is None:
-        raise InvalidInput(
-            "there is no trained head to rank with. Train one with 'ltrag dur train "
-            "candidates.jsonl validation.jsonl --model ... --out head/' and load it with "
-            "from_pretrained('head/', encoder=...). For plain similarity, which knows nothing of "
-            "your model, say untrained='encoder'."
-        )
-    if untrained != "encoder":
-        raise InvalidInput(f"untrained must be 'encoder' or None, got {untrained!r}.")
-    if encoder is None:
-        raise InvalidInput("untrained='encoder' needs encoder=..., by which to rank.")
-    return DURRanker.untrained(encoder, settings=DURSettings(preselect="encoder"))
-
-
-def _checked(
-    encoder: object, sigma: object, shots: object, settings: object, head: object
-) -> tuple[Head, DURSettings, float, int]:
-    if not isinstance(head, Head) or not isinstance(settings, DURSettings):
-        raise ValueError("it holds something else than a head and its settings")
-    if not isinstance(sigma, float) or not isinstance(encoder, str):
-        raise ValueError("sigma must be a number and encoder a name")
-    if not isinstance(shots, int) or shots < 1:
-        raise ValueError(f"shots must be a number from 1 on, not {shots!r}")
-    if not 0 <= sigma <= 1:
-        raise ValueError(f"sigma must lie in [0, 1], not at {sigma}")
-    rows = head.weight.shape[:1]
-    if head.weight.ndim != 2 or head.bias.shape != rows:
-        raise ValueError(f"W of shape {head.weight.shape} and b of {head.bias.shape} do not fit")
-    if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
-        raise ValueError("a number of the head is not finite")
-    return head, settings, sigma, shots

@@ -38,8 +38,7 @@ class DURSettings(Settings):
     preselected: Count = 20
     """|C'|: candidates that are ranked for each question (paper: 20)."""
     preselect: Preselect = "both"
-    """What chooses them: BM25 (paper), nearness of the encoder's vectors, the two in turn, or
-    nobody (all)."""
+    """What chooses them: BM25 (paper), nearness of vectors, the two in turn, or nobody (all)."""
     reward: _Reward | Callable[[str, Question], float] = "auto"
     """What the model's reply is worth: "match" +1 or -1; "p_gold" and "log_p_gold" the
     probability of the right option or of the reference text; "f1", "rouge_l", "bleu" +1 above
@@ -63,8 +62,7 @@ class DURSettings(Settings):
     rungs: Literal["all", "last"] = "all"
     """Ask with 0, 1, ..., k shots, or with k shots alone (PromptPG)."""
     credit: Literal["outcome", "change"] = "change"
-    """What shot j is credited with: the reward of the prompt it completes (paper), or what it
-    changed in it."""
+    """What shot j is credited with: its prompt's reward (paper), or what it changed in it."""
     advantage: bool = True
     """Centre the credits of a batch rung by rung, and scale them; False: raw rewards (paper)."""
     sigma: Literal["immediate", "batch", "off"] = "batch"
@@ -86,10 +84,9 @@ class DURSettings(Settings):
     pull: _AtLeast0 = 0.0
     """Strength with which the head is pulled back to where it began."""
     held_out: Annotated[float, Range(0, below=1)] = 0.2
-    """Share of the validation questions that training does not see. After it, the
-    trained head is kept unless the one that it began with is better on these by more than the
-    standard error, and the number of shots to answer with is the one that served all questions
-    best. 0, or fewer than 10 held out: the trained head, with K shots (paper)."""
+    """Share of the validation questions that training does not see. The trained head is kept unless
+    the one before is better on these by more than the standard error; the number of shots is the
+    one that served all questions best. 0, or fewer than 10: the trained head, K shots (paper)."""
     seed: int = 0
     """Of the random head, the order of the questions and the draws."""
 
@@ -122,23 +119,12 @@ class DURSettings(Settings):
         It is kept to reproduce the paper. With a small model it loses to nearest neighbours;
         docs/dur.md has the figures.
         """
-        return cls(
-            **_PUBLISHED,
-            format=format,
-            preselect="bm25",
-            exploration="top",
-            sigma=sigma,
-            stop_at_turn=sigma == "batch",
-            seed=seed,
-        )
+        given = {"sigma": sigma, "stop_at_turn": sigma == "batch", "format": format, "seed": seed}
+        return cls(**_PUBLISHED | given, preselect="bm25", exploration="top")
 
     @classmethod
     def promptpg(
-        cls,
-        *,
-        preselect: Preselect = "none",
-        format: str | PromptFormat = "Q-A",
-        seed: int = 0,
+        cls, *, preselect: Preselect = "none", format: str | PromptFormat = "Q-A", seed: int = 0
     ) -> Self:
         """PromptPG: the same head, one reward for the whole set of K shots, no threshold.
 
@@ -146,12 +132,5 @@ class DURSettings(Settings):
             Lu et al., ICLR 2023, "Dynamic Prompt Learning via Policy Gradient for
             Semi-structured Mathematical Reasoning", section 4 and algorithm 1.
         """
-        return cls(
-            **_PUBLISHED,
-            format=format,
-            preselect=preselect,
-            exploration="sample",
-            rungs="last",
-            sigma="off",
-            seed=seed,
-        )
+        given = {"preselect": preselect, "format": format, "seed": seed}
+        return cls(**_PUBLISHED | given, exploration="sample", rungs="last", sigma="off")

@@ -11,8 +11,8 @@ References:
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Generic, Self, TypeVar, final
+from functools import cached_property, partial
+from typing import Any, Generic, Self, TypeVar, final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -24,11 +24,13 @@ from ltrag_plugins.dur.settings import Preselect
 from ltrag_plugins.errors import EmptyQuestion
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage, Question
 
 _T = TypeVar("_T")
 _Picks = Int[np.ndarray, " picks"]
+_Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "rows dim"]
 
 
@@ -49,34 +51,27 @@ class Preselector:
     text: Callable[[Shot], str] = text_of
     """What of a candidate and of a question is searched."""
 
-    def choose(
-        self, question: Question, vector: Float[np.ndarray, " dim"] | None = None
-    ) -> Int[np.ndarray, " chosen"]:
+    def choose(self, question: Question, vector: _Vector | None = None) -> _Picks:
         """Indices into the pool, best first, without the question itself."""
         key = _key(question)
-        allowed = np.array([found != key for found in self._keys])
-        order = self._order(question, vector, spare=int((~allowed).sum()))
-        chosen = order[allowed[order]]
-        return chosen if self.how == "none" else chosen[: self.size]
-
-    def _order(
-        self, question: Question, vector: Float[np.ndarray, " dim"] | None, *, spare: int
-    ) -> Int[np.ndarray, " candidates"]:
+        allowed = np.array([found != key for found in self._keys], dtype=bool)
         if self.how == "none":
-            return np.arange(len(self.candidates))
-        orders = []
+            return np.flatnonzero(allowed)
+        everything, orders = np.arange(len(allowed)), []
         if self.how != "encoder":
+            spare = int((~allowed).sum())
             [found] = self._bm25.search([self.text(question)], self.size + spare)
-            orders.append(np.array([int(p.id) for p in found], dtype=int))
+            order = np.array([int(p.id) for p in found], dtype=int)
             if self.fill:  # in the order they were handed in
-                others = np.setdiff1d(np.arange(len(self.candidates)), orders[0])
-                orders = [np.concatenate([orders[0], others])]
+                order = np.concatenate([order, np.setdiff1d(everything, order)])
+            orders.append(order)
         if self.how != "bm25":
             assert vector is not None
-            orders.append(top(self._unit_vectors @ _unit(vector[None])[0], len(self.candidates)))
+            orders.append(top(self._unit_vectors @ unit_rows(vector[None])[0], len(allowed)))
         in_turn = np.stack(orders, axis=1).ravel()
         _, first = np.unique(in_turn, return_index=True)
-        return in_turn[np.sort(first)]
+        chosen = in_turn[np.sort(first)]
+        return chosen[allowed[chosen]][: self.size]
 
     @cached_property
     def _keys(self) -> list[str | None]:
@@ -91,7 +86,7 @@ class Preselector:
     @cached_property
     def _unit_vectors(self) -> _Vectors:
         assert self.vectors is not None
-        return _unit(self.vectors)
+        return unit_rows(self.vectors)
 
 
 @final
@@ -103,8 +98,7 @@ class ShotRanker:
     shots: int
     """Most shots a question."""
     order: Callable[[Sequence[Question], _Vectors, list[_Picks]], list[_Picks]] | None = None
-    """From questions, their vectors and what was preselected for each to the picks, best first;
-    None: as preselected."""
+    """From questions, vectors and preselections to the picks, best first; None: as preselected."""
     encoder: Encoder | None = None
     """Encodes the questions, where nobody hands vectors in."""
 
@@ -112,7 +106,7 @@ class ShotRanker:
     def random(cls, candidates: Sequence[Shot], *, shots: int, seed: int) -> Self:
         """Drawn evenly, for each question anew."""
 
-        def drawn(_: Sequence[Question], __: _Vectors, picks: list[_Picks]) -> list[_Picks]:
+        def drawn(_: Any, __: Any, picks: list[_Picks]) -> list[_Picks]:
             rng = np.random.default_rng(seed)
             return [rng.permutation(allowed) for allowed in picks]
 
@@ -151,7 +145,7 @@ class ShotRanker:
         rows = vectors.astype(float)
         most = ranker.shots if shots is None else shots
 
-        def ranked(_: Sequence[Question], asked: _Vectors, picks: list[_Picks]) -> list[_Picks]:
+        def ranked(_: Any, asked: _Vectors, picks: list[_Picks]) -> list[_Picks]:
             found = []
             for vector, chosen in zip(asked, picks, strict=True):
                 places = ranker.rank_vectors(vector, rows[chosen], top_n=most, sigma=sigma)
@@ -159,8 +153,7 @@ class ShotRanker:
             return found
 
         how, size = ranker.settings.preselect, ranker.settings.preselected
-        chooser = Preselector(candidates, rows, how, size)
-        return cls(chooser, most, ranked, ranker.encoder)
+        return cls(Preselector(candidates, rows, how, size), most, ranked, ranker.encoder)
 
     def places(
         self, questions: Sequence[Question], vectors: _Vectors | None = None
@@ -195,7 +188,8 @@ class ExamplePool(Generic[_T]):
     """
 
     def __init__(self, ranker: DURRanker, *, shots: int | None = None, sigma: float = 0.0) -> None:
-        self._ranker, self._shots, self._sigma = ranker, shots, sigma
+        self._encode = ranker.encoder.encode
+        self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
         self._lock = threading.Lock()
         self._pool: tuple[tuple[_T, ...], ShotRanker] | None = None
 
@@ -203,19 +197,16 @@ class ExamplePool(Generic[_T]):
         """Put examples under their questions; nothing but these questions is encoded."""
         if not questions:
             return
-        rows = self._ranker.encoder.encode(list(questions)).astype(float)
-        known = tuple(Question(text) for text in questions)
-        more = tuple(examples)
+        rows = self._encode(list(questions)).astype(float)
         with self._lock:
+            known = [Question(text) for text in questions]
             if self._pool is not None:
-                old, ranked = self._pool
-                assert ranked.preselector.vectors is not None
-                rows = np.concatenate([ranked.preselector.vectors, rows])
-                known, more = (*ranked.preselector.candidates, *known), (*old, *more)
-            ranker = ShotRanker.learned(
-                self._ranker, known, shots=self._shots, sigma=self._sigma, vectors=rows
-            )
-            self._pool = more, ranker
+                before, ranker = self._pool
+                assert ranker.preselector.vectors is not None
+                examples = (*before, *examples)
+                known = [*ranker.preselector.candidates, *known]
+                rows = np.concatenate([ranker.preselector.vectors, rows])
+            self._pool = tuple(examples), self._ranked(known, vectors=rows)
 
     def choose(self, question: str) -> list[_T]:
         """The best examples, best first; none whose question is `question` itself."""
@@ -226,14 +217,6 @@ class ExamplePool(Generic[_T]):
         examples, ranker = pool
         [places] = ranker.places([Question(question)])
         return [examples[i] for i in places]
-
-    def __len__(self) -> int:
-        return 0 if self._pool is None else len(self._pool[0])
-
-
-def _unit(vectors: _Vectors) -> _Vectors:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1.0)
 
 
 def _key(question: Question) -> str:

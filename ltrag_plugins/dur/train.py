@@ -1,43 +1,34 @@
 """`DURTrainer`: from candidates, labelled questions and a model to a ranker.
 
-After the last epoch it chooses whether to answer with the head as it was trained or as it began,
-and with how many shots. A head can learn what is true of its training questions alone, and a small
-model often does better with one or two shots than with five. The first is found out on questions
-that training did not see, which are enough to notice a loss; the second, a smaller matter, takes
-all questions.
+A head can learn what is true of its training questions alone, and a small model often does better
+with one or two shots than with five. So the trainer chooses at the end: the head as it was trained
+or as it began, on questions that training did not see, and the number of shots, on all questions.
+
+A run on disk is one file, `checkpoint.safetensors`, replaced in one step after every batch.
+Numbers are stored to the last bit, and the draws of a batch depend on seed, epoch and batch alone:
+a run that was killed goes on, and ends where it would have ended.
 """
 
-import math
+import hashlib
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import final
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float
+from safetensors import safe_open
+from safetensors.numpy import save
 
-from ltrag_plugins.dur.batch import (
-    Batch,
-    Choice,
-    State,
-    TrainingCase,
-    TrainingRun,
-    climb,
-    trained_batch,
-)
-from ltrag_plugins.dur.checkpoint import Checkpoint
-from ltrag_plugins.dur.feedback import (
-    PROMPTS_AT_ONCE,
-    Feedback,
-    Wanted,
-    contextual_calibration,
-    option_prior,
-    reward,
-)
+from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
+from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
+from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head, initial_head
 from ltrag_plugins.dur.policy import top
-from ltrag_plugins.dur.prompts import Shot, checked_candidates, text_of
+from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector
@@ -46,11 +37,53 @@ from ltrag_plugins.errors import (
     InvalidInput,
     MissingReferences,
     NoTokenProbabilities,
+    UnreadableArtifact,
 )
-from ltrag_plugins.flow import Observer, World, run_many
+from ltrag_plugins.flow import Observer
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
-from ltrag_plugins.types import Question
+from ltrag_plugins.types import Passage, Question
+
+_Cases = Sequence[TrainingCase]
+_History = tuple[Batch, ...]
+_Observers = Sequence[Observer]
+_FORMAT = 3  # of the checkpoint
+_PARTS = ("head", "mean", "square")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the model's replies were worth after training, and what follows from it."""
+
+    questions: int
+    """Held out: training did not see them."""
+    trained: tuple[float, ...]
+    """Mean reward with the best 0, 1, ..., K shots by the trained head."""
+    start: tuple[float, ...]
+    """The same by the head as it was before training."""
+    error: float
+    """Standard error, over the questions, of the difference between the best of both."""
+    everywhere: tuple[float, ...]
+    """As `trained`, over all questions, also those that were trained on."""
+    calls: int
+    """Prompts sent to find out."""
+    tokens: int | None
+    """Read and written; None: the model does not tell."""
+
+    @property
+    def head(self) -> Literal["trained", "start"]:
+        """The trained one, unless the one before was better by more than the standard error."""
+        lost = max(self.start[1:]) - max(self.trained[1:])
+        return "start" if lost > self.error else "trained"
+
+    @property
+    def shots(self) -> int:
+        """The number of shots, at least 1, that served that head best; the least of equal ones.
+
+        Over all questions; for the head before training, over the held-out ones.
+        """
+        values = self.start if self.head == "start" else self.everywhere
+        return 1 + int(np.argmax(values[1:]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +95,7 @@ class TrainingResult:
     stopped: str | None
     """Why it ended before its last epoch; None: it did not."""
     choice: Choice | None = None
-    """How head and number of shots were chosen; None: nothing was held out, or the run was
-    stopped."""
+    """How head and shots were chosen; None: nothing was held out, or the run was stopped."""
 
     @property
     def calls(self) -> int:
@@ -89,9 +121,18 @@ class DURTrainer:
     """
 
     def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
-        self.encoder, self.llm = encoder, llm
+        settings = settings or DURSettings()
         self._scores = isinstance(llm, ScoringLLM)
-        self.settings = self._resolved(settings or DURSettings())
+        for name, plain in (("reward", "match"), ("option_calibration", "none")):
+            value = getattr(settings, name)
+            if not self._scores and value in ("p_gold", "log_p_gold", "content-free", "batch"):
+                raise NoTokenProbabilities(
+                    f"{name}={value!r} needs the log-probability of given text, and {llm.name} "
+                    f"does not tell it. Use TransformersLLM, or {name}={plain!r}."
+                )
+        if settings.reward == "auto":
+            settings = replace(settings, reward="log_p_gold" if self._scores else "match")
+        self.encoder, self.llm, self.settings = encoder, llm, settings
 
     def fit(
         self,
@@ -124,69 +165,63 @@ class DURTrainer:
             ArtifactMismatch: the checkpoint belongs to another run.
             ModelFailed: the model raised; the batches before are in the checkpoint.
         """
-        settings = self.settings
-        cases = self._cases(candidates, validation)
+        settings, cases = self.settings, self._cases(candidates, validation)
+        order, count = np.arange(len(cases)), settings.questions_learned(len(cases))
+        if count < len(cases):
+            order = np.random.default_rng([settings.seed, 4]).permutation(len(cases))
+        learned_from, held_out = ([cases[i] for i in part] for part in np.split(order, [count]))
+        batches = settings.batches(len(cases))
         # each vector once, in order
         offered = {row.tobytes(): row for case in cases for row in case.vectors}
-        start = initial_head(
-            settings.initial,
-            np.stack([*(case.vector for case in cases), *offered.values()]),
-            dim=settings.dim,
-            sharpness=settings.sharpness,
-            random=np.random.default_rng([settings.seed, 0]),
-        )
-        state, saved = State(start, Adam.start(start)), None
+        vectors = np.stack([*(case.vector for case in cases), *offered.values()])
+        start = initial_head(vectors, settings)
+        adam, history, choice = Adam.start(start), (), None
+        path, run = None, _identity(cases, settings, self.encoder, self.llm)
         if checkpoint is not None:
-            saved = Checkpoint.of(Path(checkpoint), cases, settings, self.encoder, self.llm)
-            state = saved.read() or state
-            if (state.epoch, state.batch) > (settings.epochs, 0):
-                raise ArtifactMismatch(
-                    f"{checkpoint} holds a run of {state.epoch} epochs, more than "
-                    f"epochs={settings.epochs}; name another folder, or as many"
-                )
-        wanted = Wanted.in_training(settings, scores=self._scores)
-        run = TrainingRun(World(llm=self.llm), settings, wanted, start, observers)
-        order = list(range(len(cases)))
-        count = settings.questions_learned(len(cases))
-        if count < len(cases):
-            order = np.random.default_rng([settings.seed, 4]).permutation(len(cases)).tolist()
-        learned_from, held_out = (
-            [cases[i] for i in part] for part in (order[:count], order[count:])
-        )
+            path = Path(checkpoint, "checkpoint.safetensors")
+            adam, history, choice = _read(path, run) or (adam, history, choice)
+        if len(history) > settings.epochs * batches:
+            raise ArtifactMismatch(
+                f"{checkpoint} holds a run of {len(history) // batches} epochs, more than "
+                f"epochs={settings.epochs}; name another folder, or as many"
+            )
         stopped = None
-        while state.epoch < settings.epochs:
-            stopped = _spent(state.history, max_calls, max_tokens)
+        while len(history) < settings.epochs * batches:
+            stopped = _spent(history, max_calls, max_tokens)
             if stopped is not None:
                 break
-            state = trained_batch(state, self._members(learned_from, state), run)
-            if state.batch == settings.batches(len(cases)):
-                state = replace(state, epoch=state.epoch + 1, batch=0)
-            if saved is not None:
-                saved.write(state)
+            epoch, number = divmod(len(history), batches)
+            order = np.random.default_rng([settings.seed, 3, epoch]).permutation(count)
+            first = number * settings.batch_size
+            adam, batch = trained_batch(
+                [learned_from[i] for i in order[first : first + settings.batch_size]],
+                adam,
+                self.llm,
+                settings,
+                start=start,
+                sigma=_sigma(history),
+                place=(epoch, number),
+                observers=observers,
+            )
+            history, choice = (*history, batch), None
+            if path is not None:
+                _write(path, run, batches, adam, history, choice)
             if on_batch is not None:
-                on_batch(state.history[-1])
-        if held_out and stopped is None and state.choice is None:
+                on_batch(batch)
+        if held_out and stopped is None and choice is None:
             most = self._most_calls([*learned_from, *held_out, *held_out])
-            stopped = _spent(state.history, max_calls, max_tokens, and_calls=most)
+            stopped = _spent(history, max_calls, max_tokens, and_calls=most)
             if stopped is None:
-                state = replace(state, choice=_choice(learned_from, held_out, state.head, run))
-                if saved is not None:
-                    saved.write(state)
-        head, shots, found = state.head, settings.shots, state.choice
-        if found is not None:
-            head, shots = (start if found.head == "start" else head), found.shots
-        ranker = DURRanker(head, self.encoder, settings, sigma=state.sigma, shots=shots)
-        return TrainingResult(ranker, state.history, stopped, found)
+                choice = self._choice(learned_from, held_out, adam.head, start, observers)
+                if path is not None:
+                    _write(path, run, batches, adam, history, choice)
+        head, shots = adam.head, settings.shots
+        if choice is not None:
+            head, shots = (start if choice.head == "start" else head), choice.shots
+        ranker = DURRanker(head, self.encoder, settings, sigma=_sigma(history), shots=shots)
+        return TrainingResult(ranker, history, stopped, choice)
 
-    def _split(self, cases: list[TrainingCase]) -> tuple[list[TrainingCase], list[TrainingCase]]:
-        """The cases to train on, and those that are held out; none of these where they are few."""
-        count = self.settings.questions_learned(len(cases))
-        if count == len(cases):
-            return cases, []
-        order = np.random.default_rng([self.settings.seed, 4]).permutation(len(cases))
-        return [cases[i] for i in order[:count]], [cases[i] for i in order[count:]]
-
-    def _most_calls(self, cases: Sequence[TrainingCase]) -> int:
+    def _most_calls(self, cases: _Cases) -> int:
         """Most calls that choosing head and shots on these may take."""
         free = 2 if self.settings.option_calibration == "content-free" else 1
         return sum(
@@ -195,41 +230,19 @@ class DURTrainer:
             for case in cases
         )
 
-    def _members(self, cases: Sequence[TrainingCase], state: State) -> list[TrainingCase]:
-        """The questions of the next batch."""
-        shuffle = np.random.default_rng([self.settings.seed, 3, state.epoch])
-        first = state.batch * self.settings.batch_size
-        order = shuffle.permutation(len(cases))[first : first + self.settings.batch_size]
-        return [cases[i] for i in order]
-
-    def _resolved(self, settings: DURSettings) -> DURSettings:
-        """The settings with `reward` decided, if the model can serve them."""
-        if not self._scores and settings.reward in ("p_gold", "log_p_gold"):
-            raise NoTokenProbabilities(
-                f"reward={settings.reward!r} needs the log-probability of given text, and "
-                f"{self.llm.name} does not tell it. Load local weights with TransformersLLM, or "
-                "use reward='match'."
-            )
-        if not self._scores and settings.option_calibration != "none":
-            raise NoTokenProbabilities(
-                f"option_calibration needs the log-probability of each option, and "
-                f"{self.llm.name} does not tell it. Use option_calibration='none'."
-            )
-        if settings.reward == "auto":
-            return replace(settings, reward="log_p_gold" if self._scores else "match")
-        return settings
-
     def _cases(
         self, candidates: Sequence[Shot] | None, validation: Sequence[Question]
     ) -> list[TrainingCase]:
-        if not validation:
-            raise InvalidInput("there are no validation questions to learn from")
-        for i, question in enumerate(validation):
-            _check_question(i, question)
+        """Each question with the candidates that are ranked for it, all encoded."""
+        _check(validation, candidates)
         asked = self.encoder.encode([q.text for q in validation]).astype(float)
         if candidates is None:
-            return self._own_passages(validation, asked)
-        checked_candidates(candidates)
+            texts = list(dict.fromkeys(text_of(p) for q in validation for p in q.passages))
+            rows = dict(zip(texts, self.encoder.encode(texts).astype(float), strict=True))
+            return [
+                TrainingCase(q, v, q.passages, np.stack([rows[text_of(p)] for p in q.passages]))
+                for q, v in zip(validation, asked, strict=True)
+            ]
         vectors = self.encoder.encode([text_of(c) for c in candidates]).astype(float)
         how, size = self.settings.preselect, self.settings.preselected
         preselector = Preselector(candidates, vectors, how=how, size=size)
@@ -245,101 +258,98 @@ class DURTrainer:
             cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
         return cases
 
-    def _own_passages(
-        self, validation: Sequence[Question], asked: Float[np.ndarray, "questions dim"]
-    ) -> list[TrainingCase]:
-        for question in validation:
-            if not question.passages:
-                raise InvalidInput(
-                    f"{question.text[:40]!r} has no passages of its own; add some, or give "
-                    "candidates that all questions share"
-                )
-        texts = dict.fromkeys(text_of(p) for question in validation for p in question.passages)
-        rows = dict(zip(texts, self.encoder.encode(list(texts)).astype(float), strict=True))
-        return [
-            TrainingCase(q, v, q.passages, np.stack([rows[text_of(p)] for p in q.passages]))
-            for q, v in zip(validation, asked, strict=True)
+    def _choice(
+        self,
+        learned_from: _Cases,
+        held_out: _Cases,
+        trained: Head,
+        start: Head,
+        observers: _Observers,
+    ) -> Choice:
+        """What the trained head and the one before are worth, by the number of shots."""
+        counter = CostCounter()
+        watching = (*observers, counter)
+        by_trained = self._by_shots([*learned_from, *held_out], trained, watching)
+        unseen = by_trained[:, len(learned_from) :]
+        # where no batch was trained they are one and the same
+        by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
+        best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
+        return Choice(
+            questions=len(held_out),
+            trained=tuple(unseen.mean(axis=1).tolist()),
+            start=tuple(by_start.mean(axis=1).tolist()),
+            error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
+            everywhere=tuple(by_trained.mean(axis=1).tolist()),
+            calls=counter.cost.calls,
+            tokens=counter.cost.tokens,
+        )
+
+    def _by_shots(
+        self, cases: _Cases, head: Head, observers: _Observers
+    ) -> Float[np.ndarray, "counts questions"]:
+        """What the model's reply to each case is worth with the best 0, 1, ..., K shots."""
+        settings = self.settings
+        if settings.reward == "log_p_gold":
+            # in a mean of logarithms a single hopeless question would outweigh many others
+            settings = replace(settings, reward="p_gold")
+        ladders = [
+            case.ladder(top(head.scores(case.vector, case.vectors), settings.shots))
+            for case in cases
         ]
+        questions = [case.question for case in cases]
+        found = read_feedback(questions, ladders, self.llm, settings, observers=observers)
+        values = []
+        for j in range(max(map(len, found))):
+            # where a question has fewer candidates, all of them are its best j
+            rung = [row[min(j, len(row) - 1)] for row in found]
+            if settings.option_calibration == "batch":
+                rung = contextual_calibration(rung)
+            values.append([reward(f, settings) for f in rung])
+        return np.array(values)
 
 
-def _choice(
-    learned_from: Sequence[TrainingCase],
-    held_out: Sequence[TrainingCase],
-    trained: Head,
-    run: TrainingRun,
-) -> Choice:
-    """What the trained head and the one before are worth, by the number of shots."""
-    counter = CostCounter()
-    watched = replace(run, observers=[*run.observers, counter])
-    by_trained = _by_shots([*learned_from, *held_out], trained, watched)
-    unseen = by_trained[:, len(learned_from) :]
-    # where no batch was trained they are one and the same
-    by_start = unseen if trained is run.start else _by_shots(held_out, run.start, watched)
-    best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
-    return Choice(
-        questions=len(held_out),
-        trained=tuple(unseen.mean(axis=1).tolist()),
-        start=tuple(by_start.mean(axis=1).tolist()),
-        error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
-        everywhere=tuple(by_trained.mean(axis=1).tolist()),
-        calls=counter.cost.calls,
-        tokens=counter.cost.tokens,
-    )
+def _check(validation: Sequence[Question], candidates: Sequence[Shot] | None) -> None:
+    """Refuse what nothing can be learned from; `candidates` None: the questions' own passages."""
+    for kind, items in (("validation question", validation), ("candidate", candidates)):
+        if items is not None and not items:
+            raise InvalidInput(f"there are no {kind}s; give at least one")
+        ids: dict[str, int] = {}
+        for i, item in enumerate(items or (), 1):
+            example = isinstance(item, Question)
+            if not example and (kind != "candidate" or not isinstance(item, Passage)):
+                raise InvalidInput(
+                    f"{kind} {i} is a {type(item).__name__}; give Question(text, answers), as a "
+                    "candidate also Passage(text)"
+                )
+            if example and not item.answers:
+                raise MissingReferences(
+                    f"{kind} {i} ({item.text[:40]!r}) has no accepted answer; add one, leave it "
+                    "out, or make a text a Passage"
+                )
+            if kind == "candidate" and item.id and ids.setdefault(item.id, i) != i:
+                raise InvalidInput(
+                    f"candidates {ids[item.id]} and {i} have the same id {item.id!r}; give each "
+                    "its own, or leave ids empty"
+                )
+    for question in validation:
+        if candidates is None and not question.passages:
+            raise InvalidInput(
+                f"{question.text[:40]!r} has no passages of its own; add some, or give candidates "
+                "that all questions share"
+            )
+        if question.options and not set(question.options) & set(question.answers):
+            raise InvalidInput(
+                f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
+                f"among its options {list(question.options)}; write them alike"
+            )
 
 
-def _by_shots(
-    cases: Sequence[TrainingCase], head: Head, run: TrainingRun
-) -> Float[np.ndarray, "counts questions"]:
-    """What the model's reply to each case is worth with the best 0, 1, ..., K shots."""
-    settings = run.settings
-    whole = replace(settings, rungs="all", credit="outcome", stop_at_turn=False)
-    ranked = [top(head.scores(c.vector, c.vectors), settings.shots) for c in cases]
-    flows = [climb(c, picks, whole, run.wanted) for c, picks in zip(cases, ranked, strict=True)]
-    found = run_many(flows, run.world, observers=run.observers, batch=PROMPTS_AT_ONCE)
-    values = []
-    for j in range(max(map(len, found))):
-        # where a question has fewer candidates, all of them are its best j
-        rung = [row[min(j, len(row) - 1)] for row in found]
-        if settings.option_calibration == "batch":
-            rung = contextual_calibration(rung, option_prior(rung))
-        values.append([_worth(f, settings) for f in rung])
-    return np.array(values)
-
-
-def _worth(found: Feedback, settings: DURSettings) -> float:
-    """The reward; "log_p_gold" counts as the probability itself.
-
-    In a mean of logarithms a single hopeless question would outweigh many others.
-    """
-    if settings.reward == "log_p_gold":
-        return math.exp(found.log_p_gold)
-    return reward(found, settings)
-
-
-def _check_question(i: int, question: Question) -> None:
-    if not isinstance(question, Question):
-        raise InvalidInput(
-            f"validation question {i + 1} is a {type(question).__name__}; give "
-            "Question(text, answers)"
-        )
-    if not question.answers:
-        raise MissingReferences(
-            f"{question.text[:40]!r} has no accepted answer to learn from; add one, or leave the "
-            "question out"
-        )
-    if question.options and not set(question.options) & set(question.answers):
-        raise InvalidInput(
-            f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
-            f"among its options {list(question.options)}; write them alike"
-        )
+def _sigma(history: _History) -> float:
+    return history[-1].sigma if history else 0.0
 
 
 def _spent(
-    history: Sequence[Batch],
-    max_calls: int | None,
-    max_tokens: int | None,
-    *,
-    and_calls: int = 0,
+    history: _History, max_calls: int | None, max_tokens: int | None, *, and_calls: int = 0
 ) -> str | None:
     """What was spent, if there is no room for more; with `and_calls`, if not for so many more."""
     calls = sum(batch.calls for batch in history)
@@ -354,3 +364,79 @@ def _spent(
         if tokens * (1 + and_calls / max(1, calls)) >= max_tokens:
             return f"{tokens} tokens of {max_tokens} were read and written{more}"
     return None
+
+
+def _write(
+    path: Path, run: str, batches: int, adam: Adam, history: _History, choice: Choice | None
+) -> None:
+    """Replace the checkpoint of the run with this `_identity`, so many batches an epoch."""
+    arrays = {
+        f"{part}.{name}": np.ascontiguousarray(getattr(getattr(adam, part), name))
+        for part in _PARTS
+        for name in ("weight", "bias")
+    }
+    epoch, batch = divmod(len(history), batches)
+    body = {"format": _FORMAT, "run": run, "steps": adam.steps, "sigma": _sigma(history)}
+    body |= {"epoch": epoch, "batch": batch, "choice": choice and asdict(choice)}
+    body["history"] = [asdict(batch) for batch in history]
+    with writing(path.parent):
+        replace_file(path, save(arrays, metadata={"state": json.dumps(body)}))
+
+
+def _read(path: Path, run: str) -> tuple[Adam, _History, Choice | None] | None:
+    """What was written; None where there is nothing yet."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="numpy") as file:
+            body = json.loads((file.metadata() or {})["state"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        heads = [Head(arrays[f"{part}.weight"], arrays[f"{part}.bias"]) for part in _PARTS]
+        adam, known, choice = Adam(*heads, steps=body["steps"]), body["run"], body["choice"]
+        history = tuple(Batch(**batch) for batch in body["history"])
+        if choice is not None:
+            lists = {k: tuple(v) for k, v in choice.items() if isinstance(v, list)}
+            choice = Choice(**choice | lists)
+    except DAMAGE as error:
+        raise UnreadableArtifact(
+            f"{path} is no readable checkpoint ({type(error).__name__}: {error}). Move it away to "
+            "begin again."
+        ) from error
+    if known != run:
+        raise ArtifactMismatch(
+            f"{path} belongs to a run with other candidates, questions, settings, encoder or "
+            "model. Train in another folder, or move it away to begin again."
+        )
+    return adam, history, choice
+
+
+def _identity(cases: _Cases, settings: DURSettings, encoder: Encoder, llm: LLM) -> str:
+    """A hash of all that a run's numbers depend on, save the answers themselves."""
+    values = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "reward")}
+    reward = settings.reward
+    values["reward"] = reward if isinstance(reward, str) else _code(reward)
+    lines = [_FORMAT, values, encoder.name, llm.name]
+    lines += [[_plain(case.question), [_plain(c) for c in case.candidates]] for case in cases]
+    content = json.dumps(lines, sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _plain(item: Shot) -> list[object]:
+    if isinstance(item, Question):
+        return [item.text, item.answers, item.options, item.context]
+    return [item.title, item.text]
+
+
+def _code(function: Any) -> str:
+    """What tells a function from others: its name, so that it may be mended.
+
+    A lambda has no name of its own: its code tells it from others.
+    """
+    if isinstance(function, partial):
+        return f"{_code(function.func)}{function.args}{sorted(function.keywords.items())}"
+    kind = function if hasattr(function, "__qualname__") else type(function)
+    name, code = f"{kind.__module__}.{kind.__qualname__}", getattr(function, "__code__", None)
+    if "<lambda>" not in name or code is None:
+        return name
+    content = code.co_code + repr((code.co_consts, code.co_names)).encode()
+    return f"{name} {hashlib.sha256(content).hexdigest()[:12]}"

@@ -13,8 +13,9 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, BadRecord, InvalidInput, UnreadableArtifact
@@ -27,7 +28,6 @@ except ImportError:  # Windows: two runs into one folder are then the caller's t
     fcntl = None
 
 _FORMAT = 1
-READ_BLOCK = 1 << 16
 
 
 class RunFolder:
@@ -65,23 +65,27 @@ class RunFolder:
             finally:
                 self._is_held = False
 
-    def check(self, identity: Mapping[str, Any]) -> None:
-        """Whether the run that is here, if there is one, is of this, as far as that is known."""
-        known = self.read()
-        if known is not None:
-            found = {name: known["identity"].get(name) for name in identity}
-            _check_same(self.path, found, json.loads(json.dumps(identity)))
+    def check(self, identity: Mapping[str, Any]) -> bool:
+        """Whether a run is here; one that is not of this, as far as that is known, is refused."""
+        body = self.read()
+        if body is None:
+            return False
+        for name, wanted in json.loads(json.dumps(identity)).items():
+            if (known := body["identity"].get(name)) != wanted:
+                before, now = (json.dumps(value, ensure_ascii=False) for value in (known, wanted))
+                raise ArtifactMismatch(
+                    f"{self.path} holds another run: {name} ({before:.80}, now {now:.80}). Name "
+                    "another folder, or the same settings."
+                )
+        return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Write what was asked for, or check that it is what was asked for before."""
-        known = self.read()
-        if known is not None:
-            _check_same(self.path, known["identity"], json.loads(json.dumps(identity)))
-            return
-        body = {"format": _FORMAT, "identity": identity, **told}
-        with writing(self.path):
-            content = json.dumps(body, indent=1, ensure_ascii=False).encode()
-            replace_file(self.path / "run.json", content)
+        if not self.check(identity):
+            body = {"format": _FORMAT, "identity": identity, **told}
+            with writing(self.path):
+                content = json.dumps(body, indent=1, ensure_ascii=False).encode()
+                replace_file(self.path / "run.json", content)
 
     def read(self) -> dict[str, Any] | None:
         """What run.json says; None where there is none yet."""
@@ -92,46 +96,43 @@ class RunFolder:
             body = json.loads(path.read_bytes())
             if body["format"] != _FORMAT:
                 raise ValueError(f"format {body['format']}, this version reads {_FORMAT}")
-            body["identity"].items()
+            for name in body["identity"]["cells"]:  # they become the names of files
+                CellName.parse(name)
             return body
         except DAMAGE as error:
             raise UnreadableArtifact(f"{path}: {type(error).__name__}: {error}") from error
-
-    def cells(self) -> list[str]:
-        """Names of the cells that have records, in the order of run.json."""
-        body = self.read()
-        names = [] if body is None else body["identity"]["cells"]
-        return [name for name in names if self.file(name).exists()]
 
     def records(self, cell: str) -> list[Record]:
         """What is known of a cell: one record a question, in the questions' order.
 
         Of a question that was tried again the last record counts.
-        """
-        known: dict[str, Record] = {}
-        for number, record in self.lines(cell):
-            if not isinstance(record.id, str):
-                where = f"{self.file(cell)}, line {number}"
-                raise BadRecord(f"{where}: field 'id': expected text, got {record.id!r:.40}")
-            known[record.id] = record  # stays at the place of the first try
-        return list(known.values())
 
-    def lines(self, cell: str) -> Iterator[tuple[int, Record]]:
-        """All tries of a cell, with the number of their line, from 1.
-
-        A last line that a kill cut short is left out.
+        Raises:
+            BadRecord: a line is no record, or has other metrics than those before it.
         """
-        path = self.file(cell)
+        path, known = self.file(cell), dict[str, Record]()
+        # a last line that a kill cut short is left out
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
         for number, line in enumerate(lines, 1):
-            yield number, Record.from_line(line, f"{path}, line {number}")
+            record = Record.from_line(line, f"{path}, line {number}")
+            metrics = next(iter(known.values()), record).scores.keys()
+            if metrics != record.scores.keys():
+                raise BadRecord(
+                    f"{path}, line {number}: scores of {', '.join(record.scores)}, the lines "
+                    f"before have {', '.join(metrics)}"
+                )
+            known[record.id] = record  # stays at the place of the first try
+        return list(known.values())
 
     def add(self, cell: str, records: Iterable[Record]) -> None:
         """Append records, over the rest of a line that a kill cut short."""
         path = self.file(cell)
         content = "".join(f"{record.as_line()}\n" for record in records).encode()
         with writing(path.parent), path.open("ab+") as file:
-            whole = _whole_lines(file)
+            whole = 0
+            if file.seek(0, os.SEEK_END):
+                with mmap(file.fileno(), 0, access=ACCESS_READ) as known:
+                    whole = known.rfind(b"\n") + 1
             file.truncate(whole)
             try:
                 file.write(content)
@@ -154,30 +155,3 @@ class RunFolder:
     def learned(self, cell: str) -> Path:
         """Where it stands how a cell's method learned."""
         return self.path / "learned" / f"{CellName.parse(cell).file}.json"
-
-
-def _whole_lines(file: BinaryIO) -> int:
-    """Bytes up to the last line's end, which is looked for from behind."""
-    end = file.seek(0, os.SEEK_END)
-    while end:
-        start = max(0, end - READ_BLOCK)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
-
-
-def _check_same(path: Path, known: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    for name in {**wanted, **known}:
-        if known.get(name) != wanted.get(name):
-            raise ArtifactMismatch(
-                f"{path} holds another run: {name} ({_short(known.get(name))}, now "
-                f"{_short(wanted.get(name))}). Name another folder, or the same settings."
-            )
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from ltrag_plugins.artifacts import DAMAGE, writing
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import digest_of
-from ltrag_plugins.evaluate.spec import RESERVED, Cell, is_gate
+from ltrag_plugins.evaluate.spec import Cell, CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods import Method
 from ltrag_plugins.methods.single import single_retrieval
@@ -35,7 +36,7 @@ class RunGate:
     @property
     def name(self) -> str:
         """The gate's part of a cell's name."""
-        return "gece" if self.spec == "gece" else RESERVED.sub("-", Path(self.spec).name)
+        return "gece" if self.spec == "gece" else CellName.safe(Path(self.spec).name, "-")
 
     def folder(self, run: RunFolder) -> Path:
         """Where it is kept."""
@@ -43,7 +44,8 @@ class RunGate:
 
     def before(self, method: Method) -> bool:
         """Whether it is put before this method: it retrieves, and is no gate itself."""
-        return self.spec != "none" and "retriever" in method.needs and not is_gate(method.name)
+        retrieves = "retriever" in method.needs and not CellName(method.name).is_gate
+        return self.spec != "none" and retrieves
 
     def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
         """Each cell with every seed, alone and behind this gate, which is not there yet."""
@@ -58,20 +60,28 @@ class RunGate:
 
     def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
         """The gate of the folder, or one fitted there; it drafts through the run's cache."""
-        llm = CachedLLM(_model(world), run.answers)
+        llm = CachedLLM(cast("LLM", world.llm), run.answers)
         folder = self.folder(run)
         if self.spec != "gece":
-            return load_gate(folder, replace(world, llm=llm))
+            return self.load(folder, replace(world, llm=llm))
         retriever = world.retriever
         fitted_on = {"labelled": digest_of(labelled), "retriever": getattr(retriever, "name", "")}
-        if _is_fitted(folder, fitted_on, run):
-            gate = load_gate(folder, replace(world, llm=llm))
-            if gate.report.target != f"target rate {self.rate:g}":
+        if (folder / "gate.json").is_file():
+            known = _read(folder / "fitted_on.json")
+            if known and known != fitted_on:
                 raise ArtifactMismatch(
-                    f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
-                    "another folder, or the same rate"
+                    f"{folder} was fitted on {known.get('labelled')}, now there are "
+                    f"{fitted_on['labelled']}, or on other passages: name another folder, or the "
+                    "same questions and passages"
                 )
-            return gate
+            if known or run.read() is not None:  # of an older version, run.json alone says it
+                gate = self.load(folder, replace(world, llm=llm))
+                if gate.report.target != f"target rate {self.rate:g}":
+                    raise ArtifactMismatch(
+                        f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
+                        "another folder, or the same rate"
+                    )
+                return gate
         gate = GECEGate.fit(
             labelled,
             llm=llm,
@@ -87,31 +97,12 @@ class RunGate:
         gate.save(folder)
         return gate
 
-
-def load_gate(folder: Path, world: World) -> GECEGate:
-    """The gate in a folder, with the run's encoder only if it was fitted with one."""
-    plain = _read(folder / "gate.json").get("encoder", "") is None
-    return GECEGate.load(folder, llm=_model(world), encoder=None if plain else world.encoder)
-
-
-def _is_fitted(folder: Path, on: dict[str, str], run: RunFolder) -> bool:
-    if not (folder / "gate.json").is_file():
-        return False
-    known = _read(folder / "fitted_on.json")
-    if not known:  # by an older version: what it was fitted on, run.json says
-        return run.read() is not None
-    if known != on:
-        raise ArtifactMismatch(
-            f"{folder} was fitted on {known.get('labelled')}, now there are {on['labelled']}, or "
-            "on other passages: name another folder, or the same questions and passages"
-        )
-    return True
-
-
-def _model(world: World) -> Any:
-    if world.llm is None:
-        raise InvalidInput("a gate drafts with a model, and there is none")
-    return world.llm
+    @staticmethod
+    def load(folder: Path, world: World) -> GECEGate:
+        """The gate in a folder, with the run's encoder only if it was fitted with one."""
+        plain = _read(folder / "gate.json").get("encoder", "") is None
+        llm, encoder = cast("LLM", world.llm), None if plain else world.encoder
+        return GECEGate.load(folder, llm=llm, encoder=encoder)
 
 
 def _read(path: Path) -> dict[str, Any]:

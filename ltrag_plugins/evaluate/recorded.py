@@ -15,7 +15,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Self
+from typing import ClassVar, Self
 
 from ltrag_plugins.data import read_texts
 from ltrag_plugins.errors import InvalidInput, ModelError
@@ -24,12 +24,8 @@ from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Passage
 
-FOUND = "[what was retrieved then]"
+_FOUND = "[what was retrieved then]"
 """The text of the passage that every search finds."""
-_FIELDS = ("direct", "retrieved")
-"""Of a line of JSON beside its `question`: the answer without retrieval, and with it."""
-RECORDABLE = frozenset({"direct", "single", "gate-frequency", "skr"})
-"""Those that ask for nothing but the two answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +34,18 @@ class Recording:
 
     answers: Mapping[str, tuple[str, str]]
 
+    METHODS: ClassVar = frozenset({"direct", "single", "gate-frequency", "skr"})
+    """Those that ask for nothing but the two answers."""
+
     @classmethod
-    def read(cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = _FIELDS) -> Self:
+    def read(
+        cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = ("direct", "retrieved")
+    ) -> Self:
         """The lines of these files.
 
         Args:
-            fields: names of the two answers in a line.
+            fields: of a line of JSON beside its `question`: the answer without retrieval, and with
+                it.
 
         Raises:
             BadRecord: a line lacks its question or an answer.
@@ -82,9 +84,9 @@ class Recording:
         if asked is None:
             raise ModelError(f"no answer was recorded for the question of {prompt[-80:]!r}")
         direct, retrieved = self.answers[asked]
-        return Generation(retrieved if FOUND in prompt else direct)
+        return Generation(retrieved if _FOUND in prompt else direct)
 
 
 class _Then:
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        return [[Passage(FOUND, id="then")] for _ in queries]
+        return [[Passage(_FOUND, id="then")] for _ in queries]

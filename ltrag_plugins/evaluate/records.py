@@ -4,12 +4,15 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from ltrag_plugins.errors import BadRecord
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.metrics.cost import Cost
-from ltrag_plugins.types import Answer, Passage, Question
+from ltrag_plugins.settings import Range, Settings, Share, Whole, check_fields
+from ltrag_plugins.sgic.records import from_record
+from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +28,16 @@ class Record:
     """By metric; 0 (TER: 1) where the method failed."""
     passages: tuple[Mapping[str, Any], ...] = ()
     """Those the answer rests on: id, title, score."""
-    uncertainty: float | None = None
+    uncertainty: Share | None = None
     """0 to 1; None where the method gives none."""
     decision: Mapping[str, Any] | None = None
     """The gate's, as `Decision.as_metadata`; None without a gate."""
-    calls: int = 0
-    prompt_tokens: int | None = 0
+    calls: Whole = 0
+    prompt_tokens: Whole | None = 0
     """None: the model did not say."""
-    completion_tokens: int | None = 0
-    retrievals: int = 0
-    ms: float = 0.0
+    completion_tokens: Whole | None = 0
+    retrievals: Whole = 0
+    ms: Annotated[float, Range(0)] = 0.0
     """Of waiting for model, search and encoder; of merged requests, its share."""
     error: str | None = None
     """What the method raised, if it did."""
@@ -46,6 +49,50 @@ class Record:
     """Of SGIC: all answers with their uncertainties, right or wrong by the first metric, and the
     documents with their scores; `sgic.read_run` reads files of such records."""
 
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        answer: Answer,
+        decision: Decision | None,
+        cost: Cost,
+        scores: Mapping[str, float],
+        **more: Any,
+    ) -> Self:
+        """A record of an answer; of an empty one, where `error` says what was raised instead."""
+        return cls(
+            question.id,
+            question.text,
+            question.answers,
+            answer.text,
+            scores,
+            tuple(
+                {"id": one.id, "title": one.title, "score": _finite(one.score)}
+                for one in answer.passages
+            ),
+            _finite(answer.uncertainty),
+            None if decision is None else decision.as_metadata(),
+            cost.calls,
+            cost.prompt_tokens,
+            cost.completion_tokens,
+            cost.retrievals,
+            round(1000 * cost.seconds, 3),
+            mode=getattr(answer, "mode", None),
+            **more,
+        )
+
+    @property
+    def tokens(self) -> int | None:
+        """Read and written; None: not known."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        return self.prompt_tokens + self.completion_tokens
+
+    def right(self, metric: str) -> bool:
+        """Whether the answer counts as right: a score of at least 0.5 (TER: at most)."""
+        score = self.scores[metric]
+        return score <= 0.5 if metric in LOWER_IS_BETTER else score >= 0.5
+
     def as_line(self) -> str:
         """One line of JSON, without the line's end."""
         line = json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
@@ -56,57 +103,47 @@ class Record:
         """What `as_line` wrote.
 
         Raises:
-            BadRecord: it is not; names `where`.
+            BadRecord: it is not; names `where` and the field.
         """
         try:
             values = json.loads(line)
-            for name in ("answers", "passages"):
-                values[name] = tuple(values[name])
+            values |= {name: tuple(values[name]) for name in ("answers", "passages")}
             if values.get("trace") is not None:
                 values["trace"] = tuple(values["trace"])
-            return cls(**values)
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            record = cls(**values)
+            record._check()
+            return record
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BadRecord(f"{where}: no record of a run ({type(error).__name__}: {error})") from (
                 error
             )
 
+    def _check(self) -> None:
+        """Refuse what a report or a summary could not read."""
+        check_fields(self)
+        for name, kind in (("answers", str), ("passages", dict), ("trace", dict)):
+            if not all(isinstance(one, kind) for one in getattr(self, name) or ()):
+                raise BadRecord(f"{name} must be a list of {kind.__name__}")
+        known = [type(s) in (int, float) and math.isfinite(s) for s in self.scores.values()]
+        if not known or not all(known):
+            raise BadRecord(f"scores must hold a number for each metric, got {self.scores}")
+        if self.decision is not None:
+            _Decided(*(self.decision[name] for name in ("retrieve", "score", "probability")))
+            if not isinstance(self.decision.get("ingredients", {}), dict):
+                raise BadRecord("ingredients must be numbers by name")
+        if self.rounds is not None:
+            from_record(self.rounds)
 
-def _named(passage: Passage) -> dict[str, Any]:
-    return {"id": passage.id, "title": passage.title, "score": _finite(passage.score)}
+
+@dataclass(frozen=True, slots=True)
+class _Decided(Settings):
+    """What a report reads of a decision."""
+
+    retrieve: bool
+    score: Annotated[float, Range()]
+    probability: Share
 
 
 def _finite(value: Any) -> float | None:
     """A number of any kind as JSON has it; None for what it has not."""
     return float(value) if value is not None and math.isfinite(value) else None
-
-
-def recorded(
-    question: Question,
-    answer: Answer,
-    decision: Decision | None,
-    cost: Cost,
-    scores: Mapping[str, float],
-    error: Exception | None = None,
-    trace: tuple[Mapping[str, Any], ...] | None = None,
-    rounds: Mapping[str, Any] | None = None,
-) -> Record:
-    """A record of an answer, or of what was raised instead of one."""
-    return Record(
-        question.id,
-        question.text,
-        question.answers,
-        answer.text,
-        scores,
-        tuple(map(_named, answer.passages)),
-        _finite(answer.uncertainty),
-        None if decision is None else decision.as_metadata(),
-        cost.calls,
-        cost.prompt_tokens,
-        cost.completion_tokens,
-        cost.retrievals,
-        round(1000 * cost.seconds, 3),
-        None if error is None else f"{type(error).__name__}: {error}",
-        trace,
-        getattr(answer, "mode", None),
-        rounds,
-    )

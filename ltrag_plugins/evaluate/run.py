@@ -5,7 +5,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
@@ -13,55 +13,40 @@ from typing import Any
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.records import Record, recorded
-from ltrag_plugins.evaluate.spec import DEFAULT_METRICS, LOWER_IS_BETTER, Cell, metrics_named
-from ltrag_plugins.flow import (
-    Ask,
-    Compute,
-    Embed,
-    Fetch,
-    Flow,
-    Observer,
-    Request,
-    Score,
-    Step,
-    World,
-    run,
-    run_many,
-)
-from ltrag_plugins.flow.requests import items
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
+from ltrag_plugins.flow import Flow, Observer, Request, Step, World, requests, run, run_many
 from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
-from ltrag_plugins.prompts.question import render_question
+from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.sgic.records import as_record, labelled
 from ltrag_plugins.types import Answer, Question
 
 
-class FlowWatch:
+class _FlowWatch:
     """An observer of `run` and `run_many`: the cost of each flow, and its steps on request.
 
     Seconds of a merged request are shared out by the number of items, so those of all flows add
     up to the time that was waited.
-
-    Args:
-        trace: keep every request with its replies.
     """
 
-    def __init__(self, trace: bool = False) -> None:
+    def __init__(self, trace: bool) -> None:
         self._costs: defaultdict[int, CostCounter] = defaultdict(CostCounter)
-        self._steps: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
+        self._steps: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
         self._traces = trace
 
     def __call__(self, step: Step) -> None:
         """Count one step for each of its flows, as the flow would have seen it alone."""
-        whole, start = items(step.request), 0
+        whole, start = requests.items(step.request), 0
+        lists = ("prompts", "continuations", "queries", "texts")
+        lists = [name for name in lists if hasattr(step.request, name)]
         for flow, share in zip(step.flows, step.shares or (len(whole),), strict=True):
             part = slice(start, start + share)
-            request = _cut(step.request, part)
+            request = replace(step.request, **{n: getattr(step.request, n)[part] for n in lists})
             reply = None if step.reply is None else step.reply[part]
             seconds = step.seconds * share / max(1, len(whole))
             self._costs[flow](Step(step.kind, request, reply, seconds))
@@ -69,49 +54,29 @@ class FlowWatch:
                 self._steps[flow].append(_traced(request, () if reply is None else reply))
             start += share
 
-    def cost(self, flow: int = 0) -> Cost:
-        """What that flow cost so far."""
-        return self._costs[flow].cost
-
-    def trace(self, flow: int = 0) -> tuple[Mapping[str, Any], ...] | None:
-        """The steps of that flow, first to last; None where none are kept."""
-        return tuple(self._steps[flow]) if self._traces else None
-
-
-def _cut(request: Request, part: slice) -> Request:
-    names = [n for n in ("prompts", "continuations", "queries", "texts") if hasattr(request, n)]
-    return replace(request, **{name: getattr(request, name)[part] for name in names})
+    def seen(self, flow: int = 0) -> tuple[Cost, tuple[dict[str, Any], ...] | None]:
+        """What that flow cost, and its steps; None where none are kept."""
+        return self._costs[flow].cost, tuple(self._steps[flow]) if self._traces else None
 
 
 def _traced(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
     match request:
-        case Ask(prompts=prompts):
+        case requests.Ask(prompts=prompts):
             pairs = zip(prompts, reply, strict=True)
             return {"asked": [{"prompt": prompt, "reply": said.text} for prompt, said in pairs]}
-        case Fetch(queries=queries):
-            return {
-                "fetched": [
-                    {
-                        "query": query,
-                        "passages": [{"id": p.id, "title": p.title, "text": p.text} for p in found],
-                    }
-                    for query, found in zip(queries, reply, strict=True)
-                ]
-            }
-        case Score(prompts=prompts, continuations=texts):
-            return {
-                "scored": [
-                    {
-                        "prompt": prompt,
-                        "text": text,
-                        "logprob": sum(token.logprob for token in said.tokens or ()),
-                    }
-                    for prompt, text, said in zip(prompts, texts, reply, strict=True)
-                ]
-            }
-        case Embed(texts=texts):
+        case requests.Fetch(queries=queries):
+            found = [
+                [{"id": p.id, "title": p.title, "text": p.text} for p in some] for some in reply
+            ]
+            pairs = zip(queries, found, strict=True)
+            return {"fetched": [{"query": query, "passages": some} for query, some in pairs]}
+        case requests.Score(prompts=prompts, continuations=texts):
+            sums = [sum(token.logprob for token in said.tokens or ()) for said in reply]
+            rows = zip(prompts, texts, sums, strict=True)
+            return {"scored": [{"prompt": p, "text": t, "logprob": total} for p, t, total in rows]}
+        case requests.Embed(texts=texts):
             return {"embedded": list(texts)}
-        case Compute():
+        case requests.Compute():
             return {"computed": getattr(request.function, "__qualname__", "something")}
         case _:
             return {"held against the data set's gradient": list(request.prompts)}
@@ -136,13 +101,10 @@ class Work:
         An error of the model or the retriever becomes a record; a mistake in a method is raised,
         and so is `CacheUnreadable`: with a full disk, no answer could be kept.
         """
-        watch = FlowWatch(self.trace)
-        found = run_many(
-            [self._flow(question) for question in some],
-            self.world,
-            observers=(watch, *self.observers),
-            return_exceptions=True,
-        )
+        watch = _FlowWatch(self.trace)
+        flows = [self._flow(question) for question in some]
+        watching = (watch, *self.observers)
+        found = run_many(flows, self.world, observers=watching, return_exceptions=True)
         return [
             self._alone(question, outcome)
             if isinstance(outcome, Exception)
@@ -151,12 +113,13 @@ class Work:
         ]
 
     def failed(
-        self, question: Question, error: LtragError, watch: FlowWatch | None = None
+        self, question: Question, error: LtragError, watch: _FlowWatch | None = None
     ) -> Record:
         """The record of a question that got no answer: the worst scores, and why."""
-        watch = watch or FlowWatch()
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
-        return recorded(question, Answer(""), None, watch.cost(), worst, error, watch.trace())
+        cost, trace = (watch or _FlowWatch(False)).seen()
+        told = f"{type(error).__name__}: {error}"
+        return Record.of(question, Answer(""), None, cost, worst, error=told, trace=trace)
 
     def _flow(self, question: Question) -> Flow[tuple[Answer, Decision | None]]:
         cell, settings = self.cell, self.cell.set
@@ -174,43 +137,40 @@ class Work:
         """Ask again, by itself: what failed may have been another question of the batch."""
         if not isinstance(failed, LtragError) or isinstance(failed, CacheUnreadable):
             raise failed
-        watch = FlowWatch(self.trace)
+        watch = _FlowWatch(self.trace)
+        watching = (watch, *self.observers)
         try:
-            answer, decision = run(
-                self._flow(question), self.world, observers=(watch, *self.observers)
-            )
+            answer, decision = run(self._flow(question), self.world, observers=watching)
         except CacheUnreadable:
             raise
         except LtragError as error:
             return self.failed(question, error, watch)
-        return self._record(question, answer, decision, watch)
+        return self._record(question, answer, decision, watch, 0)
 
     def _record(
         self,
         question: Question,
         answer: Answer,
         decision: Decision | None,
-        watch: FlowWatch,
-        flow: int = 0,
+        watch: _FlowWatch,
+        flow: int,
     ) -> Record:
-        text, metrics = answer.text, metrics_named(self.metrics)
-        scores = {name: float(m(text, question.answers)) for name, m in metrics.items()}
-        rounds = self._rounds(question, answer)
-        cost, trace = watch.cost(flow), watch.trace(flow)
-        return recorded(question, answer, decision, cost, scores, trace=trace, rounds=rounds)
+        metrics, rounds = metrics_named(self.metrics), None
+        scores = {name: float(m(answer.text, question.answers)) for name, m in metrics.items()}
+        if isinstance(answer, SGICAnswer) and answer.calibrated is not None:
+            first = self.metrics[0]
 
-    def _rounds(self, question: Question, answer: Answer) -> Mapping[str, Any] | None:
-        if not isinstance(answer, SGICAnswer) or answer.calibrated is None:
-            return None
-        [(name, measure)] = metrics_named(self.metrics[:1]).items()
+            def quality(text: str, answers: Sequence[str]) -> float:
+                read = picked(Answer(text), question.options).text
+                score = float(metrics[first](read, answers))
+                return 1 - score if first in LOWER_IS_BETTER else score
 
-        def quality(text: str, answers: Sequence[str]) -> float:
-            score = float(measure(picked(Answer(text), question.options).text, answers))
-            return 1 - score if name in LOWER_IS_BETTER else score
-
-        truth = Truth((), question.answers)
-        [one] = labelled([answer.calibrated], [truth], questions=[question.text], measure=quality)
-        return as_record(one)
+            truth = [Truth((), question.answers)]
+            asked = [question.text]
+            [one] = labelled([answer.calibrated], truth, questions=asked, measure=quality)
+            rounds = as_record(one)
+        cost, trace = watch.seen(flow)
+        return Record.of(question, answer, decision, cost, scores, trace=trace, rounds=rounds)
 
 
 Job = tuple[Work, Sequence[Question]]
@@ -232,6 +192,7 @@ _VERSIONED = (
     "langchain-core", "llama-index-core",
 )  # fmt: skip
 """Packages whose versions a run notes, where they are installed."""
+_METRICS = ("em", "f1", "rouge1", "bleu4")
 
 
 def evaluate(
@@ -240,7 +201,7 @@ def evaluate(
     world: World,
     *,
     out: str | Path | RunFolder,
-    metrics: Iterable[str] = DEFAULT_METRICS,
+    metrics: Iterable[str] = _METRICS,
     labelled: Sequence[Question] = (),
     batch: int = 16,
     trace: bool = False,
@@ -280,121 +241,68 @@ def evaluate(
         CacheUnreadable: its answers cannot be read or written, as on a full disk.
     """
     cells, measures = list(cells), tuple(metrics_named(metrics))
-    _check(questions, cells, world, labelled, batch)
-    folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
-    with folder.held():
-        identity = _identity(questions, cells, world, measures, labelled, trace)
-        folder.begin(identity, {"versions": _versions(), "told": {"batch": batch, **(told or {})}})
-        llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
-        asking = replace(world, llm=llm)
-        works = [Work(cell, None, asking, measures, batch, trace, (*observers,)) for cell in cells]
-        running = _Running(folder, questions, labelled, on_record or (lambda _, __: None))
-        return running.records(works, engine)
-
-
-def _versions() -> dict[str, str]:
-    """Of Python and of the packages that may change an answer, as far as they are installed."""
-    found = {"python": python_version()}
-    for name in _VERSIONED:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
-
-
-def check_begun(
-    folder: RunFolder,
-    questions: Sequence[Question],
-    cells: Sequence[Cell],
-    world: World,
-    *,
-    metrics: Iterable[str] = DEFAULT_METRICS,
-    labelled: Sequence[Question] = (),
-    trace: bool = False,
-) -> None:
-    """Refuse, before the cells' gates are there, what `evaluate` would refuse then."""
-    _check(questions, cells, world, labelled, batch=1)
-    identity = _identity(questions, cells, world, tuple(metrics_named(metrics)), labelled, trace)
-    folder.check({name: value for name, value in identity.items() if name != "gates"})
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    folder: RunFolder
-    questions: Sequence[Question]
-    labelled: Sequence[Question]
-    on_record: Callable[[str, Record], None]
-    known: dict[str, dict[str, Record]] = field(default_factory=dict)
-
-    def records(self, works: Sequence[Work], engine: Engine) -> dict[str, list[Record]]:
-        """All records of every cell, asking for those that are not there."""
-        for work in works:
-            name = work.cell.name
-            self.known[name] = {record.id: record for record in self.folder.records(name)}
-        for name, new in engine(self._jobs(works)):
-            self._keep(name, new)
-        return {
-            name: [found[question.id] for question in self.questions]
-            for name, found in self.known.items()
-        }
-
-    def _jobs(self, works: Sequence[Work]) -> Iterator[Job]:
-        for work in works:
-            known = self.known[work.cell.name]
-            left = [q for q in self.questions if q.id not in known or known[q.id].error]
-            if not left:
-                continue
-            try:
-                taught = self._taught(work)
-            except CacheUnreadable:
-                raise
-            except LtragError as error:  # nothing to learn from: the other methods go on
-                self._keep(work.cell.name, [work.failed(question, error) for question in left])
-                continue
-            yield taught, left
-
-    def _keep(self, name: str, new: Sequence[Record]) -> None:
-        self.folder.add(name, new)
-        for record in new:
-            self.known[name][record.id] = record
-            self.on_record(name, record)
-
-    def _taught(self, work: Work) -> Work:
-        cell = work.cell
-        if not cell.method.learns:
-            return work
-        learned = cell.method.taught(self.labelled, cell.set, work.world, work.observers)
-        if cell.method.told is not None:
-            self.folder.tell(cell.name, cell.method.told(learned))
-        return replace(work, learned=learned)
-
-
-def _check(
-    questions: Sequence[Question],
-    cells: Sequence[Cell],
-    world: World,
-    labelled: Sequence[Question],
-    batch: int,
-) -> None:
-    if not questions or not cells:
-        raise InvalidInput("an evaluation needs questions and methods; one of them is empty")
+    identity = _identity(
+        questions=questions, cells=cells, world=world, metrics=measures, labelled=labelled,
+        trace=trace,
+    )  # fmt: skip
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
-    check_questions(questions)
-    check_distinct("method", [cell.name for cell in cells])
-    for cell in cells:
-        cell.method.check(world, labelled)
+    folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
+    with folder.held():
+        versions = {"python": python_version()}
+        for name in _VERSIONED:
+            with suppress(PackageNotFoundError):
+                versions[name] = version(name)
+        folder.begin(identity, {"versions": versions, "told": {"batch": batch, **(told or {})}})
+        llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
+        asking = replace(world, llm=llm)
+        start = Work(cells[0], None, asking, measures, batch, trace, (*observers,))
+        known = {cell.name: {one.id: one for one in folder.records(cell.name)} for cell in cells}
+
+        def keep(name: str, new: Sequence[Record]) -> None:
+            folder.add(name, new)
+            for record in new:
+                known[name][record.id] = record
+                if on_record is not None:
+                    on_record(name, record)
+
+        def jobs() -> Iterator[Job]:
+            for cell in cells:
+                before = known[cell.name]
+                left = [q for q in questions if q.id not in before or before[q.id].error]
+                if not left:
+                    continue
+                work, method = replace(start, cell=cell), cell.method
+                try:
+                    learned = method.taught(labelled, cell.set, asking, start.observers)
+                    if learned is not None and method.told is not None:
+                        folder.tell(cell.name, method.told(learned))
+                except CacheUnreadable:
+                    raise
+                except LtragError as error:  # nothing to learn from: the other methods go on
+                    keep(cell.name, [work.failed(question, error) for question in left])
+                else:
+                    yield replace(work, learned=learned), left
+
+        for name, new in engine(jobs()):
+            keep(name, new)
+        return {name: [found[one.id] for one in questions] for name, found in known.items()}
+
+
+def check_begun(folder: RunFolder, **asked: Any) -> None:
+    """Refuse, before the cells' gates are there, what `evaluate` would refuse then.
+
+    Args:
+        asked: questions, cells, world, metrics, labelled and trace of the call.
+    """
+    identity = _identity(**asked)
+    folder.check({name: value for name, value in identity.items() if name != "gates"})
 
 
 def check_questions(questions: Sequence[Question]) -> None:
     """Whether records of them can be told apart and scored."""
-    known: dict[str, Question] = {}
+    check_distinct("question id", [question.id for question in questions])
     for question in questions:
-        if question.id in known:
-            raise InvalidInput(
-                f"the question id {question.id!r} comes twice ({known[question.id].text[:60]!r} "
-                f"and {question.text[:60]!r}); records are told apart by it"
-            )
-        known[question.id] = question
         if not question.answers:
             raise MissingReferences(
                 f"the question {question.id!r} has no accepted answers to hold a prediction "
@@ -404,19 +312,27 @@ def check_questions(questions: Sequence[Question]) -> None:
 
 def check_distinct(what: str, names: Sequence[str]) -> None:
     """Refuse a name that comes twice."""
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise InvalidInput(f"the {what} {twice[0]!r} comes twice; records are told apart by it")
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise InvalidInput(f"the {what} {name!r} comes twice; records are told apart by it")
 
 
 def _identity(
+    *,
     questions: Sequence[Question],
     cells: Sequence[Cell],
     world: World,
-    metrics: Sequence[str],
+    metrics: Iterable[str],
     labelled: Sequence[Question],
     trace: bool,
 ) -> dict[str, Any]:
+    """What makes a run the same, as JSON; what cannot be run is refused."""
+    if not questions or not cells:
+        raise InvalidInput("an evaluation needs questions and methods; one of them is empty")
+    check_questions(questions)
+    check_distinct("method", [cell.name for cell in cells])
+    for cell in cells:
+        cell.method.check(world, labelled)
     return {
         "cells": [cell.name for cell in cells],
         "settings": {cell.name: _plain(cell.set) for cell in cells},
@@ -426,7 +342,7 @@ def _identity(
         "encoder": _named(world.encoder),
         "questions": digest_of(questions),
         "labelled": digest_of(labelled),
-        "metrics": list(metrics),
+        "metrics": list(metrics_named(metrics)),
         "trace": trace,
     }
 

@@ -6,7 +6,7 @@ label says what tells two cells of one method apart, such as ``single:k=1`` and 
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from ltrag_plugins.errors import InvalidInput, unknown_name
@@ -14,13 +14,11 @@ from ltrag_plugins.gece.decision import Gate
 from ltrag_plugins.methods import METHODS, Method, method_named
 from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
-from ltrag_plugins.settings import split_assignments, with_values
+from ltrag_plugins.settings import with_values
 
 _LONGEST_LABEL = 60  # names become file names
-_OWN_GATES = frozenset({"skr", "adaptive"})
-"""Methods that decide on retrieval before all else, as `gate-*` do."""
 _NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
-RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
+_RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +31,8 @@ class CellName:
     seed: str = ""
 
     def __post_init__(self) -> None:
-        for part in ("method", "label", "gate", "seed"):
-            if RESERVED.search(text := getattr(self, part)):
+        for part, text in asdict(self).items():
+            if _RESERVED.search(text):
                 raise InvalidInput(f"no space, slash, +, @ or ~ in the {part} of a cell: {text!r}")
         if not self.method.strip("."):
             raise InvalidInput(f"a cell is named after its method, got {self.method!r}")
@@ -59,19 +57,21 @@ class CellName:
         """The name as a file's, which on some systems may hold no colon."""
         return str(self).replace(":", "~")
 
+    @property
+    def is_gate(self) -> bool:
+        """Whether the method is a gate itself: it decides on retrieval before all else."""
+        return self.method in ("skr", "adaptive") or self.method.startswith("gate-")
 
-def is_gate(method: str) -> bool:
-    """Whether the method of this name is a gate itself: it decides on retrieval first."""
-    return method in _OWN_GATES or method.startswith("gate-")
+    @staticmethod
+    def safe(text: str, mark: str) -> str:
+        """The text as a part of a name: the mark in the place of what no part may hold."""
+        return _RESERVED.sub(mark, text)
 
 
 def direct_of(names: Iterable[str]) -> str | None:
     """The first of these cells that answers without retrieval, whatever its settings are."""
-    for name in names:
-        cell = CellName.parse(name)
-        if cell.method == "direct" and not cell.gate:
-            return name
-    return None
+    parsed = ((name, CellName.parse(name)) for name in names)
+    return next((name for name, cell in parsed if cell.method == "direct" and not cell.gate), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +131,10 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
     if not given:
         return Cell(row)
     try:
-        settings = with_values(row.settings(), split_assignments(given))
+        settings = with_values(row.settings(), given)
     except InvalidInput as error:
         raise InvalidInput(f"{word!r}: {error}") from error
-    return Cell(row, settings, label=RESERVED.sub("_", ":".join(given))[:_LONGEST_LABEL])
+    return Cell(row, settings, label=CellName.safe(":".join(given), "_")[:_LONGEST_LABEL])
 
 
 _Metric = Callable[[str, Sequence[str]], float]
@@ -153,16 +153,14 @@ METRICS: Mapping[str, _Metric] = {
     "ter": ter,
 }
 LOWER_IS_BETTER = frozenset({"ter"})
-DEFAULT_METRICS = ("em", "f1", "rouge1", "bleu4")
 
 
 def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
     """The measures of these names."""
-    found = {}
-    for name in names:
+    wanted = list(names)
+    for name in wanted:
         if name not in METRICS:
             raise unknown_name("metric", name, METRICS)
-        found[name] = METRICS[name]
-    if not found:
+    if not wanted:
         raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
-    return found
+    return {name: METRICS[name] for name in wanted}

@@ -45,10 +45,12 @@ from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringL
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 
 _T = TypeVar("_T")
+_Y = TypeVar("_Y")
 _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
 _Members = Sequence[tuple[int, int]]
 """Of a merged request: the index of each flow in it, and how many of the items are its own."""
+_Part = tuple[int, _Outcome]
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
 
 
@@ -86,59 +88,52 @@ class World:
 
     def _reply(self, request: Request) -> Sequence[Any]:
         match request:
-            case Ask():
-                return self._model().generate(request.prompts, request.settings)
-            case Fetch():
-                if self.retriever is None:
-                    raise NoRetriever("this flow retrieves; run it in World(..., retriever=...)")
-                return self.retriever.search(request.queries, request.k)
-            case Embed():
-                if self.encoder is None:
-                    raise ModelError("this flow embeds texts; run it in World(..., encoder=...)")
-                return self.encoder.encode(request.texts)  # type: ignore[return-value]
-            case Score():
-                if not isinstance(self.llm, ScoringLLM):
+            case Ask(prompts, settings):
+                return self._part("llm").generate(prompts, settings)
+            case Fetch(queries, k):
+                return self._part("retriever").search(queries, k)
+            case Embed(texts):
+                return self._part("encoder").encode(texts)
+            case Score(prompts, continuations):
+                if not isinstance(llm := self._part("llm"), ScoringLLM):
                     raise NoTokenProbabilities(
-                        f"{self._model().name} cannot tell how likely a given text is. Load local "
-                        "weights with TransformersLLM, or use what only reads its answers "
-                        "(reward='match')."
+                        f"{llm.name} cannot tell how likely a given text is. Load local weights "
+                        "with TransformersLLM, or use what only reads its answers (reward='match')."
                     )
-                return self.llm.score(request.prompts, request.continuations)
-            case Agree():
-                if not isinstance(self.llm, GradientLLM):
+                return llm.score(prompts, continuations)
+            case Agree(prompts, continuations, along, cosine, layers):
+                if not isinstance(llm := self._part("llm"), GradientLLM):
                     raise NeedsGradients(
-                        f"{self._model().name} has no gradients. Load local weights with "
-                        "TransformersLLM, or fit the gate with gradients='never'."
+                        f"{llm.name} has no gradients. Load local weights with TransformersLLM, or "
+                        "fit the gate with gradients='never'."
                     )
-                return self.llm.gradient_agreement(
-                    request.prompts,
-                    request.continuations,
-                    along=request.along,
-                    cosine=request.cosine,
-                    layers=request.layers,
+                return llm.gradient_agreement(
+                    prompts, continuations, along=along, cosine=cosine, layers=layers
                 )
-            case Compute():
-                return [request.function()]
+            case Compute(function):
+                return [function()]
             case _:
                 raise UnknownRequest(
                     f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or "
                     "Compute. Use 'yield from ask(...)', not 'yield ask(...)'."
                 )
 
-    def _model(self) -> LLM:
-        if self.llm is None:
-            raise ModelError("this flow asks a model; run it in World(llm=...)")
-        return self.llm
+    def _part(self, name: Literal["llm", "retriever", "encoder"]) -> Any:
+        part = getattr(self, name)
+        if part is None:
+            kind = NoRetriever if name == "retriever" else ModelError
+            raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
+        return part
 
 
 def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     wanted = len(items(request))
     if len(reply) == wanted:
         return reply
-    counts = f"{len(reply)} replies came for {wanted} items of {type(request).__name__}"
-    if isinstance(request, Fetch):
-        raise RetrievalError(f"{counts}; a retriever's search() returns one list for each query.")
-    raise ModelError(f"{counts}; a model or encoder returns one reply for each, in their order.")
+    raise (RetrievalError if isinstance(request, Fetch) else ModelError)(
+        f"{len(reply)} replies came for {wanted} items of {type(request).__name__}; there must be "
+        "one for each, in their order (a retriever's is a list of passages)"
+    )
 
 
 @contextmanager
@@ -149,16 +144,22 @@ def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
     except LtragError:
         raise
     except Exception as error:
+        kind, remedy = _REMEDIES[part]
         what = f"{type(error).__name__}: {error}"
-        if part == "retriever":
-            raise RetrieverFailed(
-                f"the retriever raised {what}. Its own error is the __cause__: see whether the "
-                "store it searches is there and answers, or try again"
-            ) from error
-        raise ModelFailed(
-            f"the model raised {what}. Its own error is the __cause__: a time-out or a rate limit "
-            "passes, so try again or raise the client's retries; else mend the model's set-up"
-        ) from error
+        raise kind(f"the {part} raised {what}. Its own error is the __cause__: {remedy}") from error
+
+
+_REMEDIES: Mapping[str, tuple[type[LtragError], str]] = {
+    "model": (
+        ModelFailed,
+        "a time-out or a rate limit passes, so try again or raise the client's retries; else mend "
+        "the model's set-up",
+    ),
+    "retriever": (
+        RetrieverFailed,
+        "see whether the store it searches is there and answers, or try again",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,9 @@ def run_steps(
     with closing(flow):
         step = _resumed(flow, None)
         while not isinstance(step, Returned):
-            step = _resumed(flow, _asked(step, world, observers))
+            with _call(step, observers) as outcome:
+                outcome.append(world.reply(step))
+            step = _resumed(flow, *outcome)
             yield None
         yield step
 
@@ -237,7 +240,9 @@ async def arun_steps(
     with closing(flow):
         step = _resumed(flow, None)
         while not isinstance(step, Returned):
-            step = _resumed(flow, await _aasked(step, world, observers))
+            with _call(step, observers) as outcome:
+                outcome.append(await world.areply(step))
+            step = _resumed(flow, *outcome)
             yield None
         yield step
 
@@ -294,15 +299,18 @@ def run_many(
     if batch is not None and batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
     observers = tuple(observers)
-    with closing(_SideBySide(flows, batch, owners, keep_exceptions=return_exceptions)) as all_flows:
-        for request, members, asked in all_flows.rounds():
-            outcome = _asked(request, world, observers, members)
-            if isinstance(outcome, Exception) and len(members) > 1:
-                for i, part in _each_alone(outcome, members, asked, world, observers):
-                    all_flows.resume(i, part)
-            else:
-                all_flows.take(outcome, members)
-        return all_flows.results()
+    rounds = _side_by_side(flows, batch, owners, keep_exceptions=return_exceptions)
+    with closing(rounds):
+        step = _resumed(rounds, None)
+        while not isinstance(step, Returned):
+            request, members, asked = step
+            with _call(request, observers, members) as outcome:
+                outcome.append(world.reply(request))
+            parts = _parts(outcome[0], members)
+            if isinstance(outcome[0], Exception) and len(members) > 1:
+                parts = _each_alone(outcome[0], members, asked, world, observers)
+            step = _resumed(rounds, parts)
+        return step.value
 
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
@@ -313,10 +321,13 @@ def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[
     Args:
         batch: most items of one merged request, and so the most that a failure loses; None: all.
     """
-    with closing(_SideBySide(flows, batch)) as all_flows:
-        for request, members, _ in all_flows.rounds():
-            all_flows.take((yield request), members)
-        return all_flows.results()
+    rounds = _side_by_side(flows, batch)
+    with closing(rounds):
+        step = _resumed(rounds, None)
+        while not isinstance(step, Returned):
+            request, members, _ = step
+            step = _resumed(rounds, _parts((yield request), members))
+        return step.value
 
 
 def changing(flow: Flow[_T], change: Callable[[Request], Request]) -> Flow[_T]:
@@ -332,69 +343,63 @@ def changing(flow: Flow[_T], change: Callable[[Request], Request]) -> Flow[_T]:
         return step.value
 
 
-class _SideBySide:
-    """Flows that go on round by round, with the requests of a round merged."""
-
-    def __init__(
-        self,
-        flows: Iterable[Flow[Any]],
-        batch: int | None,
-        owners: Sequence[Any] | None = None,
-        *,
-        keep_exceptions: bool = False,
-    ) -> None:
-        self._flows, self._batch, self._owners = list(flows), batch, owners
-        self._keep_exceptions = keep_exceptions
-        self._done: dict[int, Any] = {}
-        self._waiting: dict[int, Request] = {}
-
-    def rounds(self) -> Iterator[tuple[Request, _Members, Mapping[int, Request]]]:
-        """Each merged request with its members, and what the flows asked for in this round."""
-        for i in range(len(self._flows)):
-            self.resume(i, None)
-        while self._waiting:
-            asked, self._waiting = self._waiting, {}
-            for request, members in merge(asked, self._batch):
-                yield request, members, asked
-
-    def take(self, outcome: _Outcome, members: _Members) -> None:
-        """Give each flow its part of the replies to a merged request, or the failure of all."""
-        start = 0
-        for i, size in members:
-            whole = isinstance(outcome, Exception)
-            self.resume(i, outcome if whole else outcome[start : start + size])
-            start += size
-
-    def resume(self, i: int, outcome: _Outcome | None) -> None:
-        try:
-            step = _resumed(self._flows[i], outcome)
-        except Exception as error:
-            if not self._keep_exceptions:
-                raise
-            self._done[i] = error
-            return
-        if isinstance(step, Returned):
-            self._done[i] = step.value
-        else:
-            if self._owners is not None and isinstance(step, Ask):
-                owned = (OwnedPrompt(prompt, self._owners[i]) for prompt in step.prompts)
-                step = replace(step, prompts=tuple(owned))
-            self._waiting[i] = step
-
-    def results(self) -> list[Any]:
-        return [self._done[i] for i in range(len(self._flows))]
-
-    def close(self) -> None:
-        with ExitStack() as stack:  # all are closed, whatever one of them raises
-            for flow in self._flows:
-                stack.callback(flow.close)
-
-
-def _resumed(flow: Flow[_T], outcome: _Outcome | None) -> Request | Returned[_T]:
+def _resumed(flow: Generator[_Y, Any, _T], outcome: Any) -> _Y | Returned[_T]:
     try:
         return flow.throw(outcome) if isinstance(outcome, Exception) else flow.send(outcome)
     except StopIteration as end:
         return Returned(end.value)
+
+
+def _side_by_side(
+    flows: Iterable[Flow[Any]],
+    batch: int | None,
+    owners: Sequence[Any] | None = None,
+    *,
+    keep_exceptions: bool = False,
+) -> Generator[tuple[Request, _Members, Mapping[int, Request]], Iterable[_Part], list[Any]]:
+    """Flows that go on round by round: what they return, in order.
+
+    Yields each merged request with its members, and what all flows asked for in its round; takes
+    the outcome of each member, in any number of parts.
+    """
+    flows = list(flows)
+    done: dict[int, Any] = {}
+    waiting: dict[int, Request] = {}
+
+    def resume(i: int, outcome: _Outcome | None) -> None:
+        try:
+            step = _resumed(flows[i], outcome)
+        except Exception as error:
+            if not keep_exceptions:
+                raise
+            step = Returned(error)
+        if isinstance(step, Returned):
+            done[i] = step.value
+            return
+        if owners is not None and isinstance(step, Ask):
+            owned = tuple(OwnedPrompt(prompt, owners[i]) for prompt in step.prompts)
+            step = replace(step, prompts=owned)
+        waiting[i] = step
+
+    with ExitStack() as stack:  # all are closed, whatever one of them raises
+        for flow in flows:
+            stack.callback(flow.close)
+        for i in range(len(flows)):
+            resume(i, None)
+        while waiting:
+            asked, waiting = waiting, {}
+            for request, members in merge(asked, batch):
+                for i, outcome in (yield request, members, asked):
+                    resume(i, outcome)
+        return [done[i] for i in range(len(flows))]
+
+
+def _parts(outcome: _Outcome, members: _Members) -> Iterator[_Part]:
+    """Each flow's part of the replies to a merged request, or the failure of all."""
+    start = 0
+    for i, size in members:
+        yield i, outcome if isinstance(outcome, Exception) else outcome[start : start + size]
+        start += size
 
 
 def _each_alone(
@@ -403,59 +408,40 @@ def _each_alone(
     requests: Mapping[int, Request],
     world: World,
     observers: tuple[Observer, ...],
-) -> Iterator[tuple[int, _Outcome]]:
+) -> Iterator[_Part]:
     """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
     tried: list[bool] = []
     for i, size in members:
-        request, outcome = requests[i], failure
-        hopeless = len(tried) == _HOPELESS and not any(tried)
+        request, outcome = requests[i], [failure]
+        hopeless = len(tried) >= _HOPELESS and not any(tried[:_HOPELESS])
         may_repeat = request.may_repeat if isinstance(request, Ask) else None
         if not hopeless and (may_repeat is None or may_repeat()):
-            outcome = _asked(request, world, observers, [(i, size)], again=True)
-            if len(tried) < _HOPELESS:
-                tried.append(not isinstance(outcome, Exception))
-        yield i, outcome
+            with _call(request, observers, [(i, size)], again=True) as outcome:
+                outcome.append(world.reply(request))
+            tried.append(not isinstance(outcome[0], Exception))
+        yield i, outcome[0]
 
 
-def _asked(
+@contextmanager
+def _call(
     request: Request,
-    world: World,
     observers: tuple[Observer, ...],
     members: _Members | None = None,
     *,
     again: bool = False,
-) -> _Outcome:
-    if not again:
-        _tell(observers, "request", request, members)
-    start = time.perf_counter()
-    try:
-        reply = world.reply(request)
-    except Exception as error:
-        return error
-    _tell(observers, "reply", request, members, reply, time.perf_counter() - start)
-    return reply
-
-
-async def _aasked(request: Request, world: World, observers: tuple[Observer, ...]) -> _Outcome:
-    _tell(observers, "request", request)
-    start = time.perf_counter()
-    try:
-        reply = await world.areply(request)
-    except Exception as error:
-        return error
-    _tell(observers, "reply", request, None, reply, time.perf_counter() - start)
-    return reply
-
-
-def _tell(
-    observers: tuple[Observer, ...],
-    kind: Literal["request", "reply"],
-    request: Request,
-    members: _Members | None = None,
-    reply: Sequence[Any] | None = None,
-    seconds: float = 0.0,
-) -> None:
+) -> Iterator[list[Any]]:
+    """Tell observers of a request and of the reply that is put into the list; or put there what
+    the model or retriever raises."""
     flows = (0,) if members is None else tuple(i for i, _ in members)
     shares = None if members is None else tuple(size for _, size in members)
+    for observer in () if again else observers:
+        observer(Step("request", request, None, 0.0, flows, shares))
+    start, outcome = time.perf_counter(), []
+    try:
+        yield outcome
+    except Exception as error:
+        outcome.append(error)
+        return
+    seconds = time.perf_counter() - start
     for observer in observers:
-        observer(Step(kind, request, reply, seconds, flows, shares))
+        observer(Step("reply", request, outcome[0], seconds, flows, shares))

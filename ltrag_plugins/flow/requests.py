@@ -20,13 +20,13 @@ class OwnedPrompt(str):
     models that do not look at the owner see a string.
     """
 
+    owner: Any
+
     def __new__(cls, text: str, owner: Any) -> Self:
         """The same text, owned."""
         prompt = super().__new__(cls, text)
         prompt.owner = owner
         return prompt
-
-    owner: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,16 @@ def compute(function: Callable[[], _T]) -> Flow[_T]:
     return found
 
 
+_COLUMNS: Mapping[type, tuple[str, ...]] = {
+    Ask: ("prompts",),
+    Fetch: ("queries",),
+    Embed: ("texts",),
+    Score: ("prompts", "continuations"),
+    Agree: ("prompts", "continuations"),
+}
+"""The fields of a request that have one entry for each reply."""
+
+
 def items(request: Request) -> tuple[Any, ...]:
     """What the request wants a reply for, one each."""
     if isinstance(request, Compute):
@@ -173,29 +183,16 @@ def merge(
         yield _joined([requests[j] for j, _ in taken]), taken
 
 
-_COLUMNS: Mapping[type, tuple[str, ...]] = {
-    Ask: ("prompts",),
-    Fetch: ("queries",),
-    Embed: ("texts",),
-    Score: ("prompts", "continuations"),
-    Agree: ("prompts", "continuations"),
-}
-"""The fields of a request that have one entry for each reply."""
-
-
 def _kind(request: Request) -> Hashable:
     """Requests of equal kind can share a call."""
     match request:
-        case Ask():
-            return Ask, request.settings
-        case Fetch():
-            return Fetch, request.k
+        case Ask(settings=kind) | Fetch(k=kind):
+            return type(request), kind
         case Embed() | Score():
             return type(request)
         case Agree():
             return Agree, id(request.along), request.cosine, request.layers
-        case _:
-            # a group of its own, whose call then raises UnknownRequest into this one flow
+        case _:  # alone; what is no request then raises UnknownRequest into this one flow
             return object()
 
 
@@ -207,5 +204,6 @@ def _joined(parts: list[Request]) -> Request:
         column: tuple(item for part in parts for item in getattr(part, column))
         for column in _COLUMNS[type(first)]
     }
-    # who may repeat what is asked of each part
-    return replace(first, **changes, **({"may_repeat": None} if isinstance(first, Ask) else {}))
+    if isinstance(first, Ask):
+        changes["may_repeat"] = None  # who may repeat what is asked of each part
+    return replace(first, **changes)

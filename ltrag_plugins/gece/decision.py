@@ -30,8 +30,7 @@ class Decision:
     reason: str
     """One sentence for a person."""
     draft: Generation = field(repr=False)
-    """The zero-shot answer that the gate read: on the branch without retrieval, it is the
-    answer."""
+    """The zero-shot answer that the gate read; without retrieval it is the answer."""
     ingredients: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The signals behind the score, by name."""
 
@@ -42,14 +41,9 @@ class Decision:
 
     def as_metadata(self) -> dict[str, Any]:
         """The decision as plain values for traces, run metadata and JSON (without the draft)."""
-        return {
-            "retrieve": self.retrieve,
-            "score": self.score,
-            "probability": self.probability,
-            "tier": self.tier,
-            "reason": self.reason,
-            "ingredients": dict(self.ingredients),
-        }
+        names = ("retrieve", "score", "probability", "tier", "reason")
+        plain = {name: getattr(self, name) for name in names}
+        return plain | {"ingredients": dict(self.ingredients)}
 
 
 class Gate(Protocol):

@@ -1,51 +1,32 @@
-"""From questions with accepted answers to a fitted gate.
+"""From what came of questions with accepted answers to a fitted gate; no model is called.
 
-`fit_questions` asks the model and sees what comes of it. `fit_outcomes` calls no model, so recorded
-outcomes do as well. The threshold is a target rate, or a target accuracy at the lowest rate that
-reaches it.
+The threshold is a target rate, or a target accuracy at the lowest rate that reaches it.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
-from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
+from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece.decision import Tier
-from ltrag_plugins.gece.draft import drafting, with_gradient_term
-from ltrag_plugins.gece.models import FittedGate, Outcome, rate_threshold
-from ltrag_plugins.gece.report import FitReport, Labels, report_of
-from ltrag_plugins.gece.score import (
-    check_references,
-    gradient_llm,
-    mean_gradients,
-    quality_of,
-    references_like,
-)
+from ltrag_plugins.gece.models import FitReport, FittedGate, rate_threshold
+from ltrag_plugins.gece.score import Outcome, check_count
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,
-    Evidence,
     Features,
     WordFrequencies,
     available_signals,
     features,
 )
 from ltrag_plugins.gece.train import fit_gain, fit_scorer
-from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
-from ltrag_plugins.metrics.answer import is_right
-from ltrag_plugins.prompts.question import render_question, searching_for
-from ltrag_plugins.prompts.templates import answer_from
-from ltrag_plugins.retrieval.base import Retriever
-from ltrag_plugins.types import Answer, Question
+from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 
-_FEWEST = 20
-"""Fewest calibration questions; at least two of them right, and two wrong."""
 _RATE = 0.2
 """Share of questions that may retrieve where no target is given (paper: the top 20 %)."""
 _REMEDIES = {
@@ -56,55 +37,81 @@ _REMEDIES = {
 _Scores = Float[np.ndarray, " questions"]
 
 
-def fit_questions(
-    questions: Sequence[Question],
-    world: World,
-    settings: GECESettings,
-    *,
-    target_rate: float | None = None,
-    target_accuracy: float | None = None,
-    retrieving: Callable[[str], Flow[Answer]] | None = None,
-    retrieved_answers: Sequence[str] | None = None,
-    frequencies: WordFrequencies | None = None,
-    observers: Iterable[Observer] = (),
-    batch: int | None = None,
-) -> tuple[FittedGate, FitReport, Direction | None]:
-    """Ask the model each question and fit a gate; its mean gradient, if it reads gradients.
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Outcomes as columns."""
 
-    Arguments and errors: see `GECEGate.fit`. What cannot end well is refused before the model is
-    asked anything.
-    """
-    _check_targets(target_rate, target_accuracy)
-    (frequencies or WordFrequencies()).of_word("a")  # an unknown language is named now
-    _check_questions(questions, retrieved_answers)
-    _check_scorer(settings)
-    _check_world(world)
-    if settings.gradients == "always" and world.llm is not None:
-        gradient_llm(world.llm)
-    fitted = partial(
-        fit_outcomes,
-        target_rate=target_rate,
-        target_accuracy=target_accuracy,
-        settings=settings,
-        frequencies=frequencies,
-    )
-    outcomes, along = collect(
-        questions,
-        world,
-        settings,
-        retrieving=retrieving,
-        retrieved_answers=retrieved_answers,
-        observers=observers,
-        batch=batch,
-    )
-    gate, report = fitted(outcomes)
-    if along is not None and settings.gradients == "auto":
-        bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]
-        plain, plain_report = fitted(bare)
-        # the gradient must lift the AUROC above the whole interval of the gate without it
-        if report.auroc.value <= plain_report.auroc.high:
-            return plain, plain_report, None
-    return gate, report, along
+    fails: Int[np.ndarray, " questions"]
+    """1 where the direct answer is wrong."""
+    quality: _Scores
+    """METEOR (or chrF, 1 - TER) of the direct answer; 0 everywhere if no references are known."""
+    mended: Int[np.ndarray, " questions"] | None = None
+    """1 where the answer with retrieval is right; None when nobody tried."""
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> "Labels":
+        """The outcomes as columns, if a gate can be fitted on them."""
+        check_count(len(outcomes))
+        right = np.array([bool(outcome.right) for outcome in outcomes], dtype=int)
+        if not 2 <= right.sum() <= len(right) - 2:
+            kind = "right" if right.sum() >= 2 else "wrong"
+            raise CalibrationError(
+                f"the direct answer is {kind} on (nearly) all {len(right)} calibration questions, "
+                f"so there is nothing to tell apart. {_REMEDIES[kind]}"
+            )
+        tried = [outcome.right_with_retrieval for outcome in outcomes]
+        known = [bool(t) for t in tried if t is not None]
+        if known and len(known) < len(tried):
+            raise InvalidInput(
+                f"right_with_retrieval is given for {len(known)} of {len(tried)} calibration "
+                "questions; give it for all or for none"
+            )
+        quality = np.array([float(outcome.quality) for outcome in outcomes])
+        if not np.isfinite(quality).all():
+            raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
+        return cls(1 - right, quality, np.array(known, dtype=int) if known else None)
+
+    def __getitem__(self, rows: Int[np.ndarray, " rows"]) -> "Labels":
+        mended = None if self.mended is None else self.mended[rows]
+        return Labels(self.fails[rows], self.quality[rows], mended)
+
+    @property
+    def gain(self) -> _Scores:
+        """What retrieval changes: +1, 0 or -1."""
+        assert self.mended is not None
+        return (self.mended - (1 - self.fails)).astype(float)
+
+    def gated_accuracy(self, scores: _Scores, rate: float) -> float:
+        """Share of right answers when the `rate` of questions with the largest scores retrieve."""
+        assert self.mended is not None
+        retrieve = np.zeros(len(scores), dtype=bool)
+        retrieve[np.argsort(-scores, kind="stable")[: round(rate * len(scores))]] = True
+        return float(np.where(retrieve, self.mended, 1 - self.fails).mean())
+
+    def accuracy_threshold(self, scores: _Scores, target: float) -> float:
+        """The threshold with the lowest retrieval rate at which `target` of the answers are right.
+
+        Of all answers where those with retrieval are known, else of those given directly.
+        """
+        ordered, order, count = np.sort(scores), np.argsort(scores, kind="stable"), len(scores)
+        # accuracy where the first 0, 1, ..., all questions are answered directly
+        direct = np.concatenate([[0], np.cumsum(1 - self.fails[order])])
+        if self.mended is None:
+            accuracy = direct / np.maximum(1, np.arange(count + 1))
+        else:
+            mended = np.concatenate([[0], np.cumsum(self.mended[order])])
+            accuracy = (direct + mended[-1] - mended) / count
+        kept = np.append(np.unique(np.searchsorted(ordered, ordered)), count)  # ties stay together
+        accuracy = accuracy[kept]
+        reached = kept[accuracy >= target]
+        if not reached.size:
+            best = int(np.flatnonzero(accuracy == accuracy.max())[-1])
+            raise CalibrationError(
+                f"target_accuracy={target:g} is out of reach on these {count} questions: the best "
+                f"at any retrieval rate is {accuracy[best]:.3f}, at {1 - kept[best] / count:.0%}. "
+                "Ask for less, use target_rate, or look at the retriever and the prompts."
+            )
+        return rate_threshold(scores, 1 - reached[-1] / count)
 
 
 def fit_outcomes(
@@ -128,27 +135,35 @@ def fit_outcomes(
         InvalidInput: a signal or an embedding is not finite.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    _check_targets(target_rate, target_accuracy)
-    labels = labels_of(outcomes)
+    check_targets(target_rate, target_accuracy)
+    labels = Labels.of(outcomes)
     evidence = [outcome.evidence for outcome in outcomes]
-    names = _signals_of_tier(evidence, settings, frequencies)
+    names = available_signals(evidence, frequencies, tier=settings.tier)
     columns = features(evidence, names, frequencies)
-    unseen, unseen_gain = cross_validated(columns, labels, names, settings)
-    by_gain = unseen_gain is not None and _gain_pays(unseen, unseen_gain, labels)
-    scores = unseen_gain if by_gain and unseen_gain is not None else unseen
+    unseen, unseen_gain = _cross_validated(columns, labels, names, settings)
+    scores = unseen
+    if unseen_gain is not None:  # the better answers over the rates that gates are used at decide
+        by_failure, by_gain = (
+            sum(labels.gated_accuracy(ranking, rate) for rate in np.arange(0.05, 0.55, 0.05))
+            for ranking in (unseen, unseen_gain)
+        )
+        scores = unseen_gain if by_gain > by_failure else unseen
     if target_accuracy is None:
         rate = _RATE if target_rate is None else target_rate
         cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
     else:
-        cut = accuracy_threshold(scores, labels, target_accuracy)
+        cut = labels.accuracy_threshold(scores, target_accuracy)
         target = f"target accuracy {target_accuracy:g}"
     retrieve = scores >= cut
-    failure, own_failure = fit_scorer(columns, labels, names, settings)
-    gain, own = fit_gain(columns, labels.gain, settings.seed) if by_gain else (None, own_failure)
+    failure, own_failure = fit_scorer(columns, labels.fails, labels.quality, names, settings)
+    gain, own = None, own_failure
+    if scores is unseen_gain:
+        gain, own = fit_gain(columns, labels.gain, settings.seed)
     method, logarithm = settings.calibration, settings.scorer == "gece"
+    tiers = {"text", *(SIGNALS[name].tier for name in names if name in SIGNALS)}
     fitted = FittedGate(
         settings=settings,
-        tier=_tier(names),
+        tier=next(tier for tier in get_args(Tier) if tier in tiers),
         names=tuple(names),
         frequencies=frequencies,
         failure=failure,
@@ -159,30 +174,12 @@ def fit_outcomes(
         quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
         scores=np.sort(own),
     )
-    probabilities = cross_calibrated(
-        unseen,
-        labels.fails,
-        method,
-        logarithm=logarithm,
-        folds=settings.folds,
-        seed=settings.seed,
-    )
-    report = report_of(
-        fitted,
-        labels,
-        columns.signals,
-        failure=unseen,
-        scores=scores,
-        retrieve=retrieve,
-        probabilities=probabilities,
-        target=target,
-        target_rate=target_rate,
-        silent=sum(item.draft.tokens is None for item in evidence),
-    )
-    return fitted, report
+    silent = sum(item.draft.tokens is None for item in evidence)
+    figures = (columns.signals, unseen, scores, retrieve)
+    return fitted, _report(fitted, labels, *figures, target, target_rate, silent)
 
 
-def cross_validated(
+def _cross_validated(
     columns: Features, labels: Labels, names: list[str], settings: GECESettings
 ) -> tuple[_Scores, _Scores | None]:
     """Scores of each question by scorers that were fitted without it.
@@ -192,8 +189,8 @@ def cross_validated(
     fails, fitted = labels.fails, settings.scorer == "fitted"
     if settings.scorer == "gece" and not labels.quality.any():
         raise CalibrationError(
-            "the formula needs the METEOR (chrF, 1 - TER) of the calibration answers, and it is 0 "
-            "for all of them; set Outcome.quality, or use another scorer"
+            "the formula needs the quality of the calibration answers, and it is 0 for all; set "
+            "Outcome.quality (METEOR, chrF, 1 - TER), or use another scorer"
         )
     unseen = np.zeros(len(fails))
     gain = np.zeros(len(fails)) if fitted and labels.mended is not None else None
@@ -202,217 +199,82 @@ def cross_validated(
         if fitted and min(known.fails.sum(), (1 - known.fails).sum()) < 2:
             unseen[test] = fails.mean()  # too few for the folds inside: no opinion
         else:
-            unseen[test] = fit_scorer(columns[train], known, names, settings)[0](columns[test])
+            scorer, _ = fit_scorer(columns[train], known.fails, known.quality, names, settings)
+            unseen[test] = scorer(columns[test])
         if gain is not None:
             gain[test] = fit_gain(columns[train], known.gain, settings.seed)[0](columns[test])
     return unseen, gain
 
 
-def accuracy_threshold(scores: _Scores, labels: Labels, target: float) -> float:
-    """The threshold with the lowest retrieval rate at which `target` of the answers are right.
+def _report(
+    fitted: FittedGate,
+    labels: Labels,
+    signals: Float[np.ndarray, "questions signals"],
+    unseen: _Scores,
+    scores: _Scores,
+    retrieve: Bool[np.ndarray, " questions"],
+    target: str,
+    target_rate: float | None,
+    silent: int,
+) -> FitReport:
+    """The figures of a fit, each question judged by a gate that was fitted without it.
 
-    Of all answers where those with retrieval are known, else of those given directly.
+    `unseen` says that the direct answer fails; `scores` rank the questions: the same, or expected
+    gains. `retrieve` are those that the target sends to retrieval; `silent` drafts came without
+    token probabilities.
     """
-    ordered, count = np.sort(scores), len(scores)
-    kept = np.append(np.unique(np.searchsorted(ordered, ordered)), count)  # ties stay together
-    accuracy = _accuracies(np.argsort(scores, kind="stable"), labels)[kept]
-    reached = kept[accuracy >= target]
-    if not reached.size:
-        best = int(np.flatnonzero(accuracy == accuracy.max())[-1])
-        raise CalibrationError(
-            f"target_accuracy={target:g} is out of reach on these {count} questions: the best at "
-            f"any retrieval rate is {accuracy[best]:.3f}, at {1 - kept[best] / count:.0%}. Ask for "
-            "less, use target_rate, or look at the retriever and the prompts."
-        )
-    return rate_threshold(scores, 1 - reached[-1] / count)
-
-
-def _accuracies(order: np.ndarray, labels: Labels) -> Float[np.ndarray, " questions_and_one"]:
-    """Accuracy where the first 0, 1, ..., all questions in `order` are answered directly.
-
-    Where only direct answers are known and there are none, it is 0.
-    """
-    direct = np.concatenate([[0], np.cumsum(1 - labels.fails[order])])
-    if labels.mended is None:
-        return direct / np.maximum(1, np.arange(len(direct)))
-    mended = np.concatenate([[0], np.cumsum(labels.mended[order])])
-    return (direct + mended[-1] - mended) / len(order)
-
-
-def _gain_pays(unseen: _Scores, unseen_gain: _Scores, labels: Labels) -> bool:
-    """Whether the gain score gives the better answers over the rates that gates are used at."""
-    rates = np.arange(0.05, 0.55, 0.05)
-    by_gain = sum(labels.gated_accuracy(unseen_gain, rate) for rate in rates)
-    return by_gain > sum(labels.gated_accuracy(unseen, rate) for rate in rates)
-
-
-def _signals_of_tier(
-    evidence: Sequence[Evidence], settings: GECESettings, frequencies: WordFrequencies
-) -> list[str]:
-    only = "text" if settings.tier == "text" else None
-    names = available_signals(evidence, frequencies, only=only)
-    if settings.tier == "probabilities" and "mean_logprob" not in names:
-        raise NoTokenProbabilities(
-            "tier='probabilities' was asked for, but some drafts came without token probabilities. "
-            "Ask the provider for them (ChatOpenAI: logprobs=True), or use tier='text'."
-        )
-    return names
-
-
-def _tier(names: Sequence[str]) -> Tier:
-    tiers = {SIGNALS[name].tier for name in names if name in SIGNALS}
-    if "gradients" in tiers:
-        return "gradients"
-    return "probabilities" if "probabilities" in tiers else "text"
-
-
-def labels_of(outcomes: Sequence[Outcome]) -> Labels:
-    """The outcomes as columns, if a gate can be fitted on them."""
-    check_count(len(outcomes))
-    right = [bool(outcome.right) for outcome in outcomes]
-    if not 2 <= sum(right) <= len(right) - 2:
-        kind = "right" if sum(right) >= 2 else "wrong"
-        raise CalibrationError(
-            f"the direct answer is {kind} on (nearly) all {len(right)} calibration questions, so "
-            f"there is nothing to tell apart. {_REMEDIES[kind]}"
-        )
-    tried = [outcome.right_with_retrieval for outcome in outcomes]
-    known = [bool(t) for t in tried if t is not None]
-    if known and len(known) < len(tried):
-        raise InvalidInput(
-            f"right_with_retrieval is given for {len(known)} of {len(tried)} calibration "
-            "questions; give it for all or for none"
-        )
-    quality = [float(outcome.quality) for outcome in outcomes]
-    if not all(map(math.isfinite, quality)):
-        raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
-    return Labels(
-        fails=1 - np.array(right, dtype=int),
-        quality=np.array(quality),
-        mended=np.array(known, dtype=int) if known else None,
+    settings, fails, mended, count = fitted.settings, labels.fails, labels.mended, len(labels.fails)
+    seed, kept = settings.seed, 1 - fails[~retrieve]
+    method, logarithm = settings.calibration, settings.scorer == "gece"
+    probabilities = cross_calibrated(
+        unseen, fails, method, logarithm=logarithm, folds=settings.folds, seed=seed
+    )
+    areas = {name: auroc(signals[:, i], fails) for i, name in enumerate(fitted.names)}
+    own, best = auroc(unseen, fails), max(areas, key=lambda name: areas[name])
+    gated = None if mended is None else np.where(retrieve, mended, 1 - fails)
+    rates = [] if mended is None else np.linspace(0, 1, 21).tolist()
+    never, rate = float(1 - fails.mean()), float(retrieve.mean())
+    always, behind = (math.inf if x is None else float(x.mean()) for x in (mended, gated))
+    asked = rate if target_rate is None else target_rate
+    notes = {
+        f"the signal {best!r} alone tells failing answers better than this gate; with {count} "
+        f"questions consider GECESettings(scorer={best!r})": own < areas[best] - 0.005,
+        "larger scores go with right answers here: do not rely on this gate": own < 0.5,
+        f"{silent} of {count} drafts came without token probabilities, so the gate reads none; "
+        "if the provider can send them, fit again": 0 < silent < count,
+        "always retrieving is no better than never: look at the retriever or the prompt "
+        "first": always <= never,
+        f"{count} questions leave wide intervals; 200 or more are better": count < 100,
+        f"never retrieving is right more often ({never:.3f}) than this gate ({behind:.3f}): "
+        "choose a lower target_rate, or look at the retriever": behind < never,
+        f"many scores are equal, so {rate:.1%} retrieve; the target was {asked:.1%}": (
+            abs(rate - asked) * count > 1
+        ),
+    }
+    return FitReport(
+        questions=count,
+        tier=fitted.tier,
+        scorer=settings.scorer,
+        objective="failure" if fitted.gain is None else "gain",
+        target=target,
+        threshold=fitted.threshold,
+        direct_accuracy=never,
+        retrieval_accuracy=None if mended is None else always,
+        retrieval_rate=bootstrap_interval(retrieve, seed=seed),
+        accuracy=None if gated is None else bootstrap_interval(gated, seed=seed),
+        kept_accuracy=bootstrap_interval(kept, seed=seed) if kept.size else None,
+        auroc=bootstrap_interval(unseen, fails, statistic=auroc, resamples=500, seed=seed),
+        ece=expected_calibration_error(probabilities, fails),
+        signal_aurocs=areas,
+        curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
+        notes=tuple(note for note, holds in notes.items() if holds),
     )
 
 
-def check_count(questions: int) -> None:
-    """Refuse too few calibration questions."""
-    if questions < _FEWEST:
-        count = questions or "no"
-        raise CalibrationError(
-            f"{count} calibration questions; a gate needs at least {_FEWEST}, better 200"
-        )
-
-
-def collect(
-    questions: Sequence[Question],
-    world: World,
-    settings: GECESettings,
-    *,
-    retrieving: Callable[[str], Flow[Answer]] | None = None,
-    retrieved_answers: Sequence[str] | None = None,
-    observers: Iterable[Observer] = (),
-    batch: int | None = None,
-) -> tuple[list[Outcome], Direction | None]:
-    """Draft an answer to every question, and answer it with retrieval where that is possible.
-
-    Options and context are part of the prompt; searches are by the question's text alone.
-    """
-    together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
-    whole = [render_question(question) for question in questions]
-    vectors = world.encoder is not None
-    drafts = together([drafting(text, settings, vectors=vectors) for text in whole])
-    along = None
-    wants_gradients = settings.gradients != "never" and settings.tier != "text"
-    if wants_gradients and isinstance(world.llm, GradientLLM):
-        prompts, references = references_like(questions, [e.draft for e in drafts], settings)
-        along, without = mean_gradients(prompts, references, world.llm, settings)
-        pairs = zip(drafts, without, strict=True)
-        drafts = together([with_gradient_term(draft, settings, mean) for draft, mean in pairs])
-    answers = retrieved_answers
-    if answers is None and (retrieving is not None or world.retriever is not None):
-        reading = retrieving or _reading
-        asking = zip(questions, whole, strict=True)
-        found = together([searching_for([question], reading(text)) for question, text in asking])
-        answers = [answer.text for answer in found]
-
-    def right(text: str, question: Question) -> bool:
-        return is_right(text, question.answers, settings.correct)
-
-    outcomes = [
-        Outcome(
-            evidence,
-            right=right(evidence.draft.text, question),
-            right_with_retrieval=None if answers is None else right(answers[i], question),
-            quality=quality_of(evidence.draft.text, question.answers, settings.quality),
-        )
-        for i, (question, evidence) in enumerate(zip(questions, drafts, strict=True))
-    ]
-    return outcomes, along
-
-
-def _reading(question: str) -> Flow[Answer]:
-    [found] = yield from fetch(question, k=3)
-    return (yield from answer_from(question, found))
-
-
-def _check_targets(target_rate: float | None, target_accuracy: float | None) -> None:
+def check_targets(target_rate: float | None, target_accuracy: float | None) -> None:
+    """Refuse two targets at once, and one that is no share."""
     if target_rate is not None and target_accuracy is not None:
         raise InvalidInput("give target_rate or target_accuracy, not both")
     for name, value in (("target_rate", target_rate), ("target_accuracy", target_accuracy)):
         if value is not None and not 0 <= value <= 1:
             raise InvalidInput(f"{name} must lie in [0, 1], got {value}; 0.2 means one in five")
-
-
-def _check_questions(questions: Sequence[Question], answers: Sequence[str] | None) -> None:
-    for question in questions:
-        if not isinstance(question, Question):
-            raise InvalidInput(
-                f"calibration questions are Question(text, answers), got {question!r:.60}"
-            )
-        check_references(question)
-    check_count(len(questions))
-    if answers is not None and len(answers) != len(questions):
-        raise InvalidInput(
-            f"{len(answers)} retrieved_answers for {len(questions)} questions; give one for each, "
-            "in their order"
-        )
-    for answer in answers or ():
-        if not isinstance(answer, str):
-            raise InvalidInput(
-                f"retrieved_answers are texts, got {type(answer).__name__}; of LangChain messages "
-                "take .text, of LlamaIndex responses str(response)"
-            )
-
-
-def _check_world(world: World) -> None:
-    for kind in (LLM, Encoder, Retriever):
-        name = kind.__name__
-        part = getattr(world, name.lower())
-        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
-            raise InvalidInput(
-                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
-                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
-            )
-
-
-def _check_scorer(settings: GECESettings) -> None:
-    scorer = settings.scorer
-    if scorer not in ("fitted", "gece", *SIGNALS):
-        raise CalibrationError(
-            f"there is no scorer {scorer!r}; there are fitted, gece, {', '.join(SIGNALS)}"
-        )
-    if scorer == "disagreement" and not settings.samples:
-        raise CalibrationError("the scorer 'disagreement' needs GECESettings(samples=3) or more")
-    if scorer == "gradient_cosine" and settings.agreement != "cosine":
-        raise CalibrationError(f"the scorer {scorer!r} needs GECESettings(agreement='cosine')")
-    formula = scorer == "gece" and settings.semantics
-    if (formula or scorer.startswith("gradient_")) and settings.gradients != "always":
-        raise CalibrationError(
-            f"the scorer {scorer!r} needs the gradient term: set gradients='always' (local weights "
-            "only), or, for the formula without it, semantics=False"
-        )
-    signal = SIGNALS.get(scorer)
-    if settings.tier == "text" and (scorer == "gece" or (signal and signal.tier != "text")):
-        raise CalibrationError(
-            f"the scorer {scorer!r} reads token probabilities or gradients, and tier='text' reads "
-            "neither; leave tier as it is, or take another scorer"
-        )

@@ -5,6 +5,7 @@ A saved gate is a folder of `gate.json` (readable) and `gate.safetensors` (numbe
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Literal, overload
@@ -15,30 +16,20 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
+from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.draft import drafting
-from ltrag_plugins.gece.models import (
-    FailureModel,
-    FittedGate,
-    Formula,
-    GainModel,
-    Linear,
-    OneSignal,
-    Trees,
-)
-from ltrag_plugins.gece.report import FitReport
+from ltrag_plugins.gece.models import FitReport, FittedGate
+from ltrag_plugins.gece.score import collect
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies
+from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies, drafting
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 _FORMAT = 1
-_KINDS = (
-    FailureModel, FittedGate, FitReport, Formula, GainModel, GECESettings, Interval, Isotonic,
-    Linear, OneSignal, Platt, Trees, WordFrequencies,
-)  # fmt: skip
+_MODELS = (models.FailureModel, models.Formula, models.GainModel, models.OneSignal)
+_PARTS = (models.Linear, models.Trees, Platt, Isotonic, WordFrequencies, GECESettings, Interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,22 +88,30 @@ class GECEGate:
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
         # brings scikit-learn and the metrics, which a gate at work does without
-        from ltrag_plugins.gece.fit import fit_questions
+        from ltrag_plugins.gece.fit import check_targets, fit_outcomes
 
-        world = World(llm=llm, retriever=retriever, encoder=encoder)
-        fitted, report, along = fit_questions(
+        settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+        target = {"target_rate": target_rate, "target_accuracy": target_accuracy}
+        check_targets(**target)
+        frequencies.of_word("a")  # an unknown language is named before anything is asked
+        fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
+        outcomes, along = collect(
             questions,
-            world,
-            settings or GECESettings(),
-            target_rate=target_rate,
-            target_accuracy=target_accuracy,
+            World(llm=llm, retriever=retriever, encoder=encoder),
+            settings,
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
-            frequencies=frequencies,
             observers=observers,
             batch=batch,
         )
-        return cls(fitted, replace(world, retriever=None), report, along)
+        fitted, report = fitting(outcomes)
+        if along is not None and settings.gradients == "auto":
+            bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]
+            plain = fitting(bare)
+            # the gradient must lift the AUROC above the whole interval of the gate without it
+            if report.auroc.value <= plain[1].auroc.high:
+                (fitted, report), along = plain, None
+        return cls(fitted, World(llm=llm, encoder=encoder), report, along)
 
     @property
     def name(self) -> str:
@@ -133,13 +132,13 @@ class GECEGate:
         """
         path, world = Path(folder), World(llm=llm, encoder=encoder)
         try:
-            parts, arrays = artifacts.read(path, "gate", kinds=_KINDS, format=_FORMAT)
+            kinds = (FittedGate, FitReport, *_MODELS, *_PARTS)
+            parts, arrays = artifacts.read(path, "gate", kinds=kinds, format=_FORMAT)
             for part, name in _names(world).items():
                 if parts[part] != name:
                     raise ArtifactMismatch(
-                        f"the gate in {path} was fitted with {part} {parts[part]!r}, and is now "
-                        f"given {name!r}. A gate knows one model: pass that one, or fit a gate for "
-                        "this one."
+                        f"the gate in {path} was fitted with {part} {parts[part]!r}, not {name!r}; "
+                        "pass that one, or fit a gate for this one"
                     )
             fitted, report = parts["gate"], parts["report"]
             if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
@@ -165,13 +164,9 @@ class GECEGate:
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, read it, decide."""
-        evidence = yield from drafting(
-            question,
-            self.fitted.settings,
-            vectors=self.world.encoder is not None,
-            along=self.along,
-        )
-        return self.fitted.judge(evidence)
+        fitted, vectors = self.fitted, self.world.encoder is not None
+        evidence = yield from drafting(question, fitted.settings, vectors=vectors, along=self.along)
+        return fitted.judge(evidence)
 
     def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
         """Decide for one question: one model call.
@@ -189,11 +184,7 @@ class GECEGate:
 
     @overload
     def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = ...,
-        return_exceptions: Literal[False] = ...,
+        self, questions: Sequence[str], *, observers: Iterable[Observer] = ...
     ) -> list[Decision]: ...
     @overload
     def decide_many(
@@ -230,16 +221,13 @@ class GECEGate:
             f"{'retrieve' if decision.retrieve else 'answer directly'}: {decision.reason}",
             f"draft: {decision.answer!r}",
         ]
-        quantiles = zip(decision.ingredients.items(), self.fitted.quantiles, strict=True)
-        for (name, value), points in quantiles:
-            share = float(np.mean(points < value))
+        ingredients = decision.ingredients.items()
+        for (name, value), points in zip(ingredients, self.fitted.quantiles, strict=True):
+            share = f"above {np.mean(points < value):4.0%} of the calibration"
             about = SIGNALS[name].about if name in SIGNALS else "your own signal"
-            lines.append(
-                f"  {name:<18} {value:9.3g}  above {share:4.0%} of the calibration: {about}"
-            )
+            lines.append(f"  {name:<18} {value:9.3g}  {share}: {about}")
         return "\n".join(lines)
 
 
 def _names(world: World) -> dict[str, object]:
-    parts = {"llm": world.llm, "encoder": world.encoder}
-    return {role: None if part is None else part.name for role, part in parts.items()}
+    return {role: getattr(getattr(world, role), "name", None) for role in ("llm", "encoder")}

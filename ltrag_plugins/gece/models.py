@@ -1,13 +1,13 @@
-"""What a fitted gate learned, applied with numpy; `train` makes it with scikit-learn.
+"""What a fit leaves behind: what the gate learned, applied with numpy, and the fit's figures.
 
-The arrays below are all there is to save, so a gate is stored without pickle and applied
-without scikit-learn. A scorer gives the number that a gate thresholds: the fitted model, the
-paper's formula, or one signal.
+The arrays below are all there is to save: no pickle. A scorer gives the number that a gate
+thresholds: the fitted model, the paper's formula, or one signal.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -18,6 +18,7 @@ from ltrag_plugins.gece.decision import Decision, Tier
 from ltrag_plugins.gece.score import gece_score
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, Features, WordFrequencies, features
+from ltrag_plugins.metrics.calibration import Interval
 
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
 
@@ -125,18 +126,18 @@ class Formula:
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
         """The score of each question."""
         quality = np.clip(self.meteor(columns.scalars), 0.0, 1.0)
-        rows = zip(quality.tolist(), columns.signals.tolist(), strict=True)
-        return np.array([self._value(*row) for row in rows])
-
-    def _value(self, quality: float, signals: Sequence[float]) -> float:
         probability, frequency, gradient = self.columns
-        return gece_score(
-            meteor=quality,
-            mean_probability=-signals[probability],
-            word_frequency=10.0 ** -signals[frequency],
-            gradient_agreement=None if gradient < 0 else -signals[gradient],
-            settings=self.settings,
-        ).value
+        scores = [
+            gece_score(
+                meteor=meteor,
+                mean_probability=-signals[probability],
+                word_frequency=10.0 ** -signals[frequency],
+                gradient_agreement=None if gradient < 0 else -signals[gradient],
+                settings=self.settings,
+            ).value
+            for meteor, signals in zip(quality.tolist(), columns.signals.tolist(), strict=True)
+        ]
+        return np.array(scores)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,23 +151,6 @@ class OneSignal:
         return columns.signals[:, self.column]
 
 
-Scorer = FailureModel | Formula | OneSignal
-"""Gives each question a number; larger means retrieve."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """A calibration question: what was seen before retrieval, and what came of it."""
-
-    evidence: Evidence
-    right: bool
-    """Whether the direct answer is right."""
-    right_with_retrieval: bool | None = None
-    """Whether the answer with retrieval is; None when nobody tried."""
-    quality: float = 0.0
-    """METEOR (or chrF, 1 - TER) of the direct answer; only the formula needs it."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedGate:
     """All that a gate learned; `GECEGate` adds the model that drafts."""
@@ -175,11 +159,12 @@ class FittedGate:
     tier: Tier
     names: tuple[str, ...]
     frequencies: WordFrequencies
-    failure: Scorer
+    failure: FailureModel | Formula | OneSignal
+    """Gives each question a number; larger means retrieve."""
     gain: GainModel | None
     """Thresholded in place of the failure score where the objective is "gain"."""
     calibrator: ProbabilityMap | None
-    """None where no answers were judged (`fit_signal`)."""
+    """None where no answers were judged (`on_signal`)."""
     threshold: float
     """A score from here on retrieves; minus infinity always does, infinity never."""
     quantiles: Float[np.ndarray, "signals points"]
@@ -188,10 +173,39 @@ class FittedGate:
     """Of the calibration questions, on the scale of `threshold`, as of questions that were not
     seen; sorted, for pictures."""
 
-    def score(self, evidence: Evidence) -> float:
-        """What is compared with the threshold; raises as `judge`."""
-        columns = features([evidence], self.names, self.frequencies)
-        return float((self.gain or self.failure)(columns)[0])
+    @classmethod
+    def on_signal(
+        cls,
+        evidence: Sequence[Evidence],
+        settings: GECESettings,
+        *,
+        target_rate: float,
+        frequencies: WordFrequencies | None = None,
+    ) -> "FittedGate":
+        """A gate on the one signal that `settings.scorer` names, from drafts that nobody judged.
+
+        The threshold is the signal's quantile at which `target_rate` of these questions retrieve;
+        an empty draft counts as the most doubtful. `Decision.probability` is the share of these
+        questions with a smaller score: without accepted answers there is nothing to calibrate on.
+        """
+        frequencies = frequencies or WordFrequencies()
+        columns = features(evidence, [settings.scorer], frequencies)
+        scores, tier = columns.signals[:, 0].copy(), SIGNALS[settings.scorer].tier
+        if tier != "text":  # these are read from the draft
+            silent = np.array([not item.draft.text.strip() for item in evidence])
+            scores[silent] = scores.max() + 1.0
+        return cls(
+            settings=settings,
+            tier=tier,
+            names=(settings.scorer,),
+            frequencies=frequencies,
+            failure=OneSignal(0),
+            gain=None,
+            calibrator=None,
+            threshold=rate_threshold(scores, target_rate),
+            quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
+            scores=np.sort(scores),
+        )
 
     def judge(self, evidence: Evidence) -> Decision:
         """Decide from evidence already at hand; asks nobody.
@@ -213,60 +227,25 @@ class FittedGate:
             score=score,
             probability=probability,
             tier=self.tier,
-            reason=_SILENT if silent else self._reason(score, probability),
+            reason=self._reason(score, probability, silent),
             draft=evidence.draft,
             ingredients=dict(zip(self.names, columns.signals[0].tolist(), strict=True)),
         )
 
-    def _reason(self, score: float, probability: float) -> str:
+    def _reason(self, score: float, probability: float, silent: bool) -> str:
         """One sentence: what was found, and what it was compared with."""
-        objective = "expected gain of retrieval" if self.gain is not None else "long-tail score"
+        if silent:
+            return "the model's own answer is empty, so there is none to give without retrieval"
         fails = f"the direct answer fails with probability {probability:.2f}"
         if math.isinf(self.threshold):
             habit = "always" if self.threshold < 0 else "never"
             return f"{fails}; this gate was fitted to {habit} retrieve"
+        objective = "long-tail score" if self.gain is None else "expected gain of retrieval"
         side = "at or above" if score >= self.threshold else "below"
         # the fewest significant digits, 3 at least, that tell the numbers apart
-        pairs = ((f"{score:.{n}g}", f"{self.threshold:.{n}g}") for n in range(3, 18))
-        first, second = next(((a, b) for a, b in pairs if a != b), (f"{score:.17g}",) * 2)
+        shown = ((f"{score:.{n}g}", f"{self.threshold:.{n}g}") for n in range(3, 18))
+        first, second = next((pair for pair in shown if pair[0] != pair[1]), (f"{score:.17g}",) * 2)
         return f"{fails}; {objective} {first} is {side} the threshold {second}"
-
-
-_SILENT = "the model's own answer is empty, so there is none to give without retrieval"
-
-
-def fit_signal(
-    evidence: Sequence[Evidence],
-    settings: GECESettings,
-    *,
-    target_rate: float,
-    frequencies: WordFrequencies | None = None,
-) -> FittedGate:
-    """A gate on the one signal that `settings.scorer` names, from drafts that nobody judged.
-
-    The threshold is the signal's quantile at which `target_rate` of these questions retrieve; an
-    empty draft counts as the most doubtful. `Decision.probability` is the share of these questions
-    with a smaller score: without accepted answers there is nothing to calibrate it on.
-    """
-    frequencies, signal = frequencies or WordFrequencies(), settings.scorer
-    columns = features(evidence, [signal], frequencies)
-    scores = columns.signals[:, 0].copy()
-    tier = SIGNALS[signal].tier
-    if tier != "text":  # these are read from the draft
-        silent = np.array([not item.draft.text.strip() for item in evidence])
-        scores[silent] = scores.max() + 1.0
-    return FittedGate(
-        settings=settings,
-        tier=tier,
-        names=(signal,),
-        frequencies=frequencies,
-        failure=OneSignal(0),
-        gain=None,
-        calibrator=None,
-        threshold=rate_threshold(scores, target_rate),
-        quantiles=np.quantile(columns.signals, np.linspace(0, 1, 21), axis=0).T,
-        scores=np.sort(scores),
-    )
 
 
 def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> float:
@@ -283,3 +262,73 @@ def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> floa
     low, high = float(ordered[best - 1]), float(ordered[best])
     middle = low + (high - low) / 2
     return middle if low < middle else high  # between neighbours there is no middle
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Figures of a fit. The scores behind them are cross-validated: each question's is of a
+    model that was fitted without it. The retrieval rate (or the accuracy) that was asked for is met
+    on them by construction; on other questions it comes out a few points beside."""
+
+    questions: int
+    tier: Tier
+    scorer: str
+    objective: str
+    """"failure": retrieve where the direct answer is likely wrong; "gain": where retrieval is
+    expected to change the answer for the better."""
+    target: str
+    """What the threshold was set for."""
+    threshold: float
+    """Minus infinity where everything retrieves, infinity where nothing does."""
+    direct_accuracy: float
+    """Share of right answers if nothing is ever retrieved, 0 to 1."""
+    retrieval_accuracy: float | None
+    """Share of right answers if everything is; None when no retrieved answers were given."""
+    retrieval_rate: Interval
+    """Expected share of questions that retrieve, with its bootstrap interval."""
+    accuracy: Interval | None
+    """Expected share of right answers behind the gate; None as for `retrieval_accuracy`."""
+    kept_accuracy: Interval | None
+    """Expected share of right answers among those given directly; None where there are none."""
+    auroc: Interval
+    """How well the gate tells failing direct answers from right ones; 0.5 is chance. The interval
+    is over the questions; how far a fit on other folds would have come out is not in it."""
+    ece: float
+    """Expected calibration error of the probabilities, 0 to 1; each by a calibrator that was
+    fitted without its question."""
+    signal_aurocs: Mapping[str, float] = field(default_factory=dict)
+    """AUROC of each plain signal by itself, on the same questions."""
+    curve: tuple[tuple[float, float], ...] = ()
+    """(retrieval rate, accuracy) from 0 to 1; empty when no retrieved answers were given."""
+    notes: tuple[str, ...] = ()
+    """What a user should know before relying on this gate."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; an infinite threshold, which JSON cannot say, is None."""
+        threshold = self.threshold if math.isfinite(self.threshold) else None
+        return asdict(self) | {"threshold": threshold}
+
+    def __str__(self) -> str:
+        rows = [
+            ("questions", f"{self.questions}"),
+            ("tier, scorer, objective", f"{self.tier}, {self.scorer}, {self.objective}"),
+            ("threshold", f"{self.threshold:.4g} ({self.target})"),
+            ("AUROC, direct answer fails", _interval(self.auroc)),
+            ("calibration error (ECE)", f"{self.ece:.3f}"),
+            ("retrieval rate", _interval(self.retrieval_rate)),
+            ("accuracy, never retrieving", f"{self.direct_accuracy:.3f}"),
+            ("accuracy, answered directly", _interval(self.kept_accuracy)),
+        ]
+        if self.accuracy is not None:
+            rows.append(("accuracy, gated", _interval(self.accuracy)))
+            rows.append(("accuracy, always retrieving", f"{self.retrieval_accuracy:.3f}"))
+        best = sorted(self.signal_aurocs.items(), key=lambda item: -item[1])
+        rows += [(f"  AUROC of {name} alone", f"{value:.3f}") for name, value in best]
+        lines = [f"{name:<34} {value}" for name, value in rows]
+        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+
+
+def _interval(found: Interval | None) -> str:
+    if found is None:
+        return "no such questions"
+    return f"{found.value:.3f}  ({found.level:.0%} interval {found.low:.3f} to {found.high:.3f})"

@@ -1,4 +1,4 @@
-r"""GECE, eq. 2: the formula, and its value where accepted answers are known.
+r"""GECE, eq. 2: the formula, and what a model makes of questions whose answers are known.
 
 .. math:: GECE = \frac{|M(pred, ref) - \frac{1}{n}\sum_i p(t_i)|}
                       {\alpha \cdot \langle E[\nabla_{ins}], \nabla_{ins} \rangle}
@@ -13,22 +13,38 @@ References:
     Language Models", eq. 2; ablations of table 3.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ltrag_plugins.errors import MissingReferences, NeedsGradients
-from ltrag_plugins.flow import Observer, World, agree, run_many
+from ltrag_plugins.errors import (
+    CalibrationError,
+    InvalidInput,
+    MissingReferences,
+    NeedsGradients,
+    unknown_name,
+)
+from ltrag_plugins.flow import Flow, Observer, World, agree, fetch, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
-from ltrag_plugins.gece.draft import draft_prompt, drafting
-from ltrag_plugins.gece.settings import GECESettings, Quality
-from ltrag_plugins.gece.signals import WordFrequencies
-from ltrag_plugins.llm.base import LLM, Direction, GradientLLM
-from ltrag_plugins.metrics.answer import checked
-from ltrag_plugins.prompts.question import render_question
-from ltrag_plugins.types import Generation, Question
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import (
+    SIGNALS,
+    Evidence,
+    WordFrequencies,
+    drafting,
+    with_gradient_term,
+)
+from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
+from ltrag_plugins.metrics.answer import checked, is_right
+from ltrag_plugins.prompts.templates import answer_from, render_question, searching_for
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
+
+_FEWEST = 20
+"""Fewest calibration questions; at least two of them right, and two wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +65,19 @@ class GECEScore:
     """Whether the denominator met the floor: the instance pulls against the data set."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A calibration question: what was seen before retrieval, and what came of it."""
+
+    evidence: Evidence
+    right: bool
+    """Whether the direct answer is right."""
+    right_with_retrieval: bool | None = None
+    """Whether the answer with retrieval is; None when nobody tried."""
+    quality: float = 0.0
+    """METEOR (or chrF, 1 - TER) of the direct answer; only the formula needs it."""
+
+
 def gece_score(
     *,
     meteor: float,
@@ -66,22 +95,128 @@ def gece_score(
     denominator = word_frequency if settings.statistics else 1.0
     if settings.semantics and gradient_agreement is not None:
         denominator *= gradient_agreement
-    return GECEScore(
-        value=abs(meteor - mean_probability) / max(denominator, settings.floor),
-        meteor=meteor,
-        mean_probability=mean_probability,
-        word_frequency=word_frequency,
-        gradient_agreement=gradient_agreement,
-        floored=denominator <= settings.floor,
-    )
+    value = abs(meteor - mean_probability) / max(denominator, settings.floor)
+    floored = denominator <= settings.floor
+    return GECEScore(value, meteor, mean_probability, word_frequency, gradient_agreement, floored)
 
 
-def quality_of(prediction: str, references: Sequence[str], metric: Quality = "meteor") -> float:
+def quality_of(prediction: str, references: Sequence[str], metric: str = "meteor") -> float:
     """The M of eq. 2, in [0, 1]: METEOR, chrF, or 1 - TER (at least 0)."""
     from ltrag_plugins.metrics import text  # brings nltk and sacrebleu, which a gate does without
 
-    measure = {"meteor": text.meteor, "chrf": text.chrf, "ter": text.ter_quality}[metric]
-    return measure(prediction, references)
+    if metric == "ter":
+        return max(0.0, 1.0 - text.ter(prediction, references))
+    return (text.chrf if metric == "chrf" else text.meteor)(prediction, references)
+
+
+def score_questions(
+    questions: Sequence[Question],
+    *,
+    llm: LLM,
+    settings: GECESettings | None = None,
+    frequencies: WordFrequencies | None = None,
+    observers: Iterable[Observer] = (),
+    batch: int | None = None,
+) -> list[GECEScore]:
+    """GECE of each question against its own accepted answers (the first one's gradient).
+
+    Args:
+        llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
+        batch: most prompts of one model call; see `run_many`.
+
+    Raises:
+        MissingReferences: a question has no accepted answers.
+        NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
+    """
+    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+    _check_questions(questions)
+    if settings.semantics:
+        _gradient_llm(llm)  # refused before a draft is paid for
+    together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
+    flows = [drafting(render_question(question), settings) for question in questions]
+    drafts = [evidence.draft for evidence in together(flows)]
+    agreements: list[float | None] = [None] * len(questions)
+    if settings.semantics:
+        prompts, references = references_like(questions, drafts, settings)
+        along = _mean_gradient(prompts, references, llm, settings)
+        cosine, layers = settings.agreement == "cosine", settings.layers
+        terms = [
+            agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
+            for prompt, reference in zip(prompts, references, strict=True)
+        ]
+        agreements = [getattr(found, settings.agreement) for [found] in together(terms)]
+    return [
+        gece_score(
+            meteor=quality_of(draft.text, question.answers, settings.quality),
+            mean_probability=mean_probability(draft),
+            word_frequency=frequencies.mean(render_question(question)),
+            gradient_agreement=agreement,
+            settings=settings,
+        )
+        for question, draft, agreement in zip(questions, drafts, agreements, strict=True)
+    ]
+
+
+def collect(
+    questions: Sequence[Question],
+    world: World,
+    settings: GECESettings,
+    *,
+    retrieving: Callable[[str], Flow[Answer]] | None = None,
+    retrieved_answers: Sequence[str] | None = None,
+    observers: Iterable[Observer] = (),
+    batch: int | None = None,
+) -> tuple[list[Outcome], Direction | None]:
+    """Draft an answer to every question, and answer it with retrieval where that is possible.
+
+    Options and context are part of the prompt; searches are by the question's text alone. The mean
+    gradient comes along if the gate may read gradients and the model has them. What no gate can be
+    fitted on is refused before the model is asked anything.
+    """
+    _check_questions(questions)
+    check_count(len(questions))
+    if retrieved_answers is not None:
+        _check_answers(retrieved_answers, len(questions))
+    _check_scorer(settings)
+    _check_world(world)
+    if settings.gradients == "always":
+        _gradient_llm(world.llm)
+    together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
+    whole = [render_question(question) for question in questions]
+    vectors = world.encoder is not None
+    drafts = together([drafting(text, settings, vectors=vectors) for text in whole])
+    along = None
+    wants_gradients = settings.gradients != "never" and settings.tier != "text"
+    if wants_gradients and isinstance(world.llm, GradientLLM):
+        prompts, references = references_like(questions, [e.draft for e in drafts], settings)
+        along, without = mean_gradients(prompts, references, world.llm, settings)
+        pairs = zip(drafts, without, strict=True)
+        drafts = together([with_gradient_term(draft, settings, mean) for draft, mean in pairs])
+
+    def reading(question: str) -> Flow[Answer]:
+        [found] = yield from fetch(question, k=3)
+        return (yield from answer_from(question, found))
+
+    def right(text: str, question: Question) -> bool:
+        return is_right(text, question.answers, settings.correct)
+
+    mended: Sequence[bool | None] = [None] * len(questions)
+    if retrieved_answers is None and (retrieving is not None or world.retriever is not None):
+        pairs = zip(questions, whole, strict=True)
+        flows = [searching_for([q], (retrieving or reading)(text)) for q, text in pairs]
+        retrieved_answers = [answer.text for answer in together(flows)]
+    if retrieved_answers is not None:
+        mended = [right(*pair) for pair in zip(retrieved_answers, questions, strict=True)]
+    outcomes = [
+        Outcome(
+            seen,
+            right(seen.draft.text, question),
+            with_retrieval,
+            quality_of(seen.draft.text, question.answers, settings.quality),
+        )
+        for question, seen, with_retrieval in zip(questions, drafts, mended, strict=True)
+    ]
+    return outcomes, along
 
 
 def mean_gradients(
@@ -112,64 +247,6 @@ def mean_gradients(
     return overall, without
 
 
-def gradient_llm(llm: LLM) -> GradientLLM:
-    """The model itself, if it has gradients."""
-    if not isinstance(llm, GradientLLM):
-        raise NeedsGradients(
-            f"{llm.name} has no gradients. Load local weights with TransformersLLM, or leave the "
-            "term out: GECESettings(gradients='never'), for scores GECESettings(semantics=False)."
-        )
-    return llm
-
-
-def score_questions(
-    questions: Sequence[Question],
-    *,
-    llm: LLM,
-    settings: GECESettings | None = None,
-    frequencies: WordFrequencies | None = None,
-    observers: Iterable[Observer] = (),
-    batch: int | None = None,
-) -> list[GECEScore]:
-    """GECE of each question against its own accepted answers (the first one's gradient).
-
-    Args:
-        llm: gives token probabilities; and gradients, unless `settings.semantics` is off.
-        batch: most prompts of one model call; see `run_many`.
-
-    Raises:
-        MissingReferences: a question has no accepted answers.
-        NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
-    """
-    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    for question in questions:
-        check_references(question)
-    world, observers = World(llm=llm), tuple(observers)
-    flows = [drafting(render_question(question), settings) for question in questions]
-    drafts = [e.draft for e in run_many(flows, world, observers=observers, batch=batch)]
-    agreements: list[float | None] = [None] * len(questions)
-    if settings.semantics:
-        prompts, references = references_like(questions, drafts, settings)
-        along = _mean_gradient(prompts, references, llm, settings)
-        cosine, layers = settings.agreement == "cosine", settings.layers
-        terms = [
-            agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
-            for prompt, reference in zip(prompts, references, strict=True)
-        ]
-        found = run_many(terms, world, observers=observers, batch=batch)
-        agreements = [getattr(one, settings.agreement) for [one] in found]
-    return [
-        gece_score(
-            meteor=quality_of(draft.text, question.answers, settings.quality),
-            mean_probability=mean_probability(draft),
-            word_frequency=frequencies.mean(render_question(question)),
-            gradient_agreement=agreement,
-            settings=settings,
-        )
-        for question, draft, agreement in zip(questions, drafts, agreements, strict=True)
-    ]
-
-
 def references_like(
     questions: Sequence[Question], drafts: Sequence[Generation], settings: GECESettings
 ) -> tuple[list[str], list[str]]:
@@ -177,36 +254,99 @@ def references_like(
 
     A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
     """
-    prompts = [draft_prompt(render_question(question).strip(), settings) for question in questions]
-    blanks = [draft.text[: len(draft.text) - len(draft.text.lstrip())] for draft in drafts]
+    prompts = [settings.prompt.replace("{question}", render_question(q).strip()) for q in questions]
     return prompts, [
-        blank + question.answers[0] for blank, question in zip(blanks, questions, strict=True)
+        draft.text[: len(draft.text) - len(draft.text.lstrip())] + question.answers[0]
+        for draft, question in zip(drafts, questions, strict=True)
     ]
 
 
-def check_references(question: Question) -> None:
-    """Whether an answer can be compared with anything."""
-    if not question.answers:
-        raise MissingReferences(
-            f"question {question.id or question.text[:60]!r} has no accepted answers; add "
-            "'answers', or leave it out"
+def check_count(questions: int) -> None:
+    """Refuse too few calibration questions."""
+    if questions < _FEWEST:
+        count = questions or "no"
+        raise CalibrationError(
+            f"{count} calibration questions; a gate needs at least {_FEWEST}, better 200"
         )
-    checked(question.answers)
+
+
+def _check_questions(questions: Sequence[Question]) -> None:
+    for question in questions:
+        if not isinstance(question, Question):
+            raise InvalidInput(f"questions are Question(text, answers), got {question!r:.60}")
+        if not question.answers:
+            raise MissingReferences(
+                f"question {question.id or question.text[:60]!r} has no accepted answers; add "
+                "'answers', or leave it out"
+            )
+        checked(question.answers)
+
+
+def _check_answers(answers: Sequence[str], questions: int) -> None:
+    if len(answers) != questions:
+        raise InvalidInput(
+            f"{len(answers)} retrieved_answers for {questions} questions; give one for each"
+        )
+    for answer in answers:
+        if not isinstance(answer, str):
+            raise InvalidInput(
+                f"retrieved_answers are texts, got {type(answer).__name__}; take .text of a "
+                "LangChain message, str(...) of a LlamaIndex response"
+            )
+
+
+def _check_world(world: World) -> None:
+    for kind in (LLM, Encoder, Retriever):
+        name = kind.__name__
+        part = getattr(world, name.lower())
+        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
+            raise InvalidInput(
+                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
+                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
+            )
+
+
+def _check_scorer(settings: GECESettings) -> None:
+    scorer, formula = settings.scorer, settings.scorer == "gece"
+    if scorer not in ("fitted", "gece", *SIGNALS):
+        raise unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
+    tier = SIGNALS[scorer].tier if scorer in SIGNALS else "probabilities" if formula else "text"
+    for lacks, needs in (
+        (scorer == "disagreement" and not settings.samples, "samples=3 or more"),
+        (scorer == "gradient_cosine" and settings.agreement != "cosine", "agreement='cosine'"),
+        (
+            (tier == "gradients" or (formula and settings.semantics))
+            and settings.gradients != "always",
+            "the gradient term: gradients='always' (local weights only); or, for the formula, "
+            "semantics=False",
+        ),
+        (tier != "text" and settings.tier == "text", "more than text: leave tier as it is"),
+    ):
+        if lacks:
+            raise CalibrationError(f"the scorer {scorer!r} needs {needs}; or take another scorer")
+
+
+def _gradient_llm(llm: LLM | None) -> GradientLLM:
+    """The model itself, if it has gradients."""
+    if not isinstance(llm, GradientLLM):
+        raise NeedsGradients(
+            f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), "
+            "or set gradients='never', for scores semantics=False"
+        )
+    return llm
 
 
 def _mean_gradient(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> Direction:
-    model = gradient_llm(llm)
+    model = _gradient_llm(llm)
     with wrap_provider_errors("model"):
         return model.mean_gradient(prompts, references, layers=settings.layers)
 
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
-    def total(name: str) -> np.ndarray:
-        found = np.zeros_like(means[0][name])
-        for mean, weight in zip(means, weights, strict=True):
-            found += np.float32(weight) * mean[name]
-        return found
-
-    return {name: total(name) for name in means[0]}
+    total = {name: np.zeros_like(part) for name, part in means[0].items()}
+    for mean, weight in zip(means, weights, strict=True):
+        for name, part in total.items():
+            part += np.float32(weight) * mean[name]
+    return total

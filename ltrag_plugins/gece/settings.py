@@ -6,11 +6,9 @@ from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import Correct
-from ltrag_plugins.prompts.templates import DIRECT_PROMPT
-from ltrag_plugins.settings import Count, Holds, Positive, Range, Settings, Whole
+from ltrag_plugins.prompts.templates import DIRECT_PROMPT, DirectTemplate
+from ltrag_plugins.settings import Count, Positive, Range, Settings, Whole
 from ltrag_plugins.types import GenerationSettings
-
-Quality = Literal["meteor", "chrf", "ter"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class GECESettings(Settings):
     """Last layers whose feed-forward weights the gradients are of (paper: the last 4)."""
     agreement: Literal["dot", "cosine"] = "dot"
     """How gradients are compared (paper: dot product)."""
-    quality: Quality = "meteor"
+    quality: Literal["meteor", "chrf", "ter"] = "meteor"
     """The quality metric in eq. 2 (paper: METEOR; table 3 replaces it by chrF and TER)."""
     statistics: bool = True
     """Whether eq. 2 divides by the word frequency (table 3: "w/o Statistics")."""
@@ -43,7 +41,7 @@ class GECESettings(Settings):
     correct: Correct = "contains"
     """When a direct answer counts as right: it contains an accepted answer, equals one, or has
     token F1 of at least 0.5 with one."""
-    prompt: Annotated[str, Holds("question")] = DIRECT_PROMPT
+    prompt: DirectTemplate = DIRECT_PROMPT
     """Zero-shot prompt of the draft; must hold `{question}`."""
     max_tokens: Count = 24
     """Longest draft, in tokens."""

@@ -3,14 +3,14 @@
 `SIGNALS` are the plain signals under one interface: each takes the evidence and gives one
 number, **larger = the direct answer is more likely to fail**. They are the ingredients of the
 fitted gate, and each can be a gate by itself (`GECESettings(scorer="product")`). Traits say what
-the texts look like. `features` puts both into the columns that a fitted gate reads.
+the texts look like. `drafting` gathers the evidence; `features` makes columns of it.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -19,12 +19,17 @@ from jaxtyping import Bool, Float, Int
 from ltrag_plugins import uncertainty
 from ltrag_plugins.errors import (
     CalibrationError,
+    EmptyQuestion,
     InvalidInput,
     ModelError,
     NeedsGradients,
     NoTokenProbabilities,
+    PromptTooLong,
 )
+from ltrag_plugins.flow import Ask, Flow, agree, embed
 from ltrag_plugins.gece.decision import Tier
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
 
@@ -63,21 +68,16 @@ class WordFrequencies:
             InvalidInput: `wordfreq` does not know the language.
         """
         if self.counts:
-            return max(_UNSEEN, self._table.get(word.lower(), 0) / self._total)
+            return self._shares.get(word.lower(), _UNSEEN)
         from wordfreq import word_frequency  # a third of a second to import
 
         try:
             return max(_UNSEEN, word_frequency(word, self.language))
-        except ImportError as error:  # how words are told apart is another package's work
+        except (ImportError, LookupError, ValueError) as error:  # no tokenizer, list, or such code
             raise InvalidInput(
-                f"word frequencies for {self.language!r} need more: pip install "
-                f"'wordfreq[cjk]' ({error}); or count your own texts: "
-                "WordFrequencies.of_corpus(texts)"
-            ) from error
-        except (LookupError, ValueError) as error:  # no such list; no such code
-            raise InvalidInput(
-                f"no word frequencies for the language {self.language!r}; give a code such as "
-                "'en' or 'de', or count your own texts: WordFrequencies.of_corpus(texts)"
+                f"no word frequencies for the language {self.language!r} ({error}); give a code "
+                "such as 'en', pip install 'wordfreq[cjk]' for Chinese, Japanese or Korean, or "
+                "count your own texts: WordFrequencies.of_corpus(texts)"
             ) from error
 
     def mean(self, text: str) -> float:
@@ -96,12 +96,9 @@ class WordFrequencies:
         return [float(-np.log10(self.of_word(word))) for word in of_words]
 
     @cached_property
-    def _table(self) -> dict[str, int]:
-        return dict(self.counts)
-
-    @cached_property
-    def _total(self) -> int:
-        return sum(count for _, count in self.counts)
+    def _shares(self) -> dict[str, float]:
+        total = sum(count for _, count in self.counts)
+        return {word: max(_UNSEEN, count / total) for word, count in self.counts}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,6 +117,57 @@ class Evidence:
     """Signals of the caller's own, by name; a gate fitted with them asks for them again."""
 
 
+def askable_question(question: str, max_words: int) -> str:
+    """The question without surrounding white space."""
+    if not isinstance(question, str):
+        raise InvalidInput(f"a question is a string, got {type(question).__name__}")
+    count = len(words(question))
+    if not count:
+        raise EmptyQuestion(f"the question {question!r} has no words; ask something")
+    if count > max_words:
+        raise PromptTooLong(
+            f"the question has {count} words, the gate takes {max_words}. Shorten it, or raise "
+            "GECESettings.max_words"
+        )
+    return question.strip()
+
+
+def drafting(
+    question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
+) -> Flow[Evidence]:
+    """Ask for a zero-shot draft and gather evidence from it.
+
+    With `vectors`, question and draft are embedded; `along` is the mean gradient, None leaves the
+    gradient term out.
+    """
+    question = askable_question(question, settings.max_words)
+    prompt, writing = settings.prompt.replace("{question}", question), settings.writing
+    [draft] = yield Ask((prompt,), writing)
+    samples = []
+    for i in range(settings.samples):
+        sampling = replace(writing, temperature=settings.temperature, seed=settings.seed + i)
+        samples += yield Ask((prompt,), sampling)
+    rows = (yield from embed(question, draft.text.strip())) if vectors else None
+    evidence = Evidence(question, draft, tuple(samples), rows)
+    return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
+
+
+def with_gradient_term(
+    evidence: Evidence, settings: GECESettings, along: Direction
+) -> Flow[Evidence]:
+    """Add how the draft's gradient agrees with the mean gradient `along`."""
+    if not evidence.draft.text:  # nothing was said, so no token has a gradient
+        return replace(evidence, agreement=GradientAgreement(0.0, 0.0))
+    [found] = yield from agree(
+        [settings.prompt.replace("{question}", evidence.question)],
+        [evidence.draft.text],
+        along=along,
+        cosine=settings.agreement == "cosine",
+        layers=settings.layers,
+    )
+    return replace(evidence, agreement=found)
+
+
 @dataclass(frozen=True, slots=True)
 class _Signal:
     """A number read from the evidence; larger means more likely to fail."""
@@ -134,47 +182,33 @@ class _Signal:
 def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
     """One minus the mean token F1 of the samples with the draft, in [0, 1]."""
     if not evidence.samples:
-        raise CalibrationError(
-            "disagreement needs sampled drafts; set GECESettings(samples=3) or more"
-        )
+        raise CalibrationError("disagreement needs samples; set GECESettings(samples=3) or more")
     shared = [uncertainty.word_overlap(evidence.draft.text, s.text) for s in evidence.samples]
     return 1.0 - math.fsum(shared) / len(shared)
 
 
-def _dot(evidence: Evidence, _: WordFrequencies) -> float:
-    return -_agreement(evidence).dot
+def _of_gradient(kind: str, name: str) -> _Signal:
+    def read(evidence: Evidence, _: WordFrequencies) -> float:
+        value = getattr(evidence.agreement, kind, None)
+        if value is None:
+            raise NeedsGradients(
+                f"no {name} of gradients was computed; use a local model and "
+                f"GECESettings(gradients='always', agreement={kind!r})"
+            )
+        return -value
 
-
-def _cosine(evidence: Evidence, _: WordFrequencies) -> float:
-    cosine = _agreement(evidence).cosine
-    if cosine is None:
-        raise NeedsGradients("the cosine was not computed; set GECESettings(agreement='cosine')")
-    return -cosine
-
-
-def _agreement(evidence: Evidence) -> GradientAgreement:
-    if evidence.agreement is None:
-        raise NeedsGradients(
-            "no gradient term was computed; use a local model and GECESettings(gradients='always')"
-        )
-    return evidence.agreement
+    return _Signal(read, "gradients", f"gradient agreement ({name}), negated")
 
 
 def _of_draft(name: str) -> _Signal:
     signal = uncertainty.TOKEN_SIGNALS[name]
     about = signal.meaning if signal.sign > 0 else f"{signal.meaning}, negated"
-    return _Signal(
-        lambda evidence, _: signal.sign * signal.value(evidence.draft), "probabilities", about
-    )
+    return _Signal(lambda e, _: signal.sign * signal.value(e.draft), "probabilities", about)
 
 
+_DRAFT = ("mean_logprob", "mean_probability", "product", "least_probability", "entropy", "margin")
 SIGNALS: dict[str, _Signal] = {
-    "mean_logprob": _of_draft("mean_logprob"),
-    "mean_probability": _of_draft("mean_probability"),
-    "product": _of_draft("product"),
-    "least_probability": _of_draft("least_probability"),
-    "entropy": _of_draft("entropy"),
-    "margin": _of_draft("margin"),
+    **{name: _of_draft(name) for name in _DRAFT},
     "word_frequency": _Signal(
         lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
         "text",
@@ -186,8 +220,8 @@ SIGNALS: dict[str, _Signal] = {
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
     "disagreement": _Signal(_disagreement, "text", "disagreement among sampled drafts"),
-    "gradient_dot": _Signal(_dot, "gradients", "gradient agreement (dot product), negated"),
-    "gradient_cosine": _Signal(_cosine, "gradients", "gradient agreement (cosine), negated"),
+    "gradient_dot": _of_gradient("dot", "dot product"),
+    "gradient_cosine": _of_gradient("cosine", "cosine"),
 }
 """The plain signals by name."""
 
@@ -209,9 +243,6 @@ class Features:
         parts = self.signals[rows], self.traits[rows], self.vectors[rows]
         return Features(*parts, self.probability)
 
-    def __len__(self) -> int:
-        return len(self.signals)
-
     @property
     def scalars(self) -> Float[np.ndarray, "questions scalars"]:
         """Signals and traits side by side."""
@@ -219,14 +250,12 @@ class Features:
 
 
 def available_signals(
-    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, only: Tier | None = None
+    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has.
 
-    A wrong value (a log-probability of NaN) is not absence, and is raised.
-
-    Args:
-        only: the tier whose signals are looked at; None: all.
+    `tier` is that of `GECESettings`. A wrong value (a log-probability of NaN) is not absence, and
+    is raised.
     """
 
     def has(item: Evidence, name: str) -> bool:
@@ -236,9 +265,14 @@ def available_signals(
             return False
         return True
 
-    names = [name for name, signal in SIGNALS.items() if only in (None, signal.tier)]
+    names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
     for item in evidence:
         names = [name for name in names if has(item, name)]
+    if tier == "probabilities" and "mean_logprob" not in names:
+        raise NoTokenProbabilities(
+            "tier='probabilities' was asked for, but some drafts came without token probabilities. "
+            "Ask the provider for them (ChatOpenAI: logprobs=True), or use tier='text'."
+        )
     extra = set.intersection(*(set(item.extra) for item in evidence))
     if taken := sorted(extra & SIGNALS.keys()):
         raise InvalidInput(f"Evidence.extra has {taken}, which are names of ours; rename yours")
@@ -249,24 +283,48 @@ def features(
     evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
 ) -> Features:
     """The columns of some questions, with the named signals."""
-    rows = [_row(item, names, frequencies) for item in evidence]
-    traits = [list(read_traits(item, frequencies).values()) for item in evidence]
-    vectors = [_vectors(item) for item in evidence]
-    if sizes := sorted({len(vector) for vector in vectors})[1:]:
-        raise InvalidInput(
-            f"embeddings of different length: {len(vectors[0])} numbers for the first question, "
-            f"{sizes[-1]} for others; encode all questions with one encoder, or none"
-        )
+    rows = [[_value(item, name, frequencies) for name in names] for item in evidence]
+    traits = [list(_traits(item, frequencies).values()) for item in evidence]
+    vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
+    for item, vector in zip(evidence, vectors, strict=True):
+        if len(vector) != len(vectors[0]):
+            raise InvalidInput(
+                f"embeddings of different length, {len(vectors[0])} and {len(vector)} numbers; "
+                "encode all questions with one encoder, or none"
+            )
+        if not np.isfinite(vector).all():
+            raise ModelError(
+                f"the encoder gave NaN or infinity for {item.question[:60]!r} or its draft "
+                f"{item.draft.text[:60]!r}. Mend the encoder, or do without one: encoder=None."
+            )
     of_tokens = [n in SIGNALS and SIGNALS[n].tier == "probabilities" for n in names]
     return Features(
         np.array(rows, dtype=float).reshape(len(rows), -1),
         np.array(traits),
-        np.array(vectors),
+        np.array(vectors, dtype=float),
         np.array(of_tokens, dtype=bool),
     )
 
 
-def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
+def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
+    if name in SIGNALS:
+        value = SIGNALS[name].read(evidence, frequencies)
+    elif name in evidence.extra:
+        value = float(evidence.extra[name])
+    else:
+        raise CalibrationError(
+            f"this gate reads {name!r}, a signal of your own; pass it in Evidence.extra, which has "
+            f"{sorted(evidence.extra)}"
+        )
+    if not abs(value) < _LARGEST:
+        raise InvalidInput(
+            f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
+            "signals are finite numbers. Find its source, or leave the signal out."
+        )
+    return value
+
+
+def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
     """What question and draft look like: lengths, rarities, overlap, kind of question."""
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
@@ -302,35 +360,3 @@ def read_traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, f
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-def _row(evidence: Evidence, names: Sequence[str], frequencies: WordFrequencies) -> list[float]:
-    row = []
-    for name in names:
-        if name in SIGNALS:
-            value = SIGNALS[name].read(evidence, frequencies)
-        elif name in evidence.extra:
-            value = float(evidence.extra[name])
-        else:
-            raise CalibrationError(
-                f"this gate was fitted with the signal {name!r} of your own; the evidence has only "
-                f"{sorted(evidence.extra)}. Pass it in Evidence.extra."
-            )
-        if not abs(value) < _LARGEST:
-            raise InvalidInput(
-                f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
-                "signals are finite numbers. Find its source, or leave the signal out."
-            )
-        row.append(value)
-    return row
-
-
-def _vectors(evidence: Evidence) -> Float[np.ndarray, " dims"]:
-    if evidence.vectors is None:
-        return np.zeros(0)
-    if not np.isfinite(evidence.vectors).all():
-        raise ModelError(
-            f"the encoder gave NaN or infinity for {evidence.question[:60]!r} or its draft "
-            f"{evidence.draft.text[:60]!r}. Mend the encoder, or do without one: encoder=None."
-        )
-    return evidence.vectors.ravel().astype(float)

@@ -9,9 +9,8 @@ Their weights are not negative (Breiman, "Stacked Regressions", Machine Learning
 pulled towards equal ones: with few questions an even mean is better than learned weights.
 `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no change, -1 spoiled.
 
-A threshold belongs to one model: two fits of the same kind rank alike, but one spreads its scores
-wide where the other does not. So each fit also returns what it says of questions that it has not
-seen, on its own scale.
+A threshold belongs to one model: two fits of the same kind rank alike, but spread their scores
+otherwise. So each fit also returns its scores of questions that it has not seen, on its own scale.
 """
 
 from dataclasses import replace
@@ -27,16 +26,7 @@ from sklearn.model_selection import KFold
 
 from ltrag_plugins.calibration import stratified
 from ltrag_plugins.errors import CalibrationError
-from ltrag_plugins.gece.models import (
-    FailureModel,
-    Formula,
-    GainModel,
-    Linear,
-    OneSignal,
-    Scorer,
-    Trees,
-)
-from ltrag_plugins.gece.report import Labels
+from ltrag_plugins.gece.models import FailureModel, Formula, GainModel, Linear, OneSignal, Trees
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Features
 from ltrag_plugins.metrics.calibration import auroc
@@ -54,27 +44,34 @@ _Bits = Int[np.ndarray, " questions"]
 
 
 def fit_scorer(
-    features: Features, labels: Labels, names: list[str], settings: GECESettings
-) -> tuple[Scorer, _Scores]:
+    features: Features, fails: _Bits, quality: _Scores, names: list[str], settings: GECESettings
+) -> tuple[FailureModel | Formula | OneSignal, _Scores]:
     """Fit what `settings.scorer` names, with its scores of unseen questions."""
+
+    def column(name: str) -> int:
+        if name not in names:
+            raise CalibrationError(
+                f"the scorer needs the signal {name!r}; at hand here are {names}. Use a model that "
+                "gives token probabilities (local weights, for gradients), or another scorer."
+            )
+        return names.index(name)
+
     if settings.scorer == "fitted":
-        return fit_failure(features, labels.fails, settings.seed)
+        return fit_failure(features, fails, settings.seed)
     if settings.scorer == "gece":
-        gradient = _column(names, f"gradient_{settings.agreement}") if settings.semantics else -1
-        columns = (_column(names, "mean_probability"), _column(names, "word_frequency"), gradient)
+        gradient = column(f"gradient_{settings.agreement}") if settings.semantics else -1
+        columns = (column("mean_probability"), column("word_frequency"), gradient)
         bare = replace(features, vectors=features.vectors[:, :0])
-        meteor = fit_gain(bare, labels.quality, seed=0)[0].scalars
-        scorer = Formula(meteor, columns, settings)
+        scorer = Formula(fit_gain(bare, quality, seed=0)[0].scalars, columns, settings)
     else:
-        scorer = OneSignal(_column(names, settings.scorer))
+        scorer = OneSignal(column(settings.scorer))
     return scorer, scorer(features)
 
 
 def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[FailureModel, _Scores]:
     """Fit the members on all rows, and their weights on what each says of rows it has not seen.
 
-    Returns:
-        The model, and its scores as they spread over unseen questions.
+    The scores are those that spread over unseen questions.
     """
     model = _fit_members(features, fails, seed)
     unseen = np.zeros(model.members(features).shape)
@@ -85,11 +82,7 @@ def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[FailureMod
 
 
 def fit_gain(features: Features, gain: _Scores, seed: int) -> tuple[GainModel, _Scores]:
-    """Fit the ridge regression, its strength by leave-one-out error.
-
-    Returns:
-        The model, and its scores as they spread over unseen questions.
-    """
+    """Fit the ridge regression, its strength by leave-one-out error; scores as `fit_failure`."""
     scalars, vectors = features.scalars, features.vectors
     mean, scale = scalars.mean(axis=0), _deviations(scalars) / _SCALAR_WEIGHT
     center = vectors.mean(axis=0)
@@ -187,12 +180,3 @@ def _boosted_trees(x: _Table, y: _Bits, seed: int) -> Trees:
         base=float(np.log(prior / (1 - prior))),
         depth=int(model.max_depth),
     )
-
-
-def _column(names: list[str], name: str) -> int:
-    if name not in names:
-        raise CalibrationError(
-            f"the scorer needs the signal {name!r}; at hand here are {names}. Use a model that "
-            "gives token probabilities (or local weights, for gradients), or another scorer."
-        )
-    return names.index(name)

@@ -7,13 +7,13 @@ from os import PathLike
 from typing import Any, NamedTuple, Self, Unpack, cast
 
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
+from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from ltrag_plugins.errors import InvalidInput, LtragError
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import question_of
+from ltrag_plugins.langchain.gate import Component, caught, question_of
 from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
@@ -37,7 +37,7 @@ class _Options(CalibratorOptions, total=False):
     name: str | None
 
 
-class SGICCalibrator(RunnableSerializable[Any, Any]):
+class SGICCalibrator(Component):
     """Answers from documents, says how sure it is, and looks again while it is unsure.
 
     Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`;
@@ -161,45 +161,6 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         """The same, putting out the answer's text (or the refusal) alone, for `| parser`."""
         return self.pick("answer")
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The answer with all that is known about it."""
-        return self._call_with_config(self._invoke, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`; a cancellation stops before the next model call."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input, with one model call for the same round of all of them."""
-        return self._batch_with_config(
-            self._batch, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
-
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[Any]:
-        """One chunk a round, as it comes, and the answer as the last one."""
-        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
-
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        """As `stream`."""
-
-        async def inputs() -> AsyncIterator[Any]:
-            yield input
-
-        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
-        async for chunk in chunks:
-            yield chunk
-
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         given = self._read(value, config, kwargs)
         return self._whole(given, self._calibrator.answer(given.question, given.passages))
@@ -229,16 +190,22 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
                     yield self._chunk(given, step)
 
     def _batch(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **kwargs: Any
+        self,
+        values: list[Any],
+        run_manager: Any,
+        config: list[RunnableConfig],
+        *,
+        keep_going: bool,  # `_batch_with_config` raises the first error where it must not
+        **kwargs: Any,
     ) -> list[Any]:
-        outcomes: list[Any] = [_caught(self._given, value, kwargs) for value in values]
+        outcomes: list[Any] = [caught(self._given, value, kwargs) for value in values]
         wanted = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, str)]
         if wanted:
             questions, their = [outcomes[i] for i in wanted], [config[i] for i in wanted]
             results = self._search().batch(questions, their, return_exceptions=True, **kwargs)
             for i, found in zip(wanted, results, strict=True):
                 failed = isinstance(found, Exception)
-                outcomes[i] = found if failed else _caught(self._found, outcomes[i], found)
+                outcomes[i] = found if failed else caught(self._found, outcomes[i], found)
         ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, _Given)}
         flows = [self._calibrator.answering(one.question, one.passages) for one in ready.values()]
         answers = run_merged(flows, self._calibrator.world, [config[i] for i in ready])
@@ -291,9 +258,8 @@ class SGICCalibrator(RunnableSerializable[Any, Any]):
         return {**self._shown(given, answer), "trace": list(answer.trace)}
 
     def _chunk(self, given: "_Given", step: Round | CalibratedAnswer) -> AddableDict:
-        if isinstance(step, Round):
-            return AddableDict(trace=[step])
-        return AddableDict(self._shown(given, step))
+        shown = {"trace": [step]} if isinstance(step, Round) else self._shown(given, step)
+        return AddableDict(shown)
 
     def _shown(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
         """All but the trace, which a stream gives as it comes."""
@@ -319,14 +285,6 @@ class _Given(NamedTuple):
     @property
     def passages(self) -> list[Passage]:
         return [passage_of(document) for document in self.documents]
-
-
-def _caught(call: Any, *arguments: Any) -> Any:
-    """What the call gives, or our error in its place."""
-    try:
-        return call(*arguments)
-    except LtragError as error:
-        return error
 
 
 def _checked(found: Any, where: str) -> list[Document]:

@@ -7,7 +7,7 @@ metadata `gece` of every run after it.
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -26,7 +26,8 @@ from langchain_core.runnables.utils import (
 )
 from pydantic import BeforeValidator, ConfigDict
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, LtragError
+from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.langchain.model import run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k
@@ -76,22 +77,22 @@ def _inspected(function: _F) -> _F:
     return function
 
 
-class _GateStep(Runnable[Any, "_Verdict"]):
-    """Question in, decision out; a run named GECEGate, the model's runs its children."""
+class FlowRunnable(Runnable[Any, Any]):
+    """A flow as a component; in `batch` the model calls of all inputs are merged."""
 
-    name = "GECEGate"
+    def __init__(
+        self, flow: Callable[[str], Flow[Any]], world: World, *, name: str, question_key: str
+    ) -> None:
+        self.flow, self.world = flow, world
+        self.name, self.question_key = name, question_key
 
-    def __init__(self, gate: DecidingGate, question_key: str = "question") -> None:
-        self.gate = gate
-        self.question_key = question_key
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """What the flow returns for the question in the input, as `_shown` puts it out."""
+        return self._call_with_config(self._one, input, config)
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> "_Verdict":
-        return self._call_with_config(self._decide, input, config)
-
-    async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **_: Any
-    ) -> "_Verdict":
-        return await self._acall_with_config(self._adecide, input, config)
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`."""
+        return await self._acall_with_config(self._aone, input, config)
 
     def batch(
         self,
@@ -99,35 +100,50 @@ class _GateStep(Runnable[Any, "_Verdict"]):
         config: RunnableConfig | list[RunnableConfig] | None = None,
         *,
         return_exceptions: bool = False,
-        **_: Any,
-    ) -> list["_Verdict"]:
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, side by side."""
         return self._batch_with_config(
-            self._decide_many, inputs, config, return_exceptions=return_exceptions
+            self._many, inputs, config, return_exceptions=return_exceptions
         )
 
+    def _shown(self, answer: Any) -> Any:
+        return answer
+
     @_inspected
-    def _decide(self, value: Any) -> "_Verdict":
-        return _Verdict(self.gate.decide(question_of(value, self.question_key)))
+    def _one(self, value: Any) -> Any:
+        return self._shown(run(self.flow(question_of(value, self.question_key)), self.world))
 
-    async def _adecide(self, value: Any) -> "_Verdict":
-        return _Verdict(await self.gate.adecide(question_of(value, self.question_key)))
+    async def _aone(self, value: Any) -> Any:
+        return self._shown(await arun(self.flow(question_of(value, self.question_key)), self.world))
 
-    def _decide_many(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig]
-    ) -> list["Exception | _Verdict"]:
-        """Decide about all questions, their model calls merged."""
-        outcomes: dict[int, Exception | _Verdict] = {}
-        questions: dict[int, str] = {}
-        for i, value in enumerate(values):
-            try:
-                questions[i] = question_of(value, self.question_key)
-            except InvalidInput as error:
-                outcomes[i] = error
-        flows = [self.gate.deciding(question) for question in questions.values()]
-        decided = run_merged(flows, self.gate.world, [config[i] for i in questions])
-        for i, decision in zip(questions, decided, strict=True):
-            outcomes[i] = decision if isinstance(decision, Exception) else _Verdict(decision)
-        return [outcomes[i] for i in range(len(values))]
+    def _many(self, values: list[Any], run_manager: Any, config: list[RunnableConfig]) -> list[Any]:
+        found = [caught(question_of, value, self.question_key) for value in values]
+        asked = [i for i, question in enumerate(found) if isinstance(question, str)]
+        flows = [self.flow(found[i]) for i in asked]
+        for i, answer in zip(
+            asked, run_merged(flows, self.world, [config[i] for i in asked]), strict=True
+        ):
+            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
+        return found
+
+
+def caught(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What the call gives, or our error in its place."""
+    try:
+        return call(*arguments)
+    except LtragError as error:
+        return error
+
+
+class _GateStep(FlowRunnable):
+    """Question in, decision out; a run named GECEGate, the model's runs its children."""
+
+    def __init__(self, gate: DecidingGate, question_key: str = "question") -> None:
+        super().__init__(gate.deciding, gate.world, name="GECEGate", question_key=question_key)
+
+    def _shown(self, answer: Decision) -> "_Verdict":
+        return _Verdict(answer)
 
 
 class _Verdict(dict[str, Any]):
@@ -155,17 +171,67 @@ class _Draft(Runnable[Any, str]):
         return self._call_with_config(self._say, input, config)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
-        return await self._acall_with_config(self._asay, input, config)
+        async def say(_: Any) -> str:
+            return self.text
+
+        return await self._acall_with_config(say, input, config)
 
     @_inspected
     def _say(self, _: Any) -> str:
         return self.text
 
-    async def _asay(self, _: Any) -> str:
-        return self.text
+
+class Component(RunnableSerializable[Any, Any]):
+    """A component whose calls are runs of their own: `_invoke`, `_stream`, ... do the work."""
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """What the component puts out for one input."""
+        return self._call_with_config(self._invoke, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`; a cancellation stops before the next model call."""
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, with the model calls of all of them merged."""
+        together = partial(self._batch, keep_going=return_exceptions)
+        return self._batch_with_config(
+            together, inputs, config, return_exceptions=return_exceptions, **kwargs
+        )
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """The output in chunks, as they come."""
+        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """As `stream`."""
+
+        async def inputs() -> AsyncIterator[Any]:
+            yield input
+
+        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
+        async for chunk in chunks:
+            yield chunk
+
+    _invoke: ClassVar[Callable[..., Any]]
+    _ainvoke: ClassVar[Callable[..., Any]]
+    _batch: ClassVar[Callable[..., list[Any]]]
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
 
 
-class GECERouter(RunnableSerializable[Any, Any]):
+class GECERouter(Component):
     """Sends a question to the retrieving chain, or answers it with the gate's own draft.
 
     Args:
@@ -216,46 +282,6 @@ class GECERouter(RunnableSerializable[Any, Any]):
         chains = (self.retrieving, self.direct)
         return get_unique_config_specs(s for c in chains if c is not None for s in c.config_specs)
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The chosen branch's output."""
-        return self._call_with_config(self._invoke, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input; the gate asks its model once for all of them."""
-        route = partial(self._batch, keep_going=return_exceptions)
-        return self._batch_with_config(
-            route, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
-
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[Any]:
-        """The chosen branch's chunks as they come."""
-        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
-
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        """As `stream`."""
-
-        async def inputs() -> AsyncIterator[Any]:
-            yield input
-
-        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
-        async for chunk in chunks:
-            yield chunk
-
     @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
@@ -296,13 +322,12 @@ class GECERouter(RunnableSerializable[Any, Any]):
         keep_going: bool,
         **kwargs: Any,
     ) -> list[Any]:
-        verdicts = self._gate.batch(values, config, return_exceptions=keep_going)
-        outputs: dict[int, Any] = dict(enumerate(verdicts))  # errors stay in their places
+        outputs = self._gate.batch(values, config, return_exceptions=keep_going)
         groups: dict[Any, list[int]] = {}
         chosen = {
             i: self._chosen(verdict, config[i])
-            for i, verdict in enumerate(verdicts)
-            if isinstance(verdict, _Verdict)
+            for i, verdict in enumerate(outputs)
+            if isinstance(verdict, _Verdict)  # errors stay in their places
         }
         for i, (branch, _, _) in chosen.items():
             groups.setdefault(id(branch), []).append(i)
@@ -316,7 +341,7 @@ class GECERouter(RunnableSerializable[Any, Any]):
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
                 outputs[i] = answer if failed else self._shown(chosen[i][1], answer)
-        return [outputs[i] for i in range(len(values))]
+        return outputs
 
     @property
     def _gate(self) -> _GateStep:

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import World, arun, run
+from ltrag_plugins.flow import World
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import question_of
-from ltrag_plugins.langchain.model import model_of, run_merged
+from ltrag_plugins.langchain.gate import FlowRunnable
+from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
@@ -19,61 +18,14 @@ from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 
-class MethodRunnable(Runnable[Any, Any]):
+class MethodRunnable(FlowRunnable):
     """Question in, answer out; see `as_runnable`. In `batch` the model calls are merged."""
 
     def __init__(
         self, ready: Ready, *, question_key: str = "question", return_answer: bool = False
     ) -> None:
-        self.ready = ready
-        self.question_key = question_key
-        self.return_answer = return_answer
-        self.name = ready.method.name
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """The answer's text, or the `Answer`."""
-        return self._call_with_config(self._one, input, config)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`."""
-        return await self._acall_with_config(self._aone, input, config)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input, side by side."""
-        return self._batch_with_config(
-            self._many, inputs, config, return_exceptions=return_exceptions
-        )
-
-    def _one(self, value: Any) -> Any:
-        flow = self.ready.flow(question_of(value, self.question_key))
-        return self._shown(run(flow, self.ready.world))
-
-    async def _aone(self, value: Any) -> Any:
-        flow = self.ready.flow(question_of(value, self.question_key))
-        return self._shown(await arun(flow, self.ready.world))
-
-    def _many(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig]
-    ) -> list[Exception | Any]:
-        found: dict[int, Any] = {}
-        questions: dict[int, str] = {}
-        for i, value in enumerate(values):
-            try:
-                questions[i] = question_of(value, self.question_key)
-            except InvalidInput as error:
-                found[i] = error
-        flows = [self.ready.flow(question) for question in questions.values()]
-        answers = run_merged(flows, self.ready.world, [config[i] for i in questions])
-        for i, answer in zip(questions, answers, strict=True):
-            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
-        return [found[i] for i in range(len(values))]
+        super().__init__(ready.flow, ready.world, name=ready.method.name, question_key=question_key)
+        self.ready, self.return_answer = ready, return_answer
 
     def _shown(self, answer: Answer) -> Any:
         return answer if self.return_answer else answer.text

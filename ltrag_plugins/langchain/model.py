@@ -15,7 +15,7 @@ of them share: a setting is a declared field, read anew at every call. So the de
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast, final
@@ -110,27 +110,15 @@ def _generations_of(result: LLMResult, model: str) -> list[Generation]:
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
     """Our generations in LangChain's form, their tokens where `_generations_of` finds them."""
-    counts = {
-        "prompt_tokens": [g.prompt_tokens for g in generations],
-        "completion_tokens": [g.completion_tokens for g in generations],
-    }
-    used = {name: sum(known) for name, n in counts.items() if (known := _all_known(n)) is not None}
-    return LLMResult(
-        generations=[
-            [LangChainGeneration(text=g.text, generation_info=_info(g))] for g in generations
-        ],
-        llm_output={"token_usage": used},
-    )
-
-
-def _all_known(counts: list[int | None]) -> list[int] | None:
-    known = [count for count in counts if count is not None]
-    return known if len(known) == len(counts) else None
-
-
-def _info(generation: Generation) -> dict[str, object] | None:
-    logprobs = logprobs_of(generation.tokens)
-    return None if logprobs is None else {"logprobs": logprobs}
+    used, replies = dict[str, int](), list[list[LangChainGeneration]]()
+    for name in ("prompt_tokens", "completion_tokens"):
+        counts = [getattr(generation, name) for generation in generations]
+        used |= {} if None in counts else {name: sum(counts)}
+    for generation in generations:
+        logprobs = logprobs_of(generation.tokens)
+        info = None if logprobs is None else {"logprobs": logprobs}
+        replies.append([LangChainGeneration(text=generation.text, generation_info=info)])
+    return LLMResult(generations=replies, llm_output={"token_usage": used})
 
 
 Model = Runnable[Any, Any]
@@ -165,23 +153,14 @@ def set_fields(model: Model, asked: AskSettings) -> Model:
         return model.model_copy(update={"bound": set_fields(model.bound, asked)})
     if not isinstance(model, BaseModel):
         return model
-    declared = type(model).model_fields
-    wanted = _wanted(asked, chat=isinstance(model, BaseChatModel))
-    update = {name: value for name, value in wanted.items() if name in declared}
-    return model.model_copy(update=update) if update else model
-
-
-def _wanted(asked: AskSettings, *, chat: bool) -> Mapping[str, Any]:
     wanted: dict[str, Any] = dict.fromkeys(_MAX_TOKENS_FIELDS, asked.max_tokens)
-    wanted["temperature"] = asked.temperature
-    if asked.seed is not None:
-        wanted["seed"] = asked.seed
-    if asked.logprobs is not None:
+    wanted |= {"temperature": asked.temperature, "seed": asked.seed, "logprobs": asked.logprobs}
+    if asked.logprobs is not None and isinstance(model, BaseChatModel):
         # completion models take the number itself; chat models a switch and a number
-        wanted["logprobs"] = True if chat else asked.logprobs
-        if chat:
-            wanted["top_logprobs"] = asked.logprobs
-    return wanted
+        wanted |= {"logprobs": True, "top_logprobs": asked.logprobs}
+    declared = type(model).model_fields
+    update = {k: v for k, v in wanted.items() if k in declared and v is not None}
+    return model.model_copy(update=update) if update else model
 
 
 _T = TypeVar("_T")

@@ -1,19 +1,15 @@
 """A synthesizer whose answers know how sure they are, and an evaluator that reads them."""
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Self, Unpack
 
+import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.response.schema import (
-    RESPONSE_TYPE,
-    AsyncStreamingResponse,
-    Response,
-    StreamingResponse,
-)
+from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.instrumentation.events.synthesis import (
@@ -29,7 +25,9 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.gate import awritten, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
+from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.settings import Percent, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
@@ -140,11 +138,11 @@ class SGICCalibrator(BaseSynthesizer):
         """
         _refuse_keywords(response_kwargs)
         with self._synthesis(query) as (question, ended):
-            answer = self._calibrator.answer(question, [_passage(node) for node in nodes])
+            answer = self._calibrator.answer(
+                question, [shown_passage(node, MetadataMode.LLM) for node in nodes]
+            )
             text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
-            if self._streaming:
-                return ended(StreamingResponse(_piece(text), sources, metadata))
-            return ended(Response(text, sources, metadata))
+            return ended(written(text, sources, metadata, streaming=self._streaming))
 
     async def asynthesize(
         self,
@@ -156,11 +154,11 @@ class SGICCalibrator(BaseSynthesizer):
         """As `synthesize`; cancelling it stops within the model call that is under way."""
         _refuse_keywords(response_kwargs)
         with self._synthesis(query) as (question, ended):
-            answer = await self._calibrator.aanswer(question, [_passage(node) for node in nodes])
+            answer = await self._calibrator.aanswer(
+                question, [shown_passage(node, MetadataMode.LLM) for node in nodes]
+            )
             text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
-            if self._streaming:
-                return ended(AsyncStreamingResponse(_apiece(text), sources, metadata))
-            return ended(Response(text, sources, metadata))
+            return ended(awritten(text, sources, metadata, streaming=self._streaming))
 
     def get_response(
         self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
@@ -312,61 +310,29 @@ class SGICEvaluator(BaseEvaluator):
         pass
 
 
-def _passage(found: NodeWithScore) -> Passage:
-    """The node as it shows itself to language models (`MetadataMode.LLM`).
-
-    Its title is put where a passage has its own, so that a node and the passage it was made
-    from are read alike; other metadata stands before the text, as the node's templates say.
-    """
-    node, hidden = found.node, found.node.excluded_llm_metadata_keys
-    title = "" if "title" in hidden else str(node.metadata.get("title") or "")
-    untitled = node.model_copy(update={"excluded_llm_metadata_keys": [*hidden, "title"]})
-    return Passage(
-        untitled.get_content(MetadataMode.LLM),
-        id=node.node_id,
-        title=title,
-        score=found.score,
-        metadata=dict(node.metadata),
-    )
-
-
 def _metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:
     """The answer and how it came about, in values that JSON holds."""
-    names = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
+    top = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
     return {
-        **{name: getattr(answer, name) for name in names},
+        **_plain(answer, *top, "uncertainty", "score", "p_wrong"),
         "refused": refused,
-        "uncertainty": float(answer.uncertainty),
-        "score": float(answer.score),
-        "p_wrong": _number(answer.p_wrong),
         "notes": list(answer.notes),
         "documents": [
-            {
-                "node_id": one.passage.id,
-                "score": _number(one.score),
-                "uncertainty": _number(one.uncertainty),
-                "answer": one.answer,
-                "dropped": one.dropped,
-                "shown": one.shown,
-            }
+            {"node_id": one.passage.id}
+            | _plain(one, "score", "uncertainty", "answer", "dropped", "shown")
             for one in answer.documents
         ],
         "trace": [
-            {
-                "round": one.number,
-                "text": one.text,
-                "uncertainty": float(one.uncertainty),
-                "score": float(one.score),
-                "samples": [sample.text for sample in one.samples],
-                "prompt": one.prompt,
-            }
+            {"round": one.number, "samples": [sample.text for sample in one.samples]}
+            | _plain(one, "text", "uncertainty", "score", "prompt")
             for one in answer.trace
         ],
     }
 
 
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)
+def _plain(one: object, *names: str) -> dict[str, Any]:
+    values = {name: getattr(one, name) for name in names}
+    return {k: float(v) if isinstance(v, np.floating) else v for k, v in values.items()}
 
 
 def _refuse_keywords(keywords: dict[str, Any]) -> None:
@@ -375,13 +341,3 @@ def _refuse_keywords(keywords: dict[str, Any]) -> None:
             f"SGICCalibrator was called with {sorted(keywords)}; it takes no keywords with a "
             "question. Settings go into SGICCalibrator(llm, settings=SGICSettings(...))."
         )
-
-
-def _piece(text: str) -> Generator[str, None, None]:
-    """A stream of one piece."""
-    yield text
-
-
-async def _apiece(text: str) -> AsyncGenerator[str, None]:
-    """As `_piece`."""
-    yield text

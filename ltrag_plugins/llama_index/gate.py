@@ -4,8 +4,9 @@ The decision has a span of its own, and LlamaIndex's instrumentation gets it as 
 """
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -27,9 +28,10 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.llama_index.concurrency import demand
-from ltrag_plugins.llama_index.model import afree_text, free_text
+from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llama_index.retriever import aretrieve
 
+_GATE = "a gate (GECEGate.fit or GECEGate.load gives one)"
 _dispatcher = get_dispatcher(__name__)
 
 
@@ -62,16 +64,8 @@ async def gece_adecide(gate: DecidingGate, question: str) -> Decision:
 
 
 def _published(decision: Decision) -> Decision:
-    _dispatcher.event(
-        GECEDecisionEvent(
-            question=decision.question,
-            retrieve=decision.retrieve,
-            score=decision.score,
-            probability=decision.probability,
-            tier=decision.tier,
-            reason=decision.reason,
-        )
-    )
+    fields = {name: getattr(decision, name) for name in GECEDecisionEvent.__annotations__}
+    _dispatcher.event(GECEDecisionEvent(**fields))
     return decision
 
 
@@ -99,14 +93,15 @@ class GECERouter(BaseQueryEngine):
                 callers that read `response_gen`; the engine's own streams pass either way.
             callback_manager: the engine's, by default.
         """
-        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        demand(gate, DecidingGate, "gate", _GATE)
         demand(query_engine, BaseQueryEngine, "query_engine", "a LlamaIndex BaseQueryEngine")
         kinds = (BaseQueryEngine, BaseLLM, type(None))
         demand(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
         super().__init__(callback_manager or query_engine.callback_manager)
         self._gate = gate
         self._query_engine = query_engine
-        self._direct = direct
+        # without keywords, so that it answers under its own settings
+        self._direct = LlamaIndexLLM(direct, keywords={}) if isinstance(direct, BaseLLM) else direct
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
@@ -114,18 +109,18 @@ class GECERouter(BaseQueryEngine):
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
-        text = free_text(engine, query_bundle.query_str) if engine else decision.answer
-        answer = StreamingResponse(_piece(text)) if self._streaming else Response(text)
-        return _with(decision, answer)
+        asked = [query_bundle.query_str]
+        text = engine.generate(asked)[0].text if engine else decision.answer
+        return _with(decision, written(text, streaming=self._streaming))
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         decision = await gece_adecide(self._gate, query_bundle.query_str)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
-        text = await afree_text(engine, query_bundle.query_str) if engine else decision.answer
-        answer = AsyncStreamingResponse(_apiece(text)) if self._streaming else Response(text)
-        return _with(decision, answer)
+        asked = [query_bundle.query_str]
+        text = (await engine.agenerate(asked))[0].text if engine else decision.answer
+        return _with(decision, awritten(text, streaming=self._streaming))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         direct = self._direct
@@ -149,17 +144,39 @@ class GECERouter(BaseQueryEngine):
             modules[module].update_prompts(prompts)
 
 
+def written(
+    text: str,
+    sources: Sequence[NodeWithScore] = (),
+    metadata: dict[str, Any] | None = None,
+    *,
+    streaming: bool = False,
+) -> RESPONSE_TYPE:
+    """The finished text as a response, or as a stream of one piece for `response_gen`."""
+    if streaming:
+        return StreamingResponse((piece for piece in [text]), [*sources], metadata)
+    return Response(text, [*sources], metadata)
+
+
+def awritten(
+    text: str,
+    sources: Sequence[NodeWithScore] = (),
+    metadata: dict[str, Any] | None = None,
+    *,
+    streaming: bool = False,
+) -> RESPONSE_TYPE:
+    """As `written`, with a stream to await."""
+
+    async def pieces() -> AsyncGenerator[str, None]:
+        yield text
+
+    if streaming:
+        return AsyncStreamingResponse(pieces(), [*sources], metadata)
+    return Response(text, [*sources], metadata)
+
+
 def _with(decision: Decision, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
     """The same response, stream and all, in a copy that carries the decision."""
     return replace(response, metadata={**(response.metadata or {}), "gece": decision.as_metadata()})
-
-
-def _piece(text: str) -> Generator[str, None, None]:
-    yield text
-
-
-async def _apiece(text: str) -> AsyncGenerator[str, None]:
-    yield text
 
 
 class GECESelector(BaseSelector):
@@ -172,7 +189,7 @@ class GECESelector(BaseSelector):
             retrieving: place (0 or 1) of the tool that retrieves.
             direct: place of the tool that answers without retrieval.
         """
-        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        demand(gate, DecidingGate, "gate", _GATE)
         if {retrieving, direct} != {0, 1}:
             raise InvalidInput(
                 f"retrieving and direct must be 0 and 1, got {retrieving}, {direct}."
@@ -223,7 +240,7 @@ class GECERetriever(BaseRetriever):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         """Put `gate` in front of `retriever`."""
-        demand(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        demand(gate, DecidingGate, "gate", _GATE)
         demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
         super().__init__(callback_manager or retriever.callback_manager)
         self._gate = gate

@@ -38,19 +38,13 @@ from ltrag_plugins.types import Generation, GenerationSettings, Token
 _Response = CompletionResponse | ChatResponse
 
 
-def _text_of(response: _Response) -> str:
-    """The text of a reply; empty when there is none."""
-    if isinstance(response, ChatResponse):
-        return response.message.content or ""
-    return response.text or ""
-
-
 def _generation_of(response: _Response, model: str) -> Generation:
     """The reply as a `Generation`.
 
     `tokens` is None where the provider gave none, or left out a single log-probability.
     """
-    text = _text_of(response)
+    said = response.message.content if isinstance(response, ChatResponse) else response.text
+    text = said or ""
     usage = field_of(response.raw, "usage") or response.additional_kwargs
     return Generation(
         text=text,
@@ -60,13 +54,10 @@ def _generation_of(response: _Response, model: str) -> Generation:
     )
 
 
-def response_of(written: Generation) -> CompletionResponse:
+def _response_of(written: Generation) -> CompletionResponse:
     """Our generation as a response, its tokens in `raw` in the shape of chat completions."""
-    counts = {
-        "prompt_tokens": written.prompt_tokens,
-        "completion_tokens": written.completion_tokens,
-    }
-    usage = {name: count for name, count in counts.items() if count is not None}
+    names = ("prompt_tokens", "completion_tokens")
+    usage = {name: count for name in names if (count := getattr(written, name)) is not None}
     choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
     raw = {"choices": [choice], "usage": usage}
     return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
@@ -92,12 +83,7 @@ def _count(usage: Any, *names: str) -> int | None:
     return next((count for count in found if isinstance(count, int)), None)
 
 
-_KEYWORDS: Mapping[str, str] = {
-    "max_tokens": "max_tokens",
-    "temperature": "temperature",
-    "stop": "stop",
-    "seed": "seed",
-}
+_KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature", "stop", "seed")}
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
 
 
@@ -187,12 +173,13 @@ class LlamaIndexLLM:
         return self._read(await amapped(acall, prompts, self._most), settings.stop)
 
     def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
-        values: dict[str, Any] = {"max_tokens": settings.max_tokens}
-        values["temperature"] = settings.temperature
-        values |= {"stop": list(settings.stop)} if settings.stop else {}
-        values |= {"seed": settings.seed} if settings.seed is not None else {}
-        sent = {word: values[key] for key, word in self._keywords.items() if key in values}
-        return sent if self._logprobs is None else sent | {"logprobs": self._logprobs}
+        stop = [*settings.stop] or None
+        sent: dict[str, Any] = {
+            word: stop if key == "stop" else getattr(settings, key)
+            for key, word in self._keywords.items()
+        }
+        sent["logprobs"] = self._logprobs
+        return {word: value for word, value in sent.items() if value is not None}
 
     def _read(self, replies: list[_Response], stop: Sequence[str]) -> list[Generation]:
         return [stopped(_generation_of(reply, self.name), stop) for reply in replies]
@@ -224,19 +211,6 @@ def _has_no_async(llm: BaseLLM, chat: bool) -> bool:
     """Whether the LLM's async call is CustomLLM's, which runs sync code on the event loop."""
     asked = "achat" if chat else "acomplete"
     return isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
-
-
-def free_text(llm: BaseLLM, prompt: str) -> str:
-    """The LLM's answer under its own settings."""
-    return _text_of(_respond(llm, prompt, chat=llm.metadata.is_chat_model))
-
-
-async def afree_text(llm: BaseLLM, prompt: str) -> str:
-    """As `free_text`, never blocking the event loop."""
-    chat = llm.metadata.is_chat_model
-    if _has_no_async(llm, chat):
-        return await asyncio.to_thread(free_text, llm, prompt)
-    return _text_of(await _arespond(llm, prompt, chat=chat))
 
 
 class LtragLLM(CustomLLM):
@@ -323,7 +297,7 @@ class LtragLLM(CustomLLM):
 
     def _written(self, prompt: str, formatted: bool, kwargs: dict[str, Any]) -> CompletionResponse:
         [written] = self.llm.generate(self._prompts(prompt, formatted), self._settings(kwargs))
-        return response_of(written)
+        return _response_of(written)
 
     async def _awritten(
         self, prompt: str, formatted: bool, kwargs: dict[str, Any]
@@ -333,14 +307,14 @@ class LtragLLM(CustomLLM):
         [written] = await self.llm.agenerate(
             self._prompts(prompt, formatted), self._settings(kwargs)
         )
-        return response_of(written)
+        return _response_of(written)
 
     def _prompts(self, prompt: str, formatted: bool) -> list[str]:
         assert self.completion_to_prompt is not None
         return [prompt if formatted else self.completion_to_prompt(prompt)]
 
     def _settings(self, kwargs: dict[str, Any]) -> GenerationSettings:
-        if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "stop", "seed"}):
+        if unknown := sorted(set(kwargs) - set(_KEYWORDS)):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )

@@ -16,38 +16,20 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.dur.ranker import DURRanker, Ranked, chosen_ranker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.types import Passage
 
 _RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
 
 
-def _embedded_passage(found: NodeWithScore) -> Passage:
-    """The node as it shows itself to embedding models (`MetadataMode.EMBED`).
-
-    Its title is put where a passage has its own, so that a node and the passage it was made
-    from are read alike; other metadata stands before the text, as the node's templates say.
-    """
-    node, hidden = found.node, found.node.excluded_embed_metadata_keys
-    title = "" if "title" in hidden else str(node.metadata.get("title") or "")
-    untitled = node.model_copy(update={"excluded_embed_metadata_keys": [*hidden, "title"]})
-    return Passage(untitled.get_content(MetadataMode.EMBED), id=node.node_id, title=title)
-
-
 def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
     """A copy with the new score; the old one goes to the copied node's metadata."""
     node = found.node
-    update = {
-        "metadata": {**node.metadata, _RETRIEVAL_SCORE: found.score},
-        "excluded_llm_metadata_keys": _with_ours(node.excluded_llm_metadata_keys),
-        "excluded_embed_metadata_keys": _with_ours(node.excluded_embed_metadata_keys),
-    }
+    update: dict[str, Any] = {"metadata": {**node.metadata, _RETRIEVAL_SCORE: found.score}}
+    for key in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
+        update[key] = list(dict.fromkeys([*getattr(node, key), _RETRIEVAL_SCORE]))
     return found.model_copy(update={"node": node.model_copy(update=update), "score": score})
-
-
-def _with_ours(keys: list[str]) -> list[str]:
-    return [key for key in keys if key != _RETRIEVAL_SCORE] + [_RETRIEVAL_SCORE]
 
 
 _dispatcher = get_dispatcher(__name__)
@@ -154,7 +136,7 @@ class DURReranker(BaseNodePostprocessor):
         return query.query_str
 
     def _ranked(self, nodes: list[NodeWithScore], query: str) -> list[Ranked]:
-        passages = [_embedded_passage(found) for found in nodes]
+        passages = [shown_passage(found, MetadataMode.EMBED) for found in nodes]
         return self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
 
 

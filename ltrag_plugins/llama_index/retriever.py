@@ -5,6 +5,7 @@ LlamaIndex's nodes as passages, and passages as nodes.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from uuid import NAMESPACE_OID, uuid5
 
@@ -30,6 +31,20 @@ def passage_of(found: NodeWithScore) -> Passage:
         score=found.score,
         metadata=dict(found.node.metadata),
     )
+
+
+def shown_passage(found: NodeWithScore, mode: MetadataMode) -> Passage:
+    """The node as it shows itself to language models (`LLM`) or embedding models (`EMBED`).
+
+    Its title is put where a passage has its own, so that a node and the passage it was made
+    from are read alike; other metadata stands before the text, as the node's templates say.
+    """
+    node = found.node
+    key = f"excluded_{mode.value}_metadata_keys"
+    hidden = getattr(node, key)
+    title = "" if "title" in hidden else str(node.metadata.get("title") or "")
+    untitled = node.model_copy(update={key: [*hidden, "title"]})
+    return replace(passage_of(found), text=untitled.get_content(mode), title=title)
 
 
 def node_of(passage: Passage) -> NodeWithScore:

@@ -64,12 +64,18 @@ def attention_shares(
             f"attention needs local weights, got {type(llm).__name__}; give a TransformersLLM (of "
             "a CachedLLM its `llm`)"
         )
-    if not llm.tokenizer.is_fast:
-        raise InvalidInput(
-            f"the tokenizer {type(llm.tokenizer).__name__} does not tell where its tokens stand in "
-            "the text; load the fast one (use_fast=True)"
-        )
-    spans = _document_spans(prompt, documents)
+    if isinstance(documents, str):
+        raise InvalidInput("documents is a str; give a list of texts")
+    spans, end = [], 0
+    for number, text in enumerate(documents, 1):
+        first = prompt.find(text, end) if text else -1
+        if first < 0:
+            raise InvalidInput(
+                f"document {number} ({text[:40]!r}) does not stand in the prompt after the one "
+                "before it; give the texts as the prompt shows them (cut, on one line) in its order"
+            )
+        end = first + len(text)
+        spans.append((first, end))
     ids, offsets, start = _located(llm, prompt)
     weights = _last_row(llm.model, ids, layers)
     taken = torch.zeros(len(ids), dtype=torch.bool)
@@ -83,37 +89,20 @@ def attention_shares(
     return AttentionShares(tuple(shares), max(0.0, 1.0 - sum(shares)))
 
 
-def _document_spans(prompt: str, documents: Sequence[str]) -> list[tuple[int, int]]:
-    """First character of each document, and the one after its last."""
-    if isinstance(documents, str):
-        raise InvalidInput("documents is a str; give a list of texts")
-    spans, end = [], 0
-    for number, text in enumerate(documents, 1):
-        found = prompt.find(text, end) if text else -1
-        if found < 0:
-            raise InvalidInput(
-                f"document {number} ({text[:40]!r}) does not stand in the prompt after the one "
-                "before it; give the texts as the prompt shows them (cut, on one line) in its order"
-            )
-        end = found + len(text)
-        spans.append((found, end))
-    return spans
-
-
 def _located(llm: TransformersLLM, prompt: str) -> tuple[list[int], list[tuple[int, int]], int]:
     """Tokens, their characters in the text that the model reads, and where the prompt begins."""
-    prompting = llm.prompting
+    prompting, tokenizer = llm.prompting, llm.tokenizer
     ids, text = prompting.ids(prompt), prompting.text(prompt)
     prompting.check(prompt, len(ids), 0)
     # templates may strip blanks off the prompt's ends
     bare = prompt.strip()
     found = text.rfind(bare)
-    if not bare or found < 0:
+    if not bare or found < 0 or not tokenizer.is_fast:
         raise InvalidInput(
-            "the chat template does not show the prompt as it is, so documents cannot be found in "
-            "it; build the model with chat=False"
+            "documents cannot be found in what the model reads: the chat template changes the "
+            "prompt (build the model with chat=False), or the tokenizer is not a fast one"
         )
-    coded = llm.tokenizer(text, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
+    coded = tokenizer(text, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
     if list(coded["input_ids"]) != ids:
         raise ModelError("the tokens that have places in the text are not those that are read")
     return ids, list(coded["offset_mapping"]), found - prompt.index(bare)
@@ -142,8 +131,7 @@ def _last_row(
     wanted = range(len(found)) if layers is None else layers
     if not wanted or any(not -len(found) <= layer < len(found) for layer in wanted):
         raise InvalidInput(
-            f"layers={layers}, but the model has {len(found)}; give some of 0 to "
-            f"{len(found) - 1}, or None for all"
+            f"layers={layers}, but the model has {len(found)}: 0 to {len(found) - 1}, or None"
         )
     rows = torch.zeros(len(ids))
     for layer in wanted:

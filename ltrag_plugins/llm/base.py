@@ -122,15 +122,10 @@ def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
     spelled = "".join(token.text for token in tokens or ())
     if tokens is None or spelled == text or not spelled.startswith(text):
         return replace(generation, text=text)
-    return replace(generation, text=text, tokens=_covering(tokens, len(text)))
-
-
-def _covering(tokens: Sequence[Token], characters: int) -> tuple[Token, ...]:
-    """The first tokens, as many as hold this many characters; the last may be cut."""
-    kept: list[Token] = []
+    kept, left = list[Token](), len(text)
     for token in tokens:
-        if characters <= 0:
+        if left <= 0:
             break
-        kept.append(replace(token, text=token.text[:characters]))
-        characters -= len(token.text)
-    return tuple(kept)
+        kept.append(replace(token, text=token.text[:left]))
+        left -= len(token.text)
+    return replace(generation, text=text, tokens=tuple(kept))

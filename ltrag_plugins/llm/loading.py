@@ -20,7 +20,7 @@ try:
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load as load_tensors
-    from torch import Tensor, nn
+    from torch import nn
     from transformers import (
         AutoModelForCausalLM,
         AutoTokenizer,
@@ -40,9 +40,13 @@ _SAMPLED = 64  # numbers of each weight that go into the fingerprint
 
 
 def load_model(
-    source: str | Path, *, device: str = "auto", dtype: str | torch.dtype = "auto"
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model, ready to run, and its tokenizer.
+    source: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str | torch.dtype = "auto",
+    adapter: str | Path | None = None,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
+    """The model, ready to run, its tokenizer, and the short hash of the adapter merged into it.
 
     See `TransformersLLM.load`. "fast" has log-probabilities good to about two digits on the CPU.
     """
@@ -63,15 +67,15 @@ def load_model(
             raise
         raise InvalidInput(
             f"the model {str(source)!r} brings Python code of its own, which is never run here; "
-            "read that code, load the model yourself, and hand it in as "
-            "TransformersLLM(model, tokenizer)"
+            "read it, load the model yourself, and hand it in as TransformersLLM(model, tokenizer)"
         ) from error
     if names:  # the weights are plain numbers now; what still calls them quantized would not save
         model.hf_quantizer = None
         vars(model.config).pop("quantization_config", None)
     if dtype in ("auto", "fast") and target.type != "cpu" and model.dtype == torch.float32:
         model = model.to(torch.bfloat16)
-    return model.to(target).eval(), tokenizer
+    model = model.to(target).eval()
+    return model, tokenizer, _merge_adapter(model, adapter) if adapter is not None else ""
 
 
 def chosen_device(device: str) -> torch.device:
@@ -89,14 +93,10 @@ def fingerprint(
     rounded: torch.dtype = torch.float32,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Twelve hexadecimal digits that change with the weights or the architecture.
+    """Twelve hexadecimal digits that change with the weights, the architecture and `settings`.
 
-    Of each weight, its name, shape, and numbers at regular distances are read: cheap, the
-    same in every process, and any training step changes it.
-
-    Args:
-        rounded: the numbers are rounded to this first.
-        settings: what else they are to change with.
+    Of each weight, its name, shape, and numbers at regular distances are read, `rounded` first:
+    cheap, the same in every process, and any training step changes it.
     """
     digest = hashlib.sha256(type(model).__name__.encode())
     if settings is not None:
@@ -129,10 +129,8 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars and load reports; as before afterwards."""
-    level, bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -144,41 +142,33 @@ def quiet() -> Iterator[None]:
 
 
 def _located(source: str | Path) -> tuple[str, dict[str, str]]:
+    """What transformers is to load, and with which further arguments."""
     path = Path(source).expanduser()
     if path.suffix.lower() == ".gguf":
         if not path.is_file():
             raise InvalidInput(f"there is no GGUF file {str(path)!r}; give the path of one.")
         return str(path.parent), {"gguf_file": path.name}
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InvalidInput(
-                f"the folder {str(path)!r} has no config.json, so it is not a model in "
-                "transformers' format; save one there with model.save_pretrained, or name a "
-                ".gguf file."
-            )
+    if (path / "config.json").is_file():
         return str(path), {}
-    if isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~")):
+    named = isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~"))
+    if path.is_dir() or named:
+        why = "has no config.json" if path.is_dir() else "is not there"
         raise InvalidInput(
-            f"there is no folder {str(path)!r}; give a folder, a hub name or a .gguf."
+            f"the folder {str(path)!r} {why}; give a folder that model.save_pretrained wrote, a "
+            "hub name or a .gguf file."
         )
     return str(source), {}
 
 
-def _computes_in_bfloat16(device: torch.device) -> bool:
-    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):  # since torch 2.12
-        return False
-    able = torch.cpu.get_capabilities()
-    return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
-
-
 def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
-    if isinstance(dtype, torch.dtype):
-        return dtype
-    if dtype == "fast":
-        return torch.bfloat16 if _computes_in_bfloat16(device) else _chosen_dtype("auto", device)
-    if dtype == "auto":
-        return torch.float32 if device.type == "cpu" else "auto"
-    named = getattr(torch, dtype, None)
+    on_cpu = device.type == "cpu"
+    if dtype == "fast" and on_cpu and hasattr(torch.cpu, "get_capabilities"):  # since torch 2.12
+        able = torch.cpu.get_capabilities()
+        if able.get("avx512_bf16") or able.get("amx_bf16"):
+            return torch.bfloat16
+    if dtype in ("auto", "fast"):
+        return torch.float32 if on_cpu else "auto"
+    named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(named, torch.dtype):
         raise InvalidInput(
             f"dtype {dtype!r} is none of torch's; say 'float32', 'bfloat16', 'auto' or 'fast'."
@@ -186,115 +176,90 @@ def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
     return named
 
 
-def with_adapter(model: PreTrainedModel, folder: str | Path) -> str:
-    r"""Merge an adapter into the model's weights, which are changed.
+@torch.no_grad()
+def _merge_adapter(model: PreTrainedModel, folder: str | Path) -> str:
+    r"""Merge an adapter into the model's weights, which are changed; its short hash.
 
     .. math:: W + \frac{\alpha}{r} B A
-
-    Returns:
-        The adapter's short hash.
 
     References:
         Hu et al., ICLR 2022, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3.
     """
     folder = Path(folder).expanduser()
     manifest, config, content = read_adapter(folder)
-    _check_base(manifest, model, folder)
-    try:
-        tensors = load_tensors(content)
-        targets = _adapted_modules(model, config)
-        pairs = {
-            name: [tensors.pop(f"base_model.model.{name}.lora_{x}.weight") for x in "BA"]
-            for name in targets
-        }
-        if tensors or not pairs:
-            raise ValueError("its matrices are not those its configuration names")
-        for name, (b, a) in pairs.items():
-            _add(targets[name], config["lora_alpha"] / config["r"] * (b.float() @ a.float()))
-    except (ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
-        raise UnreadableArtifact(f"the adapter in {folder} cannot be applied: {error}") from error
-    return hashlib.sha256(content).hexdigest()[:8]
-
-
-def _adapted_modules(model: PreTrainedModel, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The linear parts that an adapter's configuration names."""
-    ends, layers = tuple(f".{n}" for n in config["target_modules"]), config["layers_to_transform"]
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if f".{name}".endswith(ends)
-        and isinstance(module, nn.Linear | Conv1D)
-        and (layers is None or int(re.findall(r"\.(\d+)\.", name)[0]) in layers)
-    }
-
-
-@torch.no_grad()
-def _add(module: nn.Linear | Conv1D, change: Tensor) -> None:
-    change = change.T if isinstance(module, Conv1D) else change
-    if not change.isfinite().all():
-        raise ValueError("it holds NaN or infinity")
-    module.weight.add_(change.to(module.weight))
-
-
-def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
-    """The manifest, the shape of the adapter, and the bytes of its weights, all checked."""
-    manifest = read_adapter_manifest(folder)
     if manifest["method"] != "lora":
         raise UnreadableArtifact(
             f"{folder} holds a whole model, not an adapter; load it as the model itself "
             "(--model, or TransformersLLM.load)."
         )
+    base, found = manifest["base"], fingerprints(model)
+    # the weights that the adapter was trained beside, in whatever precision
+    if all(base["fingerprints"].get(name) != digest for name, digest in found.items()):
+        raise ArtifactMismatch(
+            f"the adapter in {folder} was trained for {base.get('label')!r} with weights "
+            f"{base['fingerprints'].get('float32')}; this model's are {found['float32']}. Load "
+            "the model it was trained for, or train an adapter for this one."
+        )
     try:
-        content, config = (folder / WEIGHTS).read_bytes(), (folder / CONFIG).read_bytes()
-        for name, part in ((WEIGHTS, content), (CONFIG, config)):
-            if hashlib.sha256(part).hexdigest() != manifest["files"][name]:
-                raise ValueError(f"{name} is not the file that {MANIFEST} belongs to")
-        return manifest, dict(json.loads(config)), content
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableArtifact(
-            f"the adapter in {folder} cannot be read ({type(error).__name__}: {error}). Train it "
-            "again, or restore the folder."
-        ) from error
+        tensors, layers = load_tensors(content), config["layers_to_transform"]
+        ends = tuple(f".{name}" for name in config["target_modules"])
+        modules = {
+            name: module
+            for name, module in model.named_modules()
+            if f".{name}".endswith(ends)
+            and isinstance(module, nn.Linear | Conv1D)
+            and (layers is None or int(re.findall(r"\.(\d+)\.", name)[0]) in layers)
+        }
+        pairs = {
+            name: [tensors.pop(f"base_model.model.{name}.lora_{x}.weight") for x in "BA"]
+            for name in modules
+        }
+        if tensors or not pairs:
+            raise ValueError("its matrices are not those its configuration names")
+        for name, (b, a) in pairs.items():
+            weight, change = modules[name].weight, b.float() @ a.float()
+            change = config["lora_alpha"] / config["r"] * change
+            if not change.isfinite().all():
+                raise ValueError("it holds NaN or infinity")
+            weight.add_((change.T if isinstance(modules[name], Conv1D) else change).to(weight))
+    except (ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
+        raise UnreadableArtifact(f"the adapter in {folder} cannot be applied: {error}") from error
+    return hashlib.sha256(content).hexdigest()[:8]
 
 
-def read_adapter_manifest(folder: Path) -> dict[str, Any]:
-    """What `finetune.json` says."""
+def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
+    """`finetune.json`, and with method "lora" the adapter's shape and its weights, all checked."""
+    part = MANIFEST
     if not folder.is_dir():
         raise UnreadableArtifact(
             f"there is no folder {str(folder)!r}; name the one that 'ltrag sgic finetune' wrote."
         )
     if not (folder / MANIFEST).is_file():
-        if list(folder.glob("*.bin")) or list(folder.glob("*.pt")):
-            raise UnreadableArtifact(
-                f"{folder} has no {MANIFEST}, and its weights are pickled, which can run code and "
-                "is never read; use an adapter that 'ltrag sgic finetune' wrote."
-            )
+        pickled = [*folder.glob("*.bin"), *folder.glob("*.pt")]
+        why = (
+            "its weights are pickled, which can run code and is never read"
+            if pickled
+            else "nothing tells which model it is for"
+        )
         raise UnreadableArtifact(
-            f"{folder} has no {MANIFEST}, so nothing tells which model it is for. Name a folder "
-            "that 'ltrag sgic finetune' finished; an adapter made elsewhere has to be merged with "
-            "peft and saved as a model first."
+            f"{folder} has no {MANIFEST}, and {why}. Name a folder that 'ltrag sgic finetune' "
+            "finished; an adapter made elsewhere has to be merged with peft and saved as a model."
         )
     try:
-        found = json.loads((folder / MANIFEST).read_bytes())
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']!r}, where this version reads {FORMAT}")
-        if not {"method", "files", "base"} <= found.keys() or "fingerprints" not in found["base"]:
-            raise ValueError("it does not say what was trained for which model")
-        return found
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']!r}, where this version reads {FORMAT}")
+        hashes, _ = manifest["files"], manifest["base"]["fingerprints"]
+        if manifest["method"] != "lora":
+            return manifest, {}, b""
+        found = {}
+        for part in (WEIGHTS, CONFIG):
+            found[part] = (folder / part).read_bytes()
+            if hashlib.sha256(found[part]).hexdigest() != hashes[part]:
+                raise ValueError(f"{part} is not the file that {MANIFEST} belongs to")
+        return manifest, dict(json.loads(found[CONFIG])), found[WEIGHTS]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnreadableArtifact(
-            f"{folder / MANIFEST} cannot be read ({type(error).__name__}: {error}). Train again, "
-            "or restore the folder."
+            f"{folder / part} cannot be read ({type(error).__name__}: {error}). Train again, or "
+            "restore the folder."
         ) from error
-
-
-def _check_base(manifest: dict[str, Any], model: PreTrainedModel, folder: Path) -> None:
-    """Let pass the weights that the adapter was trained beside, in whatever precision."""
-    base, found = manifest["base"], fingerprints(model)
-    if any(base["fingerprints"].get(name) == found[name] for name in found):
-        return
-    raise ArtifactMismatch(
-        f"the adapter in {folder} was trained for {base.get('label')!r} with weights "
-        f"{base['fingerprints'].get('float32')}; this model's are {found['float32']}. Load the "
-        "model it was trained for, or train an adapter for this one."
-    )

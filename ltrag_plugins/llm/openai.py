@@ -75,25 +75,39 @@ class OpenAICompatibleLLM:
                 f"max_concurrency is {max_concurrency} and top_logprobs {top_logprobs}; they "
                 "must be at least 1 and 0."
             )
-        if unknown := set(omit) - (known := set(_OMITTED.values())):
-            raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(known)}")
+        if unknown := set(omit) - set(_OMITTABLE):
+            raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTABLE)}")
         self.model, self.chat, self.omit = model, chat, tuple(omit)
         self.logprobs, self.top_logprobs = logprobs, top_logprobs
         self.max_concurrency = max_concurrency
         self._threads = client is not None and async_client is None
         if client is None and async_client is not None:
             client = OpenAI(**_like(async_client))
-        self._client = client or _client(base_url, api_key, timeout, max_retries)
-        self._async_client = async_client
+        if client is None:
+            if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
+                api_key = _NO_KEY
+            try:
+                client = OpenAI(
+                    api_key=api_key, base_url=base_url, timeout=timeout, max_retries=max_retries
+                )
+            except openai.OpenAIError as error:
+                raise InvalidInput(
+                    "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the "
+                    "base_url of a server that needs none."
+                ) from error
+        self._client, self._async_client = client, async_client
         self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
 
     @property
     def name(self) -> str:
         """Model, server and prompt handling, what is asked for and what is not sent."""
+        url = urlsplit(str(self._client.base_url))  # without user name, password and query
+        port = f":{url.port}" if url.port else ""
         handling = "chat" if self.chat else "text"
-        reported = f",logprobs={self.top_logprobs}" if self.logprobs else ""
-        without = "".join(f",no {name}" for name in sorted(self.omit))
-        return f"{self.model}@{_address(str(self._client.base_url))}[{handling}{reported}{without}]"
+        handling += f",logprobs={self.top_logprobs}" if self.logprobs else ""
+        handling += "".join(f",no {name}" for name in sorted(self.omit))
+        address = f"{url.scheme}://{url.hostname}{port}{url.path.rstrip('/')}"
+        return f"{self.model}@{address}[{handling}]"
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -105,12 +119,11 @@ class OpenAICompatibleLLM:
                 SDK's exception, where there is one, is the cause.
             InvalidLogProbability: a log-probability is NaN or above 0.
         """
-        sent = self._sent(settings)
 
         def one(prompt: str) -> Generation:
             with self._explained():
-                reply = self._endpoint(self._client).create(**self._asked(prompt), **sent)
-                return self._read(reply.http_response.text, settings.stop)
+                reply = self._endpoint(self._client).create(**self._request(prompt, settings))
+                return self._read(reply.http_response.text, settings)
 
         if len(prompts) < 2:
             return [one(prompt) for prompt in prompts]
@@ -123,13 +136,20 @@ class OpenAICompatibleLLM:
         """As `generate`; a failing request cancels the others of its call."""
         if self._threads:
             return await asyncio.to_thread(self.generate, prompts, settings)
-        sent, (client, free) = self._sent(settings), self._lane()
+        # connections and semaphores belong to the loop they were first used on
+        loop = asyncio.get_running_loop()
+        if loop not in self._lanes:
+            self._lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
+            client = self._async_client or AsyncOpenAI(**_like(self._client))
+            self._lanes[loop] = (client, asyncio.Semaphore(self.max_concurrency))
+        client, free = self._lanes[loop]
 
         async def one(prompt: str) -> Generation:
             async with free:
                 with self._explained():
-                    reply = await self._endpoint(client).create(**self._asked(prompt), **sent)
-                    return self._read(reply.http_response.text, settings.stop)
+                    request = self._request(prompt, settings)
+                    reply = await self._endpoint(client).create(**request)
+                    return self._read(reply.http_response.text, settings)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
         try:
@@ -141,42 +161,51 @@ class OpenAICompatibleLLM:
     def __repr__(self) -> str:
         return f"OpenAICompatibleLLM({self.name!r})"
 
-    def _lane(self) -> tuple[AsyncOpenAI, asyncio.Semaphore]:
-        # connections and semaphores belong to the loop they were first used on
-        loop = asyncio.get_running_loop()
-        if loop not in self._lanes:
-            self._lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
-            client = self._async_client or AsyncOpenAI(**_like(self._client))
-            self._lanes[loop] = (client, asyncio.Semaphore(self.max_concurrency))
-        return self._lanes[loop]
-
     def _endpoint(self, client: OpenAI | AsyncOpenAI) -> Any:
         # raw: the SDK's typed replies keep neither what other servers add nor what they lack
         api = client.chat.completions if self.chat else client.completions
         return api.with_raw_response
 
-    def _asked(self, prompt: str) -> dict[str, Any]:
-        message = {"role": "user", "content": prompt}
-        return {"messages": [message]} if self.chat else {"prompt": prompt}
-
-    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
-        # OpenAI's newer models know only the new name, most other servers only the old one
-        host = urlsplit(str(self._client.base_url)).hostname or ""
-        new = self.chat and host.endswith((".openai.com", ".openai.azure.com"))
-        sent: dict[str, Any] = {"model": self.model, "temperature": settings.temperature}
-        sent["max_completion_tokens" if new else "max_tokens"] = settings.max_tokens
+    def _request(self, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
+        sent: dict[str, Any] = {"temperature": settings.temperature}
+        sent["max_tokens"] = settings.max_tokens
         if settings.stop:
             sent["stop"] = list(settings.stop)
         if settings.seed is not None:
             sent["seed"] = settings.seed
-        if self.logprobs and self.chat:
-            sent |= {"logprobs": True, "top_logprobs": self.top_logprobs}
-        elif self.logprobs:
-            sent["logprobs"] = self.top_logprobs
-        return {name: v for name, v in sent.items() if _OMITTED.get(name) not in self.omit}
+        sent = {name: value for name, value in sent.items() if name not in self.omit}
+        # OpenAI's newer models know only the new name, most other servers only the old one
+        host = urlsplit(str(self._client.base_url)).hostname or ""
+        if self.chat and "max_tokens" in sent and host.endswith(_OPENAI):
+            sent["max_completion_tokens"] = sent.pop("max_tokens")
+        if not self.chat:
+            asked = {"logprobs": self.top_logprobs} if self.logprobs else {}
+            return {"model": self.model, "prompt": prompt, **asked, **sent}
+        asked = {"logprobs": True, "top_logprobs": self.top_logprobs} if self.logprobs else {}
+        messages = [{"role": "user", "content": prompt}]
+        return {"model": self.model, "messages": messages, **asked, **sent}
 
-    def _read(self, body: str, stop: Sequence[str]) -> Generation:
-        generation = stopped(_generation(body, self.name), stop)
+    def _read(self, body: str, settings: GenerationSettings) -> Generation:
+        """The first choice of a chat completion or of a text completion."""
+        reply, cause = None, None
+        try:
+            reply = json.loads(body)
+        except ValueError as error:
+            cause = error
+        match reply:
+            case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
+                pass
+            case {"choices": [{"text": str() as text} as choice, *_]}:
+                pass
+            case _:
+                raise ModelFailed(
+                    f"{self.name} sent what is no completion: {body!r:.200}. Check that base_url "
+                    "is an OpenAI-compatible server's, and ends in /v1 where its paths do."
+                ) from cause
+        text, usage = text or "", reply.get("usage") or {}
+        tokens = tokens_of(choice.get("logprobs"), text, self.name)
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        generation = stopped(Generation(text, tokens, *counts), settings.stop)
         return generation if self.logprobs else replace(generation, tokens=None)
 
     @contextmanager
@@ -207,7 +236,7 @@ class OpenAICompatibleLLM:
                 return "too many requests; lower max_concurrency, raise max_retries, or wait"
             case _ if self.logprobs and "logprob" in str(error).lower():
                 return "gives no log-probabilities; build with logprobs=False"
-            case _ if refused := [name for name in _OMITTED.values() if name in str(error)]:
+            case _ if refused := [name for name in _OMITTABLE if name in str(error)]:
                 return f"failed; if it refuses {refused[0]!r}, build with omit=({refused[0]!r},)"
             case _:
                 return "the request failed"
@@ -221,61 +250,12 @@ class OpenAICompatibleLLM:
 
 
 _NO_KEY = "none-needed"
-_OMITTED = {name: name for name in ("temperature", "seed", "stop", "max_tokens")} | {
-    "max_completion_tokens": "max_tokens"
-}
-"""What need not be sent: from its name in a request to its name in `omit`."""
+_OMITTABLE = ("temperature", "seed", "stop", "max_tokens")
+_OPENAI = (".openai.com", ".openai.azure.com")
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
-
-
-def _client(base_url: str | None, api_key: str | None, timeout: float, max_retries: int) -> OpenAI:
-    if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
-        api_key = _NO_KEY
-    try:
-        return OpenAI(api_key=api_key, base_url=base_url, timeout=timeout, max_retries=max_retries)
-    except openai.OpenAIError as error:
-        raise InvalidInput(
-            "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the base_url of "
-            "a server that needs none."
-        ) from error
 
 
 def _like(client: OpenAI | AsyncOpenAI) -> dict[str, Any]:
     """Arguments for a client of the other kind."""
     names = ("api_key", "base_url", "timeout", "max_retries", "organization", "project")
     return {name: getattr(client, name) for name in names}
-
-
-def _address(base_url: str) -> str:
-    """Where the server is, without user name, password and query."""
-    parts = urlsplit(base_url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path.rstrip('/')}"
-
-
-def _generation(body: str, model: str) -> Generation:
-    """The first choice of a chat completion or of a text completion."""
-    reply, cause = None, None
-    try:
-        reply = json.loads(body)
-    except ValueError as error:
-        cause = error
-    match reply:
-        case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
-            pass
-        case {"choices": [{"text": str() as text} as choice, *_]}:
-            pass
-        case _:
-            raise ModelFailed(
-                f"{model} sent what is no completion: {body!r:.200}. Check that base_url is the "
-                "address of an OpenAI-compatible server, and ends in /v1 where the server's paths "
-                "do."
-            ) from cause
-    text = text or ""
-    usage = reply.get("usage") or {}
-    return Generation(
-        text,
-        tokens_of(choice.get("logprobs"), text, model),
-        prompt_tokens=usage.get("prompt_tokens"),
-        completion_tokens=usage.get("completion_tokens"),
-    )

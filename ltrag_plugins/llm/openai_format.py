@@ -24,11 +24,19 @@ def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | No
         text: what the tokens belong to; no tokens spell no text.
         model: its name, for errors.
     """
-    entries = _entries(logprobs)
-    if entries is None or (text and not entries):
+    entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
+    if entries is None:
+        entries = _chat_entries(logprobs)
+    if not isinstance(entries, Sequence) or (text and not entries):
         return None
+    pieces = [str(field_of(entry, "token") or "") for entry in entries]
+    if all(isinstance(field_of(entry, "bytes"), list) for entry in entries):
+        # a character of several tokens belongs to its last one
+        decode, last = codecs.getincrementaldecoder("utf-8")("replace").decode, len(entries) - 1
+        spelled = enumerate(bytes(field_of(entry, "bytes")) for entry in entries)
+        pieces = [decode(piece, i == last) for i, piece in spelled]
     tokens = []
-    for entry, piece in zip(entries, _pieces(entries), strict=True):
+    for entry, piece in zip(entries, pieces, strict=True):
         logprob = field_of(entry, "logprob")
         if not isinstance(logprob, int | float):
             return None
@@ -64,10 +72,8 @@ def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], .
     return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
 
-def _entries(logprobs: Any) -> Sequence[Any] | None:
-    entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
-    if entries is not None:
-        return entries if isinstance(entries, Sequence) else None
+def _chat_entries(logprobs: Any) -> list[dict[str, Any]] | None:
+    """The completion API's tokens as the chat API's; None where they are not all there."""
     texts, values = field_of(logprobs, "tokens"), field_of(logprobs, "token_logprobs")
     if not isinstance(texts, Sequence) or not isinstance(values, Sequence):
         return None
@@ -82,13 +88,3 @@ def _entries(logprobs: Any) -> Sequence[Any] | None:
         }
         for text, value, top in zip(texts, values, tops, strict=True)
     ]
-
-
-def _pieces(entries: Sequence[Any]) -> list[str]:
-    """The text of each token; a character of several tokens belongs to its last one."""
-    spelled = [field_of(entry, "bytes") for entry in entries]
-    if not all(isinstance(piece, list) for piece in spelled):
-        return [str(field_of(entry, "token") or "") for entry in entries]
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    last = len(spelled) - 1
-    return [decoder.decode(bytes(piece), final=i == last) for i, piece in enumerate(spelled)]

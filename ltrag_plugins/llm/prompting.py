@@ -3,13 +3,13 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import pairwise
 from typing import Self
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
 
 try:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
 
@@ -39,12 +39,14 @@ class Prompting:
     system: str | None
     limit: int | None
     """Most tokens the model reads, its own included; None: it does not say."""
+    ends: frozenset[int]
+    """The tokens that end a text, by the tokenizer, the model and its generation settings."""
 
     @classmethod
     def of(
         cls,
         tokenizer: PreTrainedTokenizerBase,
-        config: PretrainedConfig,
+        model: PreTrainedModel,
         *,
         chat: bool | None,
         system: str | None,
@@ -61,8 +63,13 @@ class Prompting:
             raise InvalidInput(
                 "a system message needs the chat template; write it into the prompts instead."
             )
-        limit = getattr(config.get_text_config(), "max_position_embeddings", None)
-        return cls(tokenizer, chat, system, limit)
+        config, ends = model.config.get_text_config(), set[int]()
+        for settings in (tokenizer, config, model.generation_config):
+            named = getattr(settings, "eos_token_id", None)
+            each = named if isinstance(named, list | tuple) else [named]
+            ends |= {token for token in each if isinstance(token, int)}
+        limit = getattr(config, "max_position_embeddings", None)
+        return cls(tokenizer, chat, system, limit, frozenset(ends))
 
     @property
     def name(self) -> str:
@@ -93,6 +100,17 @@ class Prompting:
                 return [start]
         raise InvalidInput("the prompt is empty, and this model has no token to start a text with")
 
+    def pieces(self, text: str) -> tuple[list[int], list[str]]:
+        """The tokens of a text on its own, without special tokens, and the piece of each."""
+        if not text:
+            return [], []
+        if not self.tokenizer.is_fast:
+            ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            return ids, [text] + [""] * (len(ids) - 1)
+        coded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        starts = [0, *(start for start, _ in coded["offset_mapping"][1:]), len(text)]
+        return list(coded["input_ids"]), [text[a:b] for a, b in pairwise(starts)]
+
     def scored(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
         """Prompts and continuations, cut into tokens apart from each other."""
         if len(prompts) != len(continuations):
@@ -101,11 +119,9 @@ class Prompting:
                 "give one continuation for each prompt."
             )
         known = {prompt: self.ids(prompt) for prompt in dict.fromkeys(prompts)}
-        cut = [
-            Scored(known[prompt], *pieces_of(self.tokenizer, continuation))
-            for prompt, continuation in zip(prompts, continuations, strict=True)
-        ]
-        for prompt, one in zip(prompts, cut, strict=True):
+        cut = []
+        for prompt, continuation in zip(prompts, continuations, strict=True):
+            cut.append(one := Scored(known[prompt], *self.pieces(continuation)))
             self.check(prompt, len(one.prompt), len(one.continuation))
         return cut
 
@@ -157,25 +173,3 @@ class Detokenizer:
     def _decoded(self) -> str:
         options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
         return str(self._tokenizer.decode(self._ids, **options))
-
-
-def pieces_of(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], list[str]]:
-    """The tokens of a text on its own, without special tokens, and the piece of each."""
-    if not text:
-        return [], []
-    if not tokenizer.is_fast:
-        ids = list(tokenizer(text, add_special_tokens=False)["input_ids"])
-        return ids, [text] + [""] * (len(ids) - 1)
-    coded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    starts = [start for start, _ in coded["offset_mapping"]]
-    ends = [*starts[1:], len(text)]
-    starts[:1] = [0]
-    return list(coded["input_ids"]), [text[a:b] for a, b in zip(starts, ends, strict=True)]
-
-
-def end_tokens(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The tokens that end a text, by the tokenizer, the model and its generation settings."""
-    settings = (tokenizer, model.config.get_text_config(), model.generation_config)
-    named = [getattr(setting, "eos_token_id", None) for setting in settings]
-    each = chain.from_iterable(ids if isinstance(ids, list | tuple) else [ids] for ids in named)
-    return frozenset(token for token in each if isinstance(token, int))

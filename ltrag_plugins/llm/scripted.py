@@ -4,16 +4,15 @@ import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import final
+from typing import Any, final
 
 from ltrag_plugins.errors import ModelError
 from ltrag_plugins.llm.base import checked_token, stopped
 from ltrag_plugins.types import Generation, GenerationSettings
 
-ScriptedReply = str | Generation
-_Script = Callable[[str], ScriptedReply] | Callable[[str], Awaitable[ScriptedReply]]
-"""From a prompt to what the model writes for it; may be async, may raise."""
+_Script = Callable[[str], str | Generation] | Callable[[str], Awaitable[str | Generation]]
 
 
 @final
@@ -52,11 +51,16 @@ class ScriptedLLM:
         Raises:
             ModelError: the function is async and this thread runs an event loop.
         """
-        if self._is_async:
-            _refuse_running_loop(self.name)
-            return asyncio.run(self.agenerate(prompts, settings))
-        self.calls.append(tuple(prompts))
-        return [self._read(p, self._function(p), settings) for p in prompts]
+        if not self._is_async:
+            self.calls.append(tuple(prompts))
+            return [self._read(prompt, self._function(prompt), settings) for prompt in prompts]
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ModelError(
+                f"the function of {self.name!r} is async, and generate() was called where an event "
+                "loop runs. Await agenerate(), or drive the flow with arun()."
+            )
+        return asyncio.run(self.agenerate(prompts, settings))
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -64,9 +68,13 @@ class ScriptedLLM:
         """As `generate`."""
         if not self._is_async:
             return await asyncio.to_thread(self.generate, prompts, settings)
+
+        async def one(prompt: str) -> Generation:
+            written: Any = self._function(prompt)
+            return self._read(prompt, await written, settings)
+
         self.calls.append(tuple(prompts))
-        written = await asyncio.gather(*(self._await(p) for p in prompts))
-        return [self._read(p, w, settings) for p, w in zip(prompts, written, strict=True)]
+        return list(await asyncio.gather(*map(one, prompts)))
 
     def __repr__(self) -> str:
         return f"ScriptedLLM(name={self.name!r})"
@@ -76,40 +84,18 @@ class ScriptedLLM:
         call = getattr(self._function, "__call__", None)  # noqa: B004 (the method itself is wanted)
         return inspect.iscoroutinefunction(self._function) or inspect.iscoroutinefunction(call)
 
-    async def _await(self, prompt: str) -> object:
-        written = self._function(prompt)
-        return await written if inspect.isawaitable(written) else written
-
     def _read(self, prompt: str, written: object, settings: GenerationSettings) -> Generation:
-        match written:
-            case Generation():
-                for token in written.tokens or ():
-                    checked_token(token, self.name)
-                return stopped(written, settings.stop)
-            case str():
-                said = stopped(
-                    Generation(_first_words(written, settings.max_tokens)), settings.stop
-                )
-                words = len(prompt.split()), len(said.text.split())
-                return replace(said, prompt_tokens=words[0], completion_tokens=words[1])
-            case _:
-                raise ModelError(
-                    f"the function of {self.name!r} returned {written!r}; "
-                    "it must return a str or a Generation."
-                )
-
-
-def _first_words(text: str, count: int) -> str:
-    words = list(re.finditer(r"\S+", text))
-    return text[: words[count - 1].end()] if len(words) > count else text
-
-
-def _refuse_running_loop(name: str) -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ModelError(
-        f"the function of {name!r} is async, and generate() was called where an event loop "
-        "runs. Await agenerate(), or drive the flow with arun()."
-    )
+        if isinstance(written, Generation):
+            for token in written.tokens or ():
+                checked_token(token, self.name)
+            return stopped(written, settings.stop)
+        if not isinstance(written, str):
+            raise ModelError(
+                f"the function of {self.name!r} returned {written!r}; "
+                "it must return a str or a Generation."
+            )
+        words = list(re.finditer(r"\S+", written))
+        end = words[settings.max_tokens - 1].end() if len(words) > settings.max_tokens else None
+        said = stopped(Generation(written[:end]), settings.stop)
+        asked, answered = len(prompt.split()), len(said.text.split())
+        return replace(said, prompt_tokens=asked, completion_tokens=answered)

@@ -6,8 +6,9 @@ logits are computed only where they are read.
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import final
 
@@ -16,15 +17,15 @@ from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.base import Direction, stopped
-from ltrag_plugins.llm.engine import LocalEngine, Place, Writing, best_engine
+from ltrag_plugins.llm.engine import PlainEngine, TreeEngine, best_engine
 from ltrag_plugins.llm.gradients import (
     TokenBatch,
     gradient_agreement,
     mean_gradient,
     token_batches,
 )
-from ltrag_plugins.llm.loading import fingerprint, load_model, with_adapter
-from ltrag_plugins.llm.prompting import Detokenizer, Prompting, Scored, end_tokens
+from ltrag_plugins.llm.loading import fingerprint, load_model
+from ltrag_plugins.llm.prompting import Detokenizer, Prompting
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 try:
@@ -35,17 +36,6 @@ except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
 
 _ALTERNATIVES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """One token and the distribution it came from; log-probabilities and entropy in nats."""
-
-    token: int
-    logprob: float
-    entropy: float
-    likeliest: tuple[tuple[int, float], ...]
-    """Token and log-probability, best first."""
 
 
 @final
@@ -81,14 +71,13 @@ class TransformersLLM:
         label: str | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.prompting = Prompting.of(tokenizer, model.config, chat=chat, system=system)
+        self.prompting = Prompting.of(tokenizer, model, chat=chat, system=system)
         """How prompts become tokens."""
         self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
         self._lock = threading.RLock()
-        self._engine: LocalEngine | None = None
-        self._decoded: dict[int, str] = {}
+        self._engine: TreeEngine | PlainEngine | None = None
+        self._decode = cache(lambda token: str(tokenizer.decode([token])))
         self._label = label or Path(model.config.name_or_path or type(model).__name__).name
-        self._name: str | None = None
 
     @classmethod
     def load(
@@ -120,11 +109,10 @@ class TransformersLLM:
             ArtifactMismatch: the adapter is for other weights.
             UnreadableArtifact: the adapter is missing or was changed.
         """
-        model, tokenizer = load_model(source, device=device, dtype=dtype)
+        model, tokenizer, adapted = load_model(source, device=device, dtype=dtype, adapter=adapter)
         if label is None:
             label = Path(source).stem if str(source).endswith(".gguf") else Path(source).name
-        if adapter is not None:
-            label += f"+{with_adapter(model, adapter)}"
+        label += f"+{adapted}" if adapted else ""
         return cls(
             model, tokenizer, chat=chat, system=system, batch_tokens=batch_tokens, label=label
         )
@@ -132,10 +120,12 @@ class TransformersLLM:
     @property
     def name(self) -> str:
         """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
-        if self._name is None:
-            dtype = str(self.model.dtype).removeprefix("torch.")
-            self._name = f"{self._label}@{fingerprint(self.model)}/{dtype}/{self.prompting.name}"
         return self._name
+
+    @cached_property
+    def _name(self) -> str:
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return f"{self._label}@{fingerprint(self.model)}/{dtype}/{self.prompting.name}"
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -151,22 +141,18 @@ class TransformersLLM:
         sequences = [self.prompting.ids(prompt) for prompt in once]
         for prompt, ids in zip(once, sequences, strict=True):
             self.prompting.check(prompt, len(ids), settings.max_tokens)
-        ends = end_tokens(self.model, self.tokenizer)
-        written: dict[int, Generation] = {}
+        texts = [
+            _Text(Detokenizer(self.tokenizer, ids), _rng(prompt, settings.seed))
+            for prompt, ids in zip(once, sequences, strict=True)
+        ]
         with self._lock, torch.inference_mode():
-            for writing in self._running().write(sequences):
-                texts = [
-                    _Text(i, Detokenizer(self.tokenizer, sequences[i]), rng(once[i], settings.seed))
-                    for i in writing.members
-                ]
-                _write(writing, texts, ends, settings)
-                for text in texts:
-                    prompt_tokens = len(sequences[text.member])
-                    written[text.member] = text.generation(prompt_tokens, settings, self._token)
-        if not alike:
-            return [written[i] for i in range(len(prompts))]
-        place = {prompt: i for i, prompt in enumerate(once)}
-        return [written[place[prompt]] for prompt in prompts]
+            for members, steps in self._running().write(sequences):
+                self._write(steps, [texts[i] for i in members], settings)
+        written = [
+            text.generation(len(ids), settings) for text, ids in zip(texts, sequences, strict=True)
+        ]
+        known = dict(zip(once, written, strict=True))
+        return [known[prompt] for prompt in prompts] if alike else written
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt.
@@ -180,38 +166,27 @@ class TransformersLLM:
             InvalidInput: there are not as many continuations as prompts.
         """
         cut = self.prompting.scored(prompts, continuations)
+        tokens: list[list[Token]] = [[] for _ in cut]
         members = [i for i, one in enumerate(cut) if one.continuation]
         sequences = [cut[i].prompt + cut[i].continuation for i in members]
-        found: dict[Place, _Reading] = {}
         with self._lock, torch.inference_mode():
             first = [len(cut[i].prompt) for i in members]
             for places, logits in self._running().read(sequences, first):
                 targets = torch.tensor([sequences[row][place] for row, place in places])
-                read = _readings(logits, targets.to(logits.device))
-                found |= {
-                    (members[row], place): reading
-                    for (row, place), reading in zip(places, read, strict=True)
-                }
+                read = self._tokens(logits, targets.to(logits.device))
+                for (row, _), token in zip(places, read, strict=True):
+                    tokens[members[row]].append(token)
         return [
-            Generation(
-                text,
-                tuple(
-                    self._token(piece, found[i, place])
-                    for place, piece in enumerate(one.pieces, len(one.prompt))
-                ),
-                prompt_tokens=len(one.prompt),
-                completion_tokens=len(one.continuation),
-            )
-            for i, (text, one) in enumerate(zip(continuations, cut, strict=True))
+            Generation(text, _spelled(one.pieces, read), len(one.prompt), len(one.continuation))
+            for text, one, read in zip(continuations, cut, tokens, strict=True)
         ]
 
     def mean_gradient(
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """See `GradientLLM` and `gradients.mean_gradient`."""
-        cut = self.prompting.scored(prompts, continuations)
         with self._lock:
-            batches = (batch for _, batch in self._batches(cut))
+            batches = (batch for _, batch in self._batches(prompts, continuations))
             return mean_gradient(self.model, batches, layers=layers)
 
     def gradient_agreement(
@@ -224,10 +199,9 @@ class TransformersLLM:
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """See `GradientLLM` and `gradients.gradient_agreement`."""
-        cut = self.prompting.scored(prompts, continuations)
         found: dict[int, GradientAgreement] = {}
         with self._lock:
-            for members, batch in self._batches(cut):
+            for members, batch in self._batches(prompts, continuations):
                 agreements = gradient_agreement(
                     self.model, batch, along=along, cosine=cosine, layers=layers
                 )
@@ -237,10 +211,13 @@ class TransformersLLM:
     def __repr__(self) -> str:
         return f"TransformersLLM({self._label!r}, device={str(self.model.device)!r})"
 
-    def _batches(self, cut: Sequence[Scored]) -> Iterator[tuple[list[int], TokenBatch]]:
+    def _batches(
+        self, prompts: Sequence[str], continuations: Sequence[str]
+    ) -> Iterator[tuple[list[int], TokenBatch]]:
+        cut = self.prompting.scored(prompts, continuations)
         return token_batches(cut, batch_tokens=self._batch_tokens, device=self.model.device)
 
-    def _running(self) -> LocalEngine:
+    def _running(self) -> TreeEngine | PlainEngine:
         if self.model.training:
             raise InvalidInput(
                 f"{self._label} is in training mode, where dropout would change its answers; "
@@ -250,36 +227,47 @@ class TransformersLLM:
             self._engine = best_engine(self.model, batch_tokens=self._batch_tokens)
         return self._engine
 
-    def _token(self, piece: str, reading: _Reading) -> Token:
-        for token, _ in reading.likeliest:
-            if token not in self._decoded:
-                self._decoded[token] = str(self.tokenizer.decode([token]))
-        alternatives = tuple((self._decoded[t], logprob) for t, logprob in reading.likeliest)
-        return Token(piece, reading.logprob, reading.entropy, alternatives)
+    def _write(
+        self,
+        steps: Generator[Tensor, tuple[list[int], Tensor]],
+        texts: list["_Text"],
+        settings: GenerationSettings,
+    ) -> None:
+        """Write all texts, a row each, to their ends."""
+        live, logits = texts, next(steps)
+        while True:
+            chosen = _next_tokens(logits, settings.temperature, [text.rng for text in live])
+            read = zip(live, chosen.tolist(), self._tokens(logits, chosen), strict=True)
+            going = [
+                i
+                for i, (text, token_id, token) in enumerate(read)
+                if text.add(token_id, token, self.prompting.ends, settings)
+            ]
+            if not going:
+                return
+            live, chosen = [live[i] for i in going], chosen[going]
+            logits = steps.send((going, chosen))
+
+    def _tokens(
+        self, logits: Float[Tensor, "rows vocabulary"], chosen: Int[Tensor, " rows"]
+    ) -> list[Token]:
+        """The chosen tokens under the untempered softmax of the logits, not yet spelled."""
+        logprobs = torch.log_softmax(logits.float(), dim=-1)
+        own = logprobs.gather(1, chosen[:, None])[:, 0]
+        entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
+        best, which = logprobs.topk(min(_ALTERNATIVES, logprobs.shape[-1]), dim=-1)
+        parts = (own.clamp_max(0), entropy, which, best.clamp_max(0))
+        return [
+            Token("", logprob, nats, tuple(zip(map(self._decode, ids), values, strict=True)))
+            for logprob, nats, ids, values in zip(*(part.tolist() for part in parts), strict=True)
+        ]
 
 
-def _readings(
-    logits: Float[Tensor, "rows vocabulary"], tokens: Int[Tensor, " rows"]
-) -> list[_Reading]:
-    """The tokens under the untempered softmax of the logits."""
-    logprobs = torch.log_softmax(logits.float(), dim=-1)
-    chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-    entropy = torch.special.entr(logprobs.exp()).sum(dim=-1)
-    best, which = logprobs.topk(min(_ALTERNATIVES, logprobs.shape[-1]), dim=-1)
-    return [
-        _Reading(token, logprob, nats, tuple(zip(ids, values, strict=True)))
-        for token, logprob, nats, ids, values in zip(
-            tokens.tolist(),
-            chosen.clamp_max(0).tolist(),
-            entropy.tolist(),
-            which.tolist(),
-            best.clamp_max(0).tolist(),
-            strict=True,
-        )
-    ]
+def _spelled(pieces: Sequence[str], tokens: Sequence[Token]) -> tuple[Token, ...]:
+    return tuple(replace(t, text=piece) for piece, t in zip(pieces, tokens, strict=True))
 
 
-def next_tokens(
+def _next_tokens(
     logits: Float[Tensor, "rows vocabulary"],
     temperature: float,
     rngs: Sequence[np.random.Generator],
@@ -295,7 +283,7 @@ def next_tokens(
     return drawn.clamp_max(logits.shape[-1] - 1).to(logits.device)
 
 
-def rng(prompt: str, seed: int | None) -> np.random.Generator:
+def _rng(prompt: str, seed: int | None) -> np.random.Generator:
     """Randomness that depends on the seed and the prompt, and on nothing else in the call."""
     if seed is None:
         return np.random.default_rng()
@@ -307,52 +295,31 @@ def rng(prompt: str, seed: int | None) -> np.random.Generator:
 class _Text:
     """One text on its way."""
 
-    member: int
     detokenizer: Detokenizer
     rng: np.random.Generator
-    readings: list[_Reading] = field(default_factory=list)
-    """One for each token of the text; not the end-of-text token."""
+    tokens: list[Token] = field(default_factory=list)
+    """Those of the text, not yet spelled; not the end-of-text token."""
     steps: int = 0
     """Tokens the model was made to choose, the end-of-text token included."""
 
-    def add(self, reading: _Reading, ends: Collection[int], settings: GenerationSettings) -> bool:
+    def add(
+        self, token_id: int, token: Token, ends: Collection[int], settings: GenerationSettings
+    ) -> bool:
         """Take one more token; whether the text goes on after it."""
         self.steps += 1
-        if reading.token in ends:
+        if token_id in ends:
             return False
-        self.readings.append(reading)
-        piece = self.detokenizer.add(reading.token)
+        self.tokens.append(token)
+        piece = self.detokenizer.add(token_id)
         text = self.detokenizer.text
         return self.steps < settings.max_tokens and not any(
             text.find(stop, max(0, len(text) - len(piece) - len(stop))) >= 0
             for stop in settings.stop
         )
 
-    def generation(
-        self,
-        prompt_tokens: int,
-        settings: GenerationSettings,
-        token: Callable[[str, _Reading], Token],
-    ) -> Generation:
+    def generation(self, prompt_tokens: int, settings: GenerationSettings) -> Generation:
         """What was written."""
         self.detokenizer.finish()
-        tokens = tuple(map(token, self.detokenizer.pieces, self.readings))
+        tokens = _spelled(self.detokenizer.pieces, self.tokens)
         whole = Generation(self.detokenizer.text, tokens, prompt_tokens, self.steps)
         return stopped(whole, settings.stop)
-
-
-def _write(
-    writing: Writing, texts: Sequence[_Text], ends: Collection[int], settings: GenerationSettings
-) -> None:
-    """Write all texts, which are as `writing.members`, to their ends."""
-    live = list(texts)
-    while live:
-        tokens = next_tokens(writing.logits, settings.temperature, [text.rng for text in live])
-        read = zip(live, _readings(writing.logits, tokens), strict=True)
-        going = [i for i, (text, one) in enumerate(read) if text.add(one, ends, settings)]
-        if going and len(going) < len(live):
-            writing.keep(going)
-            tokens = tokens[going]
-        live = [live[i] for i in going]
-        if live:
-            writing.step(tokens)

@@ -13,38 +13,33 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
-from ltrag_plugins.methods.iter_retgen import IterRetGenSettings, iter_retgen
+from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
-from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
-from ltrag_plugins.settings import Count, Range
+from ltrag_plugins.settings import Range
 from ltrag_plugins.types import Answer, Question
 
 _Route = Literal["none", "one", "many"]
 """How often to search."""
 
-ROUTES: tuple[_Route, ...] = get_args(_Route)
-"""The cheapest first."""
+_ROUTES: tuple[str, ...] = get_args(_Route)  # the cheapest first
 
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSettings(RoutingSettings):
-    """How questions are labelled, learned from and answered."""
+    """How questions are labelled, learned from and answered.
 
-    k: Count = 3
-    """Passages of each search."""
-    template: ReadingTemplate = READING_PROMPT
-    """`{passages}` and `{question}` are replaced; the route "many" has its own."""
-    max_tokens: Count = 24
-    """Longest answer of the routes "none" and "one", in tokens."""
+    The route "many" searches for `k` passages too; its template and answer length are its own.
+    """
+
     iterations: Annotated[int, Range(2)] = 2
     """Most searches of the route "many"."""
     unsolved: _Route = "many"
@@ -55,23 +50,41 @@ class AdaptiveSettings(RoutingSettings):
     correct: Correct = "contains"
     """When an answer to a labelled question is right."""
 
-    def taking(self, route: _Route, question: str) -> Flow[Answer]:
+    def taking(self, route: str, question: Question) -> Flow[Answer]:
         """Answer by that route."""
         if route == "many":
-            return iter_retgen(question, IterRetGenSettings(iterations=self.iterations, k=self.k))
-        return self.directly(question) if route == "none" else self.reading(question)
+            many = ITER_RETGEN.settings(iterations=self.iterations, k=self.k)
+            return ITER_RETGEN.answer(question, many, None)
+        return self.directly(question) if route == "none" else self.searching(question)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Complexity:
     """The classifier: the route with the largest linear function of the embedding."""
 
-    routes: tuple[_Route, ...]
+    routes: tuple[str, ...]
     """Those that some labelled question took."""
     weights: Float[np.ndarray, "dim routes"]
     intercepts: Float[np.ndarray, " routes"]
 
-    def route(self, vector: Float[np.ndarray, " dim"]) -> _Route:
+    @classmethod
+    def fit(
+        cls, vectors: Float[np.ndarray, "questions dim"], labels: Sequence[str], strength: float
+    ) -> Self:
+        """The regression; where all labels are the same, every question gets that label."""
+        places = [_ROUTES.index(label) for label in labels]
+        routes: tuple[str, ...] = tuple(_ROUTES[place] for place in sorted(set(places)))
+        if len(routes) == 1:
+            return cls(routes, np.zeros((vectors.shape[1], 1)), np.zeros(1))
+        from sklearn.linear_model import LogisticRegression  # for learning only
+
+        model = LogisticRegression(C=strength, max_iter=1000).fit(vectors, places)
+        weights, intercepts = np.array(model.coef_.T), np.array(model.intercept_)
+        if len(routes) == 2:  # one function there, whose sign decides
+            weights, intercepts = np.c_[0 * weights, weights], np.r_[0.0, intercepts]
+        return cls(routes, weights, intercepts)
+
+    def route(self, vector: Float[np.ndarray, " dim"]) -> str:
         """The route for a question with this embedding."""
         if len(vector) != len(self.weights):
             raise InvalidInput(
@@ -81,59 +94,29 @@ class Complexity:
         return self.routes[int(np.argmax(vector @ self.weights + self.intercepts))]
 
 
-def fit_complexity(
-    vectors: Float[np.ndarray, "questions dim"],
-    labels: Sequence[_Route],
-    inverse_strength: float = 1.0,
-) -> Complexity:
-    """The regression; where all labels are the same, every question gets that label."""
-    places = [ROUTES.index(label) for label in labels]
-    routes: tuple[_Route, ...] = tuple(ROUTES[place] for place in sorted(set(places)))
-    if len(routes) == 1:
-        return Complexity(routes, np.zeros((vectors.shape[1], 1)), np.zeros(1))
-    from sklearn.linear_model import LogisticRegression  # for learning only
-
-    model = LogisticRegression(C=inverse_strength, max_iter=1000).fit(vectors, places)
-    weights, intercepts = np.array(model.coef_.T), np.array(model.intercept_)
-    if len(routes) == 2:  # one function there, whose sign decides
-        weights, intercepts = np.c_[0 * weights, weights], np.r_[0.0, intercepts]
-    return Complexity(routes, weights, intercepts)
-
-
-def learn_complexity(
-    questions: Sequence[Question], settings: AdaptiveSettings | None = None
-) -> Flow[Complexity]:
+def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Complexity]:
     """Answer all labelled questions on every route, and learn the cheapest right one.
 
     At most `iterations` searches, `iterations` + 2 requests to the model and one to the encoder,
     for all questions together.
     """
-    settings = settings or AdaptiveSettings()
     questions = labelled_questions(questions, "adaptive")
-    tried = [settings.taking(route, q.text) for q in questions for route in ROUTES]
-    answers = iter((yield from together(tried)))
-    said = [[next(answers).text for _ in ROUTES] for _ in questions]
-    labels: list[_Route] = [
-        cheapest_right(q, texts, settings) for q, texts in zip(questions, said, strict=True)
-    ]
+    answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
+    labels: list[str] = []
+    for i, question in enumerate(questions):
+        right = (
+            route
+            for route, answer in zip(_ROUTES, answers[i * len(_ROUTES) :], strict=False)
+            if is_right(answer.text, question.answers, settings.correct)
+        )
+        labels.append(next(right, settings.unsolved))
     vectors = yield from embed(*(question.text for question in questions))
-    return fit_complexity(np.asarray(vectors), labels, settings.inverse_strength)
+    return Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
 
 
-def cheapest_right(question: Question, said: Sequence[str], settings: AdaptiveSettings) -> _Route:
-    """The first route whose answer (in the order of `ROUTES`) is right; else the prior."""
-    for route, text in zip(ROUTES, said, strict=True):
-        if is_right(text, question.answers, settings.correct):
-            return route
-    return settings.unsolved
-
-
-def adaptive(
-    question: str, complexity: Complexity, settings: AdaptiveSettings | None = None
-) -> Flow[Answer]:
+def _answer(question: Question, settings: AdaptiveSettings, complexity: Complexity) -> Flow[Answer]:
     """One embedding, then the route that the classifier picks: at most `iterations` model calls."""
-    settings = settings or AdaptiveSettings()
-    [vector] = yield from embed(question)
+    [vector] = yield from embed(question.text)
     return (yield from settings.taking(complexity.route(vector), question))
 
 
@@ -142,8 +125,8 @@ METHOD = Method(
     summary="a classifier of the question picks none, one or several searches",
     source="Jeong et al., NAACL 2024",
     settings=AdaptiveSettings,
-    answer=lambda question, settings, complexity: adaptive(question.text, complexity, settings),
+    answer=_answer,
     most_calls=lambda settings: settings.iterations,
     needs=frozenset({"retriever", "encoder", "labelled questions"}),
-    learn=learn_complexity,
+    learn=_learn,
 )

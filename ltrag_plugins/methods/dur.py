@@ -4,7 +4,6 @@ References:
     Yu et al., NAACL 2025 (DUR), over passages in place of solved examples.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,9 +13,8 @@ from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, fetch
 from ltrag_plugins.methods.method import Method, ReadingSettings
-from ltrag_plugins.prompts.templates import answer_from
 from ltrag_plugins.settings import Count
-from ltrag_plugins.types import Answer, Passage
+from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +35,20 @@ class DURMethodSettings(ReadingSettings):
             object.__setattr__(self, "ranker", self.ranker.without_encoder())
 
 
-def _reranked(question: str, settings: DURMethodSettings) -> Flow[Answer]:
+def _answer(question: Question, settings: DURMethodSettings, _: None) -> Flow[Answer]:
     """One search, one encoding, one answer from the passages ranked first."""
-    [found] = yield from fetch(question, k=settings.found)
+    [found] = yield from fetch(question.text, k=settings.found)
     if not found:
-        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
-    vectors = yield from embed(question, *map(text_of, found))
-    best = _ranked(np.asarray(vectors, float), found, settings)
-    return (
-        yield from answer_from(
-            question, best, template=settings.template, max_tokens=settings.max_tokens
-        )
-    )
-
-
-def _ranked(
-    vectors: np.ndarray, found: Sequence[Passage], settings: DURMethodSettings
-) -> list[Passage]:
+        return (yield from settings.read(question, ()))
+    vectors = np.asarray((yield from embed(question.text, *map(text_of, found))), float)
     if settings.ranker is None:
         scores = vectors[1:] @ vectors[0]
         order = np.argsort(-scores, kind="stable")[: settings.k]
-        return [replace(found[i], score=float(scores[i])) for i in order]
-    ranked = settings.ranker.rank_vectors(vectors[0], vectors[1:], top_n=settings.k)
-    return [replace(found[one.index], score=one.score) for one in ranked]
+        best = [replace(found[i], score=float(scores[i])) for i in order]
+    else:
+        ranked = settings.ranker.rank_vectors(vectors[0], vectors[1:], top_n=settings.k)
+        best = [replace(found[one.index], score=one.score) for one in ranked]
+    return (yield from settings.read(question, best))
 
 
 METHOD = Method(
@@ -67,7 +56,7 @@ METHOD = Method(
     summary="passages that help this model first: reranked by a trained head, else by similarity",
     source="Yu et al., NAACL 2025",
     settings=DURMethodSettings,
-    answer=lambda question, settings, _: _reranked(question.text, settings),
+    answer=_answer,
     most_calls=lambda _: 1,
     needs=frozenset({"retriever", "encoder"}),
 )

@@ -22,8 +22,6 @@ from ltrag_plugins.flow import Flow, ask, fetch, score, together
 from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_questions
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts.templates import (
-    MOST_WORDS,
-    answer_from,
     beginning,
     direct_prompt,
     filled,
@@ -32,7 +30,7 @@ from ltrag_plugins.prompts.templates import (
 )
 from ltrag_plugins.settings import Count, Holds, Settings
 from ltrag_plugins.tokenize import words
-from ltrag_plugins.types import Answer, Generation, Passage, Question
+from ltrag_plugins.types import Answer, Passage, Question
 from ltrag_plugins.uncertainty import checked_tokens
 
 _FILTER_PROMPT = (
@@ -83,78 +81,56 @@ class FilterDataSettings(Settings):
     """The filter's prompt; `{passage}` and `{question}` are replaced."""
 
 
-def filco(question: str, settings: FILCOSettings | None = None) -> Flow[Answer]:
+def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer]:
     """One search, one request with a prompt for each passage, one answer from what was kept.
 
-    Where nothing is found, the question is asked as in `direct`.
-    """
-    settings = settings or FILCOSettings()
-    [found] = yield from fetch(question, k=settings.k)
-    if not found:
-        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
-    replies = yield from ask(
-        *(filter_prompt(question, passage, settings.filter_template) for passage in found),
-        max_tokens=settings.filter_tokens,
-        stop=("\n\n",),
-    )
-    shown = filtered(found, [reply.text for reply in replies])
-    return (
-        yield from answer_from(
-            question,
-            shown,
-            template=settings.template,
-            max_tokens=settings.max_tokens,
-            trace=replies,
-        )
-    )
-
-
-def filter_prompt(question: str, passage: Passage, template: str = _FILTER_PROMPT) -> str:
-    """What the filter is asked about one passage, of which it sees the first 200 words."""
-    return filled(template, passage=passages_block([_as_shown(passage)]), question=question)
-
-
-def _as_shown(passage: Passage) -> Passage:
-    if len(passage.text.split()) <= MOST_WORDS:
-        return passage
-    return replace(passage, text=beginning(passage.text))
-
-
-def kept_sentences(reply: str, text: str) -> tuple[str, ...] | None:
-    """The sentences of `text` that the filter copied, in their order; compared as `words`.
-
-    One is copied if the reply holds it, or holds, as a sentence, a piece of it of at least 4 words.
-
-    Returns:
-        Nothing, (), where the filter said "none"; None where its reply is of no use.
-    """
-    said = _padded(reply)
-    pieces = [_padded(s) for s in sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
-    kept = tuple(
-        sentence
-        for sentence in sentences(text)
-        for own in [_padded(sentence)]
-        if own.strip() and (own in said or any(piece in own for piece in pieces))
-    )
-    if kept or words(reply)[:1] == [_NONE]:
-        return kept
-    return None
-
-
-def filtered(passages: Sequence[Passage], replies: Sequence[str]) -> list[Passage]:
-    """Copies of the passages with what the filter kept of each.
-
     A passage is left out if the filter said "none", and whole if its reply is of no use. Where the
-    filter leaves out all of them, they all come back whole, as in the authors' code.
+    filter leaves out all of them, they all come back whole, as in the authors' code. Where nothing
+    is found, the question is asked as in `direct`.
     """
+    [found] = yield from fetch(question.text, k=settings.k)
+    if not found:
+        return (yield from settings.read(question, ()))
+    prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
+    replies = yield from ask(*prompts, max_tokens=settings.filter_tokens, stop=("\n\n",))
     left = []
-    for passage, reply in zip(passages, replies, strict=True):
-        kept = kept_sentences(reply, _as_shown(passage).text)
+    for passage, reply in zip(found, replies, strict=True):
+        kept = _kept_sentences(reply.text, _as_shown(passage).text)
         if kept is None:
             left.append(passage)
         elif kept:
             left.append(replace(passage, text=" ".join(kept)))
-    return left or list(passages)
+    return (yield from settings.read(question, left or found, replies))
+
+
+def _filter_prompt(question: str, passage: Passage, template: str) -> str:
+    return filled(template, passage=passages_block([_as_shown(passage)]), question=question)
+
+
+def _as_shown(passage: Passage) -> Passage:
+    shown = beginning(passage.text)
+    return passage if shown.split() == passage.text.split() else replace(passage, text=shown)
+
+
+def _kept_sentences(reply: str, text: str) -> list[str] | None:
+    """The sentences of `text` that the filter copied, in their order; compared as `words`.
+
+    One is copied if the reply holds it, or holds, as a sentence, a piece of it of at least 4 words.
+    No sentences where the filter said "none"; None where its reply is of no use.
+    """
+    said = _padded(reply)
+    pieces = [_padded(s) for s in sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
+    kept = [
+        sentence
+        for sentence in sentences(text)
+        for own in [_padded(sentence)]
+        if own.strip() and (own in said or any(piece in own for piece in pieces))
+    ]
+    return kept if kept or words(reply)[:1] == [_NONE] else None
+
+
+def _padded(text: str) -> str:
+    return f" {' '.join(words(text))} "
 
 
 def sentences(text: str) -> list[str]:
@@ -165,23 +141,14 @@ def sentences(text: str) -> list[str]:
     """
     found, start = [], 0
     for end in _END.finditer(text):
-        if end[0].startswith(".") and _goes_on(text, start, end):
-            continue
+        if end[0].startswith("."):
+            before, after = text[start : end.start()].split(), text[end.end() :].lstrip()[:1]
+            last = before[-1].lstrip("(\"'“‘[") if before else ""
+            if after.islower() or (end[0] == "." and _UNFINISHED.fullmatch(last)):
+                continue
         found.append(text[start : end.end()].strip())
         start = end.end()
     return [sentence for sentence in [*found, text[start:].strip()] if sentence]
-
-
-def _goes_on(text: str, start: int, end: re.Match[str]) -> bool:
-    """Whether the sentence goes on behind this full stop."""
-    before = text[start : end.start()].split()
-    last = before[-1].lstrip("(\"'“‘[") if before else ""
-    after = text[end.end() :].lstrip()[:1]
-    return after.islower() or (end[0] == "." and bool(_UNFINISHED.fullmatch(last)))
-
-
-def _padded(text: str) -> str:
-    return f" {' '.join(words(text))} "
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,27 +175,11 @@ def filter_examples(
     """
     settings = settings or FilterDataSettings()
     questions = labelled_questions(questions, "filco")
-    passages = yield from together([_passages(question, settings.k) for question in questions])
-    made = yield from together(
-        [_examples(q, found, settings) for q, found in zip(questions, passages, strict=True)]
-    )
+    searching = [question.text for question in questions if not question.passages]
+    found = iter((yield from fetch(*searching, k=settings.k)) if searching else ())
+    flows = [_examples(q, q.passages or next(found), settings) for q in questions]
+    made = yield from together(flows)
     return [example for examples in made for example in examples]
-
-
-def best_sentences(
-    candidates: Sequence[str], values: Sequence[float], *, threshold: float, most: int
-) -> list[str]:
-    """At most `most` sentences with the largest values above `threshold`, in the text's order."""
-    above = [i for i, value in enumerate(values) if value > threshold]
-    chosen = sorted(above, key=lambda i: -values[i])[:most]
-    return [candidates[i] for i in sorted(chosen)]
-
-
-def _passages(question: Question, k: int) -> Flow[list[Passage]]:
-    if question.passages:
-        return list(question.passages)
-    [found] = yield from fetch(question.text, k=k)
-    return found
 
 
 def _examples(
@@ -236,24 +187,20 @@ def _examples(
 ) -> Flow[list[_FilterExample]]:
     # a prompt has single spaces, and the filter is to copy it
     split = [[" ".join(s.split()) for s in sentences(_as_shown(p).text)] for p in passages]
-    values = yield from _values(question, [s for found in split for s in found], settings.measure)
-    rest, examples = iter(values), []
-    for passage, found in zip(passages, split, strict=True):
-        own = [next(rest) for _ in found]
-        kept = best_sentences(found, own, threshold=settings.threshold, most=settings.most)
-        prompt = filter_prompt(question.text, passage, settings.template)
-        examples.append(_FilterExample(prompt, " ".join(kept) or _NONE))
+    found = [sentence for own in split for sentence in own]
+    if settings.measure == "cxmi":
+        values = yield from cross_mutual_information(question.text, question.answers[0], found)
+    else:
+        measure = contains if settings.measure == "inclusion" else f1
+        values = [measure(sentence, question.answers) for sentence in found]
+    examples, start = [], 0
+    for passage, own in zip(passages, split, strict=True):
+        value, start = values[start : start + len(own)], start + len(own)
+        helping = [i for i in range(len(own)) if value[i] > settings.threshold]
+        best = sorted(sorted(helping, key=lambda i: -value[i])[: settings.most])
+        prompt = _filter_prompt(question.text, passage, settings.template)
+        examples.append(_FilterExample(prompt, " ".join(own[i] for i in best) or _NONE))
     return examples
-
-
-def _values(question: Question, found: Sequence[str], measure: str) -> Flow[list[float]]:
-    """How useful each sentence is: it contains an answer, its token F1 with one, or CXMI."""
-    if measure == "cxmi":
-        if not found:
-            return []
-        return (yield from cross_mutual_information(question.text, question.answers[0], found))
-    value = contains if measure == "inclusion" else f1
-    return [value(sentence, question.answers) for sentence in found]
 
 
 def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -> Flow[list[float]]:
@@ -264,16 +211,14 @@ def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -
     Above 0 the sentence helps. The authors' code squeezes the difference through a logistic
     function, which changes no order.
     """
+    if not found:
+        return []
     if not answer.strip():
         raise InvalidInput("a blank answer has no probability to compare; give its text")
     prompts = [direct_prompt(question), *(reading_prompt(question, [Passage(s)]) for s in found)]
     scored = yield from score(prompts, [f" {answer.strip()}"] * len(prompts))
-    without, *with_it = map(_logprob, scored)
+    without, *with_it = (math.fsum(t.logprob for t in checked_tokens(one)) for one in scored)
     return [one - without for one in with_it]
-
-
-def _logprob(generation: Generation) -> float:
-    return math.fsum(token.logprob for token in checked_tokens(generation))
 
 
 METHOD = Method(
@@ -281,7 +226,7 @@ METHOD = Method(
     summary="one search; the model copies the sentences that help, and answers from those",
     source="Wang et al., 2023, arXiv 2311.08377",
     settings=FILCOSettings,
-    answer=lambda question, settings, _: filco(question.text, settings),
+    answer=_answer,
     most_calls=lambda settings: settings.k + 1,
     needs=frozenset({"retriever"}),
 )

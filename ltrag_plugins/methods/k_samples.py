@@ -18,7 +18,7 @@ from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.settings import Count, Range, Whole
-from ltrag_plugins.types import Answer, Generation, Passage
+from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import estimate
 
 
@@ -26,8 +26,6 @@ from ltrag_plugins.uncertainty import estimate
 class KSamplesSettings(ReadingSettings):
     """How many answers, how they are sampled, and over what."""
 
-    k: Count = 3
-    """Passages to fetch for a question that has none of its own."""
     samples: Count = 5
     """K (paper: 1 to 5)."""
     temperature: Annotated[float, Range(above=0, most=10)] = 0.7
@@ -36,21 +34,12 @@ class KSamplesSettings(ReadingSettings):
     """Of the first sample; the others count on from it."""
 
 
-def k_samples(
-    question: str, passages: Sequence[Passage] = (), settings: KSamplesSettings | None = None
-) -> Flow[Answer]:
-    """At most one search, `samples` model calls, each with a seed of its own.
-
-    Args:
-        passages: the question's own; where there are any, nothing is fetched.
-    """
-    settings = settings or KSamplesSettings()
-    shown = list(passages)
-    if not shown:
-        [shown] = yield from fetch(question, k=settings.k)
-    prompt = (
-        reading_prompt(question, shown, settings.template) if shown else direct_prompt(question)
-    )
+def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Answer]:
+    """At most one search, `samples` model calls, each with a seed of its own."""
+    [shown] = yield from fetch(question.text, k=settings.k)
+    prompt = direct_prompt(question.text)
+    if shown:
+        prompt = reading_prompt(question.text, shown, settings.template)
     said: list[Generation] = []
     for i in range(settings.samples):
         said += yield from ask(
@@ -60,11 +49,11 @@ def k_samples(
             temperature=settings.temperature,
             seed=settings.seed * settings.samples + i,  # seeds draw nothing twice
         )
-    best, uncertainty = surest(said)
+    best, uncertainty = _surest(said)
     return Answer(best.text.strip(), uncertainty, tuple(shown), tuple(said))
 
 
-def surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
+def _surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
     """The least uncertain of them, the first of equals, and how uncertain it is.
 
     With token probabilities for all: one minus their product, in [0, 1]. Else by vote, where blank
@@ -73,19 +62,16 @@ def surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
     """
     if all(one.tokens is not None for one in said):
         uncertainties = [estimate(one, "product") for one in said]
-        least = min(range(len(said)), key=uncertainties.__getitem__)
+        least = uncertainties.index(min(uncertainties))
         return said[least], uncertainties[least]
     if len(said) == 1:
         return said[0], None
-    votes = Counter(key for one in said if (key := _vote(one)))
+    keys = [normalized(one.text) or one.text.strip() for one in said]
+    votes = Counter(filter(None, keys))
     if not votes:
         return said[0], 1.0
     [(winner, count)] = votes.most_common(1)
-    return next(one for one in said if _vote(one) == winner), 1.0 - count / len(said)
-
-
-def _vote(one: Generation) -> str:
-    return normalized(one.text) or one.text.strip()
+    return said[keys.index(winner)], 1.0 - count / len(said)
 
 
 METHOD = Method(
@@ -93,7 +79,7 @@ METHOD = Method(
     summary="several sampled answers over the passages; the least uncertain one wins",
     source="Chen et al. (SGIC), section 5.2",
     settings=KSamplesSettings,
-    answer=lambda question, settings, _: k_samples(question.text, (), settings),
+    answer=_answer,
     most_calls=lambda settings: settings.samples,
     needs=frozenset({"retriever"}),
 )

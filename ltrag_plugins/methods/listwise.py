@@ -16,9 +16,9 @@ from typing import Annotated
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.method import Method, ReadingSettings
-from ltrag_plugins.prompts.templates import ReadingTemplate, answer_from, filled, passages_block
+from ltrag_plugins.prompts.templates import ReadingTemplate, filled, passages_block
 from ltrag_plugins.settings import Count, Range
-from ltrag_plugins.types import Answer, Generation, Passage
+from ltrag_plugins.types import Answer, Question
 
 _RANKING_PROMPT = (
     "{passages}\n\nPut the numbered passages in order: first the one that helps most to answer the "
@@ -80,78 +80,51 @@ def places(reply: str, count: int) -> list[int]:
     """The order in a reply, as indices from 0: each of `count` once, whatever was written.
 
     Numbers in brackets count, or all numbers where none is in brackets, but for "the 3 passages"
-    and a list's own: "1. Passage 3". Repeats and numbers that no passage has are left out; passages
-    that were not named follow in their old order.
+    and a list's own, from 1: "1. Passage 3". Repeats and numbers that no passage has are left out;
+    passages that were not named follow in their old order.
     """
     named = re.findall(rf"\[\s*({_NUMBER})\s*\]", reply)
-    named = named or _PLACE.findall(_without_numbering(_COUNT.sub(" ", reply), count))
+    if not named:
+        reply = _COUNT.sub(" ", reply)
+        by_lines = _LATER_ITEM.sub("\n", reply)
+        items = _ITEM.findall(by_lines)
+        from_one = [int(number) for number, _ in items] == [*range(1, len(items) + 1)]
+        if (
+            len(items) > 1
+            and from_one
+            and all(_indices(_PLACE.findall(t), count) for _, t in items)
+        ):
+            reply = _ITEM.sub(r"\2", by_lines)
+        named = _PLACE.findall(reply)
     return list(dict.fromkeys([*_indices(named, count), *range(count)]))
-
-
-def _without_numbering(reply: str, count: int) -> str:
-    """A list that numbers its items from 1, and names a passage in each, without those numbers."""
-    by_lines = _LATER_ITEM.sub("\n", reply)
-    items = _ITEM.findall(by_lines)
-    from_one = [int(number) for number, _ in items] == [*range(1, len(items) + 1)]
-    if len(items) > 1 and from_one and all(_indices(_PLACE.findall(t), count) for _, t in items):
-        return _ITEM.sub(r"\2", by_lines)
-    return reply
 
 
 def _indices(numbers: Sequence[str], count: int) -> list[int]:
     return [int(number) - 1 for number in numbers if 1 <= int(number) <= count]
 
 
-def _ranking_prompt(question: str, passages: Sequence[Passage], settings: ListwiseSettings) -> str:
-    shown = [passages_block([passage], max_words=settings.max_words) for passage in passages]
-    # a reference such as "[2]" in a passage must not pass for a passage's number
-    numbered = [f"[{i}] " + re.sub(r"\[(\d+)\]", r"(\1)", text) for i, text in enumerate(shown, 1)]
-    return filled(settings.ranking_template, passages="\n".join(numbered), question=question)
+def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Answer]:
+    """One search, the passages put in order, one answer from the best `k`.
 
-
-def listwise_rerank(
-    question: str, passages: Sequence[Passage], settings: ListwiseSettings | None = None
-) -> Flow[list[Passage]]:
-    """The passages, best first, each exactly once; `len(windows(...))` model calls.
-
-    They are new passages: their score is one over their place, 1 for the best. Fewer than two are
-    handed back without a call.
+    Their score is one over their place, 1 for the best. Where nothing is found, the question is
+    asked as in `direct`.
     """
-    return (yield from _ranked(question, passages, settings or ListwiseSettings()))[0]
-
-
-def _ranked(
-    question: str, passages: Sequence[Passage], settings: ListwiseSettings
-) -> Flow[tuple[list[Passage], list[Generation]]]:
-    order, trace = list(passages), []
+    [order] = yield from fetch(question.text, k=settings.candidates)
+    trace = []
     for start, end in windows(len(order), settings.window, settings.step):
         part = order[start:end]
+        shown = [passages_block([passage], max_words=settings.max_words) for passage in part]
+        # a reference such as "[2]" in a passage must not pass for a passage's number
+        plain = [re.sub(r"\[(\d+)\]", r"(\1)", text) for text in shown]
+        numbered = "\n".join(f"[{i}] {text}" for i, text in enumerate(plain, 1))
+        prompt = filled(settings.ranking_template, passages=numbered, question=question.text)
         # "[12] > " is five tokens or fewer; the rest is for a few words before it. The same for all
         # windows, so that they merge across questions
-        prompt = _ranking_prompt(question, part, settings)
         [reply] = yield from ask(prompt, max_tokens=6 * settings.window + 16)
         order[start:end] = [part[i] for i in places(reply.text, len(part))]
         trace.append(reply)
-    return [replace(passage, score=1 / i) for i, passage in enumerate(order, 1)], trace
-
-
-def listwise(question: str, settings: ListwiseSettings | None = None) -> Flow[Answer]:
-    """One search, the passages put in order, one answer from the best `k`.
-
-    Where nothing is found, the question is asked as in `direct`.
-    """
-    settings = settings or ListwiseSettings()
-    [found] = yield from fetch(question, k=settings.candidates)
-    ranked, trace = yield from _ranked(question, found, settings)
-    return (
-        yield from answer_from(
-            question,
-            ranked[: settings.k],
-            template=settings.template,
-            max_tokens=settings.max_tokens,
-            trace=trace,
-        )
-    )
+    best = [replace(passage, score=1 / i) for i, passage in enumerate(order[: settings.k], 1)]
+    return (yield from settings.read(question, best, trace))
 
 
 METHOD = Method(
@@ -159,9 +132,7 @@ METHOD = Method(
     summary="the model puts the passages in order, then answers from the best",
     source="Sun et al., EMNLP 2023",
     settings=ListwiseSettings,
-    answer=lambda question, settings, _: listwise(question.text, settings),
-    most_calls=lambda settings: (
-        len(windows(settings.candidates, settings.window, settings.step)) + 1
-    ),
+    answer=_answer,
+    most_calls=lambda s: len(windows(s.candidates, s.window, s.step)) + 1,
     needs=frozenset({"retriever"}),
 )

@@ -5,12 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeVar
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.flow import Flow, Observer, World, run
-from ltrag_plugins.prompts.question import searching_for, spelled_out
+from ltrag_plugins.flow import Flow, Observer, World, fetch, run
 from ltrag_plugins.prompts.replies import read_reply
-from ltrag_plugins.prompts.templates import READING_PROMPT, ReadingTemplate
+from ltrag_plugins.prompts.templates import (
+    READING_PROMPT,
+    ReadingTemplate,
+    answer_from,
+    render_question,
+    searching_for,
+)
 from ltrag_plugins.settings import Count, Settings
-from ltrag_plugins.types import Answer, Question
+from ltrag_plugins.types import Answer, Generation, Passage, Question
 
 _Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
 """What a method cannot do without, beside a model that writes: a search; vectors of texts; token
@@ -28,6 +33,18 @@ class ReadingSettings(Settings):
     """Asks for the answer; `{passages}` and `{question}` are replaced."""
     max_tokens: Count = 24
     """Longest answer, in tokens."""
+
+    def read(
+        self, question: Question, passages: Sequence[Passage], trace: Sequence[Generation] = ()
+    ) -> Flow[Answer]:
+        """One model call that reads the passages; without any, the question is asked directly."""
+        style = {"template": self.template, "max_tokens": self.max_tokens}
+        return answer_from(question.text, passages, **style, trace=trace)
+
+    def searching(self, question: Question) -> Flow[Answer]:
+        """One search, one model call."""
+        [found] = yield from fetch(question.text, k=self.k)
+        return (yield from self.read(question, found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,7 @@ class Method:
             return self.train(labelled, settings, world, observers)
         if self.learn is None:
             return None
-        known = labelled if self.spells_out else [*map(spelled_out, labelled)]
+        known = labelled if self.spells_out else [*map(_spelled_out, labelled)]
         flow = searching_for(labelled, self.learn(known, settings))
         return run(flow, world, observers=observers)
 
@@ -98,8 +115,12 @@ class Method:
             )
         if self.spells_out:
             return self.answer(question, settings, learned)
-        flow = self.answer(spelled_out(question), settings, learned)
-        return _picking(question, searching_for([question], flow))
+
+        def picking() -> Flow[Answer]:
+            flow = self.answer(_spelled_out(question), settings, learned)
+            return picked((yield from searching_for([question], flow)), question.options)
+
+        return picking()
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
         """Refuse a world that lacks what the method needs.
@@ -128,8 +149,9 @@ def picked(answer: _A, options: Sequence[str]) -> _A:
     return replace(answer, text=read_reply(answer.text, options)) if options else answer
 
 
-def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
-    return picked((yield from flow), question.options)
+def _spelled_out(question: Question) -> Question:
+    """The same with everything in its text."""
+    return replace(question, text=render_question(question), options=(), context="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +186,10 @@ class Ready:
         return self.method.flow(Question(question), self.settings, self.learned)
 
 
-def labelled_questions(questions: Sequence[Question], method: str) -> tuple[Question, ...]:
-    """The questions, if there are any and each has an accepted answer.
+def labelled_questions(
+    questions: Sequence[Question], method: str, *, answered: bool = True
+) -> tuple[Question, ...]:
+    """The questions, if there are any and, unless `answered` is False, each has an answer.
 
     Raises:
         CalibrationError: there are none.
@@ -176,10 +200,10 @@ def labelled_questions(questions: Sequence[Question], method: str) -> tuple[Ques
             f"{method} learns from labelled questions and got none; give it some that are not "
             "those it is judged on"
         )
-    for i, question in enumerate(questions):
-        if not question.answers:
+    for i, question in enumerate(questions, 1):
+        if answered and not question.answers:
             raise MissingReferences(
-                f"labelled question {i + 1} ({question.text[:40]!r}) has no accepted answer, which "
+                f"labelled question {i} ({question.text[:40]!r}) has no accepted answer, which "
                 f"{method} learns from. Add one, or leave the question out."
             )
     return tuple(questions)

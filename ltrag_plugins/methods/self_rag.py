@@ -27,31 +27,32 @@ from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts.templates import (
-    READING_PROMPT,
-    ReadingTemplate,
-    answer_from,
     beginning,
+    direct_prompt,
     filled,
     passages_block,
     reading_prompt,
 )
 from ltrag_plugins.settings import Count, Range, Share
-from ltrag_plugins.types import Answer, Generation, Passage, Token
+from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
-RETRIEVE = {"[Retrieval]": 1.0, "[No Retrieval]": 0.0}
-RELEVANT = {"[Relevant]": 1.0, "[Irrelevant]": 0.0}
-SUPPORT = {
-    "[Fully supported]": 1.0,
-    "[Partially supported]": 0.5,
-    "[No support / Contradictory]": 0.0,
+REFLECTION: Mapping[str, Mapping[str, float]] = {
+    "retrieve": {"[Retrieval]": 1.0, "[No Retrieval]": 0.0},
+    "relevant": {"[Relevant]": 1.0, "[Irrelevant]": 0.0},
+    "support": {
+        "[Fully supported]": 1.0,
+        "[Partially supported]": 0.5,
+        "[No support / Contradictory]": 0.0,
+    },
+    "useful": {f"[Utility:{i}]": (i - 3) / 2 for i in range(1, 6)},
 }
-USEFUL = {f"[Utility:{i}]": (i - 3) / 2 for i in range(1, 6)}
 """Each group's reflection tokens and their values; usefulness runs from -1 to 1."""
 
-_TOKENS = [*RETRIEVE, *RELEVANT, *SUPPORT, *USEFUL, "[Continue to Use Evidence]"]
 _NOT_ANSWER = re.compile(
-    "|".join([r"<paragraph>.*?(?:</paragraph>|\Z)", *map(re.escape, _TOKENS)]), re.S
+    r"<paragraph>.*?(?:</paragraph>|\Z)|\[Continue to Use Evidence\]|"
+    + "|".join(re.escape(token) for group in REFLECTION.values() for token in group),
+    re.S,
 )
 _DECISION_TOKENS = 8  # the reflection token, also where it is spelled in several
 
@@ -79,12 +80,10 @@ _Weight = Annotated[float, Range(0, 1000)]
 
 @dataclass(frozen=True, slots=True)
 class SelfRAGSettings(ReadingSettings):
-    """When to search, how much to read, and what counts."""
+    """When to search, how much to read, and what counts; `template` reads one passage."""
 
     k: Count = 3
     """Passages to answer from (paper: up to 10)."""
-    template: ReadingTemplate = READING_PROMPT
-    """Reads one passage, without reflection tokens: `{passages}` and `{question}` are replaced."""
     max_tokens: Count = 24
     """Longest answer, in tokens; reflection tokens count (authors' code: 100)."""
     reflection_tokens: bool = False
@@ -104,19 +103,18 @@ class SelfRAGSettings(ReadingSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Critique:
-    """One passage, what the model answered from it, and what it thinks of both."""
+    """One passage, the answer from it without reflection tokens, and how good they are.
+
+    The likelihood is the geometric mean of the answer's token probabilities, 0 without; it, the
+    relevance and the support lie in [0, 1], the usefulness in [-1, 1].
+    """
 
     passage: Passage
     text: str
-    """The answer, without reflection tokens."""
     likelihood: float
-    """Geometric mean of the answer's token probabilities, in [0, 1]; 0 without."""
     relevance: float
-    """In [0, 1]; larger is better, as in all of them."""
     support: float
-    """In [0, 1]."""
     usefulness: float
-    """In [-1, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,79 +126,82 @@ class SelfRAGAnswer(Answer):
     """One for each passage, in the order of the search; empty where there was none."""
 
 
-def self_rag(question: str, settings: SelfRAGSettings | None = None) -> Flow[SelfRAGAnswer]:
+def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
     """At most one search; its `passages` hold the one that the answer is from.
 
     By reflection tokens at most 1 + `k` model calls, by yes and no 1 + 4 `k`. Where nothing is
     found, the model answers as if it had seen no need to search (by yes and no: as in `direct`).
     """
-    settings = settings or SelfRAGSettings()
-    if not settings.reflection_tokens:
-        return (yield from _judging(question, settings, ()))
-    prompt = f"### Instruction:\n{question}\n\n### Response:\n"
-    [first] = yield from ask(prompt, max_tokens=_DECISION_TOKENS)
-    need = reflection_value(first, RETRIEVE)
+    need, answering, begun = None, _by_tokens, []
+    if settings.reflection_tokens:
+        begun += yield from ask(_trained_prompt(question.text), max_tokens=_DECISION_TOKENS)
+        need = _reflection_value(begun[0], "retrieve")
     if need is None:
-        return (yield from _judging(question, settings, (first,)))
-    found = (yield from _search(question, settings)) if need > settings.threshold else []
-    prompts = [
-        f"{prompt}[Retrieval]<paragraph>{passage.title}\n{beginning(passage.text)}</paragraph>"
-        for passage in found
-    ] or [f"{prompt}[No Retrieval]"]
-    replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
+        search_prompt = filled(_SEARCH_PROMPT, question=question.text)
+        begun += yield from ask(search_prompt, max_tokens=YES_NO_TOKENS)
+        need, answering = yes_probability(begun[-1]), _by_yes_and_no
+    found: list[Passage] = []
+    if need > settings.threshold:
+        [found] = yield from fetch(question.text, k=settings.k)
+    texts, drafts, values, judged = yield from answering(question.text, found, settings)
+    trace = (*begun, *drafts, *judged)
+    mode: _Mode = "reflection tokens"
+    if answering is _by_yes_and_no:
+        known = all(reply.tokens is not None for reply in (begun[-1], *judged))
+        mode = "yes-no probabilities" if known else "yes-no texts"
     if not found:
-        return SelfRAGAnswer(_text(replies[0]), trace=(first, *replies), mode="reflection tokens")
-    critiques = [_reflected(*pair) for pair in zip(found, replies, strict=True)]
-    return _best(critiques, settings, "reflection tokens", (first, *replies))
+        return SelfRAGAnswer(texts[0], trace=trace, mode=mode)
+    critiques = tuple(
+        _Critique(passage, text, math.exp(mean_logprob(draft)) if draft.tokens else 0.0, *three)
+        for passage, text, draft, three in zip(found, texts, drafts, values, strict=True)
+    )
+    best = max(critiques, key=lambda critique: _score(critique, settings))
+    return SelfRAGAnswer(best.text, None, (best.passage,), trace, mode, critiques)
 
 
-def _judging(
-    question: str, settings: SelfRAGSettings, trace: tuple[Generation, ...]
-) -> Flow[SelfRAGAnswer]:
-    [need] = yield from ask(filled(_SEARCH_PROMPT, question=question), max_tokens=YES_NO_TOKENS)
-    trace = (*trace, need)
-    wanted = yes_probability(need) > settings.threshold
-    found = (yield from _search(question, settings)) if wanted else []
-    if not found:
-        known = yield from answer_from(question, (), max_tokens=settings.max_tokens, trace=trace)
-        return SelfRAGAnswer(known.text, trace=known.trace, mode=_mode([need]))
-    prompts = [reading_prompt(question, [passage], settings.template) for passage in found]
-    drafts = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=("\n",))
-    pairs = [*zip(found, drafts, strict=True)]
-    questions = [prompt for pair in pairs for prompt in _judging_prompts(question, *pair)]
-    replies = yield from ask(*questions, max_tokens=YES_NO_TOKENS)
-    critiques = [_judged(*pair, replies[3 * i : 3 * i + 3]) for i, pair in enumerate(pairs)]
-    return _best(critiques, settings, _mode([need, *replies]), (*trace, *drafts, *replies))
+_Answered = tuple[list[str], list[Generation], list[list[float]], list[Generation]]
+"""A text for each passage, or one without any; the replies they are from; relevance, support and
+usefulness of each; and the replies that judge them."""
 
 
-def _search(question: str, settings: SelfRAGSettings) -> Flow[list[Passage]]:
-    [found] = yield from fetch(question, k=settings.k)
-    return found
+def _trained_prompt(question: str) -> str:
+    return f"### Instruction:\n{question}\n\n### Response:\n"
 
 
-def _judging_prompts(question: str, passage: Passage, draft: Generation) -> list[str]:
-    shown, answer = passages_block([passage]), draft.text.strip()
-    return [
-        filled(_RELEVANT_PROMPT, passage=shown, question=question),
-        filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=answer),
-        filled(_USEFUL_PROMPT, question=question, answer=answer),
-    ]
-
-
-def _judged(passage: Passage, draft: Generation, replies: Sequence[Generation]) -> _Critique:
-    relevant, supported, useful = map(yes_probability, replies)
-    text = draft.text.strip()
-    return _Critique(passage, text, _likelihood(draft), relevant, supported, 2 * useful - 1)
-
-
-def _reflected(passage: Passage, reply: Generation) -> _Critique:
+def _by_tokens(
+    question: str, found: Sequence[Passage], settings: SelfRAGSettings
+) -> Flow[_Answered]:
     """A reflection token that the model did not write counts as 0 (authors' code)."""
-    values = [reflection_value(reply, group) or 0.0 for group in (RELEVANT, SUPPORT, USEFUL)]
-    return _Critique(passage, _text(reply), _likelihood(reply), *values)
+    begins = [
+        f"[Retrieval]<paragraph>{passage.title}\n{beginning(passage.text)}</paragraph>"
+        for passage in found
+    ] or ["[No Retrieval]"]
+    prompts = [_trained_prompt(question) + begin for begin in begins]
+    replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
+    texts = [" ".join(_NOT_ANSWER.sub(" ", reply.text).split()) for reply in replies]
+    groups = ("relevant", "support", "useful")
+    values = [[_reflection_value(reply, group) or 0.0 for group in groups] for reply in replies]
+    return texts, replies, values, []
 
 
-def _likelihood(reply: Generation) -> float:
-    return math.exp(mean_logprob(reply)) if reply.tokens else 0.0
+def _by_yes_and_no(
+    question: str, found: Sequence[Passage], settings: SelfRAGSettings
+) -> Flow[_Answered]:
+    prompts = [reading_prompt(question, [passage], settings.template) for passage in found]
+    prompts = prompts or [direct_prompt(question)]
+    drafts = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=("\n",))
+    texts, judging = [draft.text.strip() for draft in drafts], []
+    for passage, text in zip(found, texts, strict=False):
+        shown = passages_block([passage])
+        judging += [
+            filled(_RELEVANT_PROMPT, passage=shown, question=question),
+            filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=text),
+            filled(_USEFUL_PROMPT, question=question, answer=text),
+        ]
+    judged = (yield from ask(*judging, max_tokens=YES_NO_TOKENS)) if found else []
+    yes = [*map(yes_probability, judged)]
+    values = [[yes[i], yes[i + 1], 2 * yes[i + 2] - 1] for i in range(0, len(yes), 3)]
+    return texts, drafts, values, judged
 
 
 def _score(critique: _Critique, settings: SelfRAGSettings) -> float:
@@ -214,51 +215,31 @@ def _score(critique: _Critique, settings: SelfRAGSettings) -> float:
     )
 
 
-def _best(
-    critiques: Sequence[_Critique],
-    settings: SelfRAGSettings,
-    mode: _Mode,
-    trace: tuple[Generation, ...],
-) -> SelfRAGAnswer:
-    best = max(critiques, key=lambda critique: _score(critique, settings))
-    return SelfRAGAnswer(
-        best.text, passages=(best.passage,), trace=trace, mode=mode, critiques=tuple(critiques)
-    )
-
-
-def _mode(replies: Sequence[Generation]) -> _Mode:
-    known = all(reply.tokens is not None for reply in replies)
-    return "yes-no probabilities" if known else "yes-no texts"
-
-
-def reflection_value(reply: Generation, group: Mapping[str, float]) -> float | None:
+def _reflection_value(reply: Generation, group: str) -> float | None:
     r"""The expected value of a group's tokens, in the range of their values.
 
     .. math:: \sum_{t \in G} v_t p_t / \sum_{t \in G} p_t
 
     with the probabilities where the reply first has a token of the group; where it has none, of
-    RETRIEVE and RELEVANT, which open a reply, with those at its start. Without token probabilities
-    the value of the token that the text names first. None where there is none.
+    the groups "retrieve" and "relevant", which open a reply, with those at its start. Without token
+    probabilities the value of the token that the text names first. None where there is none.
     """
+    value_of = REFLECTION[group]
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
     # a special token can be left out of the text; it is then the likeliest alternative
-    places = [options for text, options in spelled if (text or next(iter(options))) in group]
-    if group in (RETRIEVE, RELEVANT):
+    places = [options for text, options in spelled if (text or next(iter(options))) in value_of]
+    if group in ("retrieve", "relevant"):
         places += [options for _, options in spelled[:1]]
     for options in places:
-        shares = {name: p for name, p in options.items() if name in group}
+        shares = {name: p for name, p in options.items() if name in value_of}
         if sum(shares.values()) > 0:
-            return sum(group[name] * p for name, p in shares.items()) / sum(shares.values())
-    named = {reply.text.find(name): v for name, v in group.items() if name in reply.text}
+            return sum(value_of[name] * p for name, p in shares.items()) / sum(shares.values())
+    named = {reply.text.find(name): v for name, v in value_of.items() if name in reply.text}
     return named[min(named)] if named else None
 
 
-def _text(reply: Generation) -> str:
-    """The reply without reflection tokens and passages."""
-    return " ".join(_NOT_ANSWER.sub(" ", reply.text).split())
-
-
 def _options(token: Token) -> dict[str, float]:
+    """The probabilities of the likeliest tokens at this place, or of the one that was written."""
     shares: dict[str, float] = {}
     for text, logprob in token.alternatives or ((token.text, token.logprob),):
         checked_token(Token(text, logprob), "the model")
@@ -271,7 +252,7 @@ METHOD = Method(
     summary="searches on demand, answers from each passage, keeps what critique likes best",
     source="Asai et al., ICLR 2024",
     settings=SelfRAGSettings,
-    answer=lambda question, settings, _: self_rag(question.text, settings),
+    answer=_answer,
     most_calls=lambda settings: 1 + 4 * settings.k + settings.reflection_tokens,
     needs=frozenset({"retriever"}),
 )

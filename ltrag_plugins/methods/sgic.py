@@ -13,7 +13,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.types import Answer
+from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class SGICAnswer(Answer):
     calibrated: CalibratedAnswer | None = None
 
 
-def calibrated(question: str, settings: SGICMethodSettings) -> Flow[SGICAnswer]:
+def _answer(question: Question, settings: SGICMethodSettings, _: None) -> Flow[SGICAnswer]:
     """One search, then the loop of SGIC."""
-    [found] = yield from fetch(question, k=settings.k)
-    answer = yield from calibrate(question, found, settings.loop, settings.scale)
+    [found] = yield from fetch(question.text, k=settings.k)
+    answer = yield from calibrate(question.text, found, settings.loop, settings.scale)
     trace = tuple(one.generation for one in answer.trace)
     return SGICAnswer(answer.text, answer.uncertainty, tuple(found), trace, answer)
 
@@ -50,7 +50,7 @@ METHOD = Method(
     summary="answers, measures how unsure answer and passages are, and looks again",
     source="Chen et al. (SGIC)",
     settings=SGICMethodSettings,
-    answer=lambda question, settings, _: calibrated(question.text, settings),
+    answer=_answer,
     most_calls=lambda settings: settings.loop.max_calls,
     needs=frozenset({"retriever", "probabilities"}),
 )

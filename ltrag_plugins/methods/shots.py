@@ -16,9 +16,8 @@ from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.prompts.question import render_question
 from ltrag_plugins.prompts.replies import read_reply
-from ltrag_plugins.prompts.templates import direct_prompt, filled
+from ltrag_plugins.prompts.templates import direct_prompt, filled, render_question
 from ltrag_plugins.settings import Count, Holds, Settings, Whole
 from ltrag_plugins.types import Answer, Question
 
@@ -50,19 +49,6 @@ class RandomShotsSettings(BM25ShotsSettings):
     """Of the draw; a question draws the same whatever else is asked."""
 
 
-def shots_prompt(shots: Sequence[Question], question: Question, settings: BM25ShotsSettings) -> str:
-    """The solved examples in their order, then the question; without examples, as in `direct`."""
-    query = render_question(question, context_words=settings.context_words)
-    if not shots:
-        return direct_prompt(query)
-    solved = "\n\n".join(
-        f"Question: {render_question(shot, context_words=settings.context_words)}\n"
-        f"Answer: {shot.answers[0]}"
-        for shot in shots
-    )
-    return filled(settings.template, shots=solved, question=f"Question: {query}\nAnswer:")
-
-
 def _bm25(examples: Sequence[Question], settings: BM25ShotsSettings) -> ShotRanker:
     """Fewer examples where fewer share a word with the question."""
     found = Preselector(examples, how="bm25", size=settings.shots, fill=False, text=_rendered)
@@ -85,41 +71,35 @@ def _rendered(shot: Shot) -> str:
     return render_question(shot) if isinstance(shot, Question) else shot.text
 
 
-def _row(
-    name: str, summary: str, settings: type, ranker: Callable[[Sequence[Question], Any], ShotRanker]
-) -> Method:
-    def learn(questions: Sequence[Question], settings: Any) -> Flow[ShotRanker]:
-        yield from ()
-        return ranker(labelled_questions(questions, name), settings)
+def _answer(question: Question, settings: BM25ShotsSettings, learned: _Ranks) -> Flow[Answer]:
+    """One model call: the examples in their order, then the question; without, as in `direct`."""
+    [shots] = learned([question])
+    query, *others = (
+        render_question(one, context_words=settings.context_words) for one in (question, *shots)
+    )
+    prompt = direct_prompt(query)
+    if shots:
+        pairs = zip(others, shots, strict=True)
+        solved = "\n\n".join(f"Question: {q}\nAnswer: {shot.answers[0]}" for q, shot in pairs)
+        asked = f"Question: {query}\nAnswer:"
+        prompt = filled(settings.template, shots=solved, question=asked)
+    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+    return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
-    def answer(question: Question, settings: Any, learned: _Ranks) -> Flow[Answer]:
-        [shots] = learned([question])
-        prompt = shots_prompt(shots, question, settings)
-        [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
-        return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
+def _row(name: str, how: str, settings: type, ranker: Callable[..., ShotRanker]) -> Method:
     return Method(
         name=name,
-        summary=summary,
+        summary=f"{how} in front of the question; no retrieval",
         source="Yu et al., NAACL 2025, table 1",
         settings=settings,
-        answer=answer,
+        answer=_answer,
         most_calls=lambda _: 1,
         needs=frozenset({"labelled questions"}),
         spells_out=True,
-        learn=learn,
+        train=lambda known, settings, *_: ranker(labelled_questions(known, name), settings),
     )
 
 
-RANDOM_SHOTS = _row(
-    "random-shots",
-    "solved examples drawn at random in front of the question; no retrieval",
-    RandomShotsSettings,
-    _random,
-)
-BM25_SHOTS = _row(
-    "bm25-shots",
-    "the solved examples nearest by BM25 in front of the question; no retrieval",
-    BM25ShotsSettings,
-    _bm25,
-)
+RANDOM_SHOTS = _row("random-shots", "solved examples drawn at random", RandomShotsSettings, _random)
+BM25_SHOTS = _row("bm25-shots", "the solved examples nearest by BM25", BM25ShotsSettings, _bm25)

@@ -6,16 +6,11 @@ References:
 
 from dataclasses import dataclass
 
-from ltrag_plugins.flow import Flow, fetch
+from ltrag_plugins.flow import Flow
 from ltrag_plugins.methods.direct import direct
 from ltrag_plugins.methods.method import Method, ReadingSettings
-from ltrag_plugins.prompts.templates import (
-    DIRECT_PROMPT,
-    READING_PROMPT,
-    DirectTemplate,
-    answer_from,
-)
-from ltrag_plugins.types import Answer
+from ltrag_plugins.prompts.templates import DIRECT_PROMPT, READING_PROMPT, DirectTemplate
+from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +25,16 @@ class RoutingSettings(ReadingSettings):
     direct_template: DirectTemplate = DIRECT_PROMPT
     """Asks for the answer without passages; `{question}` is replaced."""
 
-    def directly(self, question: str) -> Flow[Answer]:
+    def directly(self, question: Question) -> Flow[Answer]:
         """As `direct` answers."""
-        return direct(question, template=self.direct_template, max_tokens=self.max_tokens)
-
-    def reading(self, question: str) -> Flow[Answer]:
-        """As `single_retrieval` answers."""
-        return single_retrieval(
-            question, k=self.k, template=self.template, max_tokens=self.max_tokens
-        )
+        return direct(question.text, template=self.direct_template, max_tokens=self.max_tokens)
 
 
 def single_retrieval(
     question: str, *, k: int = 3, template: str = READING_PROMPT, max_tokens: int = 24
 ) -> Flow[Answer]:
     """One search, one model call; where nothing is found, the question is asked as in `direct`."""
-    [found] = yield from fetch(question, k=k)
-    return (yield from answer_from(question, found, template=template, max_tokens=max_tokens))
+    return SingleSettings(k, template, max_tokens).searching(Question(question))
 
 
 METHOD = Method(
@@ -54,12 +42,7 @@ METHOD = Method(
     summary="one search with the question, one answer from what it found",
     source="Lewis et al., NeurIPS 2020",
     settings=SingleSettings,
-    answer=lambda question, settings, _: single_retrieval(
-        question.text,
-        k=settings.k,
-        template=settings.template,
-        max_tokens=settings.max_tokens,
-    ),
+    answer=lambda question, settings, _: settings.searching(question),
     most_calls=lambda _: 1,
     needs=frozenset({"retriever"}),
 )

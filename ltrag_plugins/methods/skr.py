@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
+from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.settings import Count, Range
 from ltrag_plugins.types import Answer, Question
 
@@ -56,37 +57,33 @@ class SelfKnowledge:
     """Of the labelled questions, of length 1 (or 0)."""
     known: Bool[np.ndarray, " questions"]
 
-    def nearest(self, vector: Float[np.ndarray, " dim"], k: int) -> Int[np.ndarray, " found"]:
-        """Indices of the `k` nearest labelled questions by cosine; of equals the first."""
+    def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
+        """Whether the model knows a question, by its `k` nearest; not if it knew none of them.
+
+        The nearest are those of the largest cosine, of equals the first.
+        """
         if len(vector) != self.vectors.shape[1]:
             raise InvalidInput(
                 f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "
                 f"{len(vector)}; run it with the encoder it learned with"
             )
-        return np.argsort(-(self.vectors @ _unit(vector[None])[0]), kind="stable")[:k]
-
-    def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
-        """Whether the model knows a question, by its `k` nearest; not if it knew none of them."""
-        near = self.known[self.nearest(vector, k)]
+        cosines = self.vectors @ unit_rows(vector[None])[0]
+        near = self.known[np.argsort(-cosines, kind="stable")[:k]]
         known, unknown = int(near.sum()), int((~near).sum())
         m, n = int(self.known.sum()), int((~self.known).sum())
         # both sides times (k - l) n, which may be 0
         return known > 0 and known * n >= ratio * m * unknown
 
 
-def collect_self_knowledge(
-    questions: Sequence[Question], settings: SKRSettings | None = None
-) -> Flow[SelfKnowledge]:
+def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKnowledge]:
     """Answer all labelled questions both ways and encode those that tell something.
 
     One search, at most two rounds of model calls and one of the encoder, for all questions
     together.
     """
-    settings = settings or SKRSettings()
     questions = labelled_questions(questions, "skr")
-    plain = [settings.directly(question.text) for question in questions]
-    reading = [settings.reading(question.text) for question in questions]
-    answers = yield from together([*plain, *reading])
+    flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
+    answers = yield from together(flows)
     judged = [
         is_right(answer.text, question.answers, settings.correct)
         for answer, question in zip(answers, [*questions, *questions], strict=True)
@@ -100,22 +97,14 @@ def collect_self_knowledge(
             f"at the prompts, the retriever and correct={settings.correct!r}."
         )
     vectors = yield from embed(*(questions[i].text for i in kept))
-    return SelfKnowledge(_unit(vectors), without[kept])
+    return SelfKnowledge(unit_rows(vectors), without[kept])
 
 
-def skr(
-    question: str, knowledge: SelfKnowledge, settings: SKRSettings | None = None
-) -> Flow[Answer]:
-    """One embedding, then `direct` or `single_retrieval`: one model call either way."""
-    settings = settings or SKRSettings()
-    [vector] = yield from embed(question)
+def _answer(question: Question, settings: SKRSettings, knowledge: SelfKnowledge) -> Flow[Answer]:
+    """One embedding, then as `direct` or as `single`: one model call either way."""
+    [vector] = yield from embed(question.text)
     known = knowledge.knows(vector, settings.neighbours, settings.ratio)
-    return (yield from settings.directly(question) if known else settings.reading(question))
-
-
-def _unit(vectors: Float[np.ndarray, "rows dim"]) -> Float[np.ndarray, "rows dim"]:
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return vectors / np.where(norms > 0, norms, 1.0)
+    return (yield from settings.directly(question) if known else settings.searching(question))
 
 
 METHOD = Method(
@@ -123,8 +112,8 @@ METHOD = Method(
     summary="retrieves where the nearest labelled questions were ones the model did not know",
     source="Wang et al., Findings of EMNLP 2023",
     settings=SKRSettings,
-    answer=lambda question, settings, knowledge: skr(question.text, knowledge, settings),
+    answer=_answer,
     most_calls=lambda _: 1,
     needs=frozenset({"retriever", "encoder", "labelled questions"}),
-    learn=collect_self_knowledge,
+    learn=_learn,
 )

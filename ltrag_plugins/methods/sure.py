@@ -21,7 +21,7 @@ from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.method import Method
 from ltrag_plugins.prompts.templates import answer_from, filled, passages_block
 from ltrag_plugins.settings import Count, Range, Settings
-from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, yes_probability
 
 _CANDIDATES_PROMPT = (
@@ -63,55 +63,55 @@ class SuReSettings(Settings):
     """Longest candidate, in tokens."""
 
 
-def sure(question: str, settings: SuReSettings | None = None) -> Flow[Answer]:
+def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]:
     """One search and, for n candidates, 1 + n + n^2 model calls in three requests.
 
     A single candidate has nothing to be compared with and is the answer; without any the passages
     are read as in `single`; where nothing is found, the question is asked as in `direct`.
     """
-    settings = settings or SuReSettings()
-    n = settings.candidates
-    [found] = yield from fetch(question, k=settings.k)
-    if not found:
-        return (yield from answer_from(question, (), max_tokens=settings.max_tokens))
+    asked, listed, candidates = question.text, [], []
+    [found] = yield from fetch(asked, k=settings.k)
     passages = passages_block(found)
-    prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=question, count=str(n))
-    [listed] = yield from ask(prompt, max_tokens=n * settings.max_tokens)
-    candidates = listed_candidates(listed.text, n)
+    if found:
+        count = str(settings.candidates)
+        prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=asked, count=count)
+        listed = yield from ask(prompt, max_tokens=settings.candidates * settings.max_tokens)
+        candidates = _listed_candidates(listed[0].text, settings.candidates)
     if not candidates:
-        return (
-            yield from answer_from(question, found, max_tokens=settings.max_tokens, trace=[listed])
-        )
+        length = settings.max_tokens
+        return (yield from answer_from(asked, found, max_tokens=length, trace=listed))
     if len(candidates) == 1:
-        return Answer(candidates[0], passages=tuple(found), trace=(listed,))
-    summaries = yield from ask(
-        *(
-            filled(_SUMMARY_PROMPT, passages=passages, question=question, candidate=c)
-            for c in candidates
-        ),
-        max_tokens=settings.summary_tokens,
-        stop=("\n\n",),
-    )
-    judged = yield from ask(
-        *_judging_prompts(question, candidates, [summary.text.strip() for summary in summaries]),
-        max_tokens=YES_NO_TOKENS,
-    )
-    scores = plausibilities(judged, len(candidates))
+        return Answer(candidates[0], passages=tuple(found), trace=tuple(listed))
+    prompts = [
+        filled(_SUMMARY_PROMPT, passages=passages, question=asked, candidate=candidate)
+        for candidate in candidates
+    ]
+    said = yield from ask(*prompts, max_tokens=settings.summary_tokens, stop=("\n\n",))
+    summaries = [one.text.strip() for one in said]
+    valid = [
+        filled(_VALID_PROMPT, summary=summary, question=asked, candidate=candidate)
+        for candidate, summary in zip(candidates, summaries, strict=True)
+    ]
+    better = [
+        filled(_BETTER_PROMPT, first=first, second=second, question=asked)
+        for first, second in permutations(summaries, 2)
+    ]
+    judged = yield from ask(*valid, *better, max_tokens=YES_NO_TOKENS)
+    scores = _plausibilities(judged, len(candidates))
     best = candidates[scores.index(max(scores))]
-    return Answer(best, passages=tuple(found), trace=(listed, *summaries, *judged))
+    return Answer(best, passages=tuple(found), trace=(*listed, *said, *judged))
 
 
-def listed_candidates(reply: str, most: int) -> list[str]:
+def _listed_candidates(reply: str, most: int) -> list[str]:
     """The distinct answers of a list: by lines, or within one, "(a) one, (b) two", "1. one 2. two".
 
     Bullets, numbers and letters before them go, and so do lines that end in a colon.
     """
     pieces = [part for line in reply.splitlines() for part in _LETTERED.split(line)]
     begun = {int(head[1]) for head in map(_NUMBERED.match, pieces) if head}
-    lines = (part for piece in pieces for part in _numbered(piece, begun))
-    named = (_LISTED.sub("", line).strip().removesuffix(".").strip() for line in lines)
     distinct: dict[str, str] = {}
-    for name in named:
+    for line in (part for piece in pieces for part in _numbered(piece, begun)):
+        name = _LISTED.sub("", line).strip().removesuffix(".").strip()
         if name and not name.endswith(":"):
             distinct.setdefault(name.casefold(), name)
     return list(distinct.values())[:most]
@@ -130,35 +130,20 @@ def _numbered(line: str, begun: Collection[int]) -> list[str]:
     return [line[: found.start()], *_numbered(line[found.end() :], begun)]
 
 
-def _judging_prompts(
-    question: str, candidates: Sequence[str], summaries: Sequence[str]
-) -> list[str]:
-    """Of each summary whether it is valid, then of each ordered pair which one tells more."""
-    valid = [
-        filled(_VALID_PROMPT, summary=summary, question=question, candidate=candidate)
-        for candidate, summary in zip(candidates, summaries, strict=True)
-    ]
-    better = [
-        filled(_BETTER_PROMPT, first=first, second=second, question=question)
-        for first, second in permutations(summaries, 2)
-    ]
-    return [*valid, *better]
+def _plausibilities(judged: Sequence[Generation], count: int) -> list[float]:
+    """v + sum r of each candidate, in [0, `count`].
 
-
-def plausibilities(judged: Sequence[Generation], count: int) -> list[float]:
-    """v + sum r of each candidate, in [0, `count`]; the replies in the prompts' order."""
+    Args:
+        judged: of each summary whether it is valid, then of each ordered pair which tells more.
+    """
     scores = [float(yes_probability(reply) > 0.5) for reply in judged[:count]]
     for (first, second), reply in zip(permutations(range(count), 2), judged[count:], strict=True):
-        share = _first_is_better(reply.text)
+        named = re.search(r"(?<!\d)[12](?!\d)", reply.text)
+        share = 0.5 if named is None else float(named[0] == "1")
         # each pair is asked about twice, so each time counts half
         scores[first] += share / 2
         scores[second] += (1 - share) / 2
     return scores
-
-
-def _first_is_better(reply: str) -> float:
-    named = re.search(r"(?<!\d)[12](?!\d)", reply)
-    return 0.5 if named is None else float(named[0] == "1")
 
 
 METHOD = Method(
@@ -166,7 +151,7 @@ METHOD = Method(
     summary="a summary for each candidate answer; the most plausible one wins",
     source="Kim et al., ICLR 2024",
     settings=SuReSettings,
-    answer=lambda question, settings, _: sure(question.text, settings),
+    answer=_answer,
     most_calls=lambda settings: 1 + settings.candidates + settings.candidates**2,
     needs=frozenset({"retriever"}),
 )

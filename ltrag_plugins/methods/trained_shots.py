@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ltrag_plugins.dur.prompts import PromptFormat, format_for
+from ltrag_plugins.dur.prompts import format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput
@@ -69,12 +69,6 @@ class _TrainedShots:
     """Whether the prompt format gives way to one that shows more, where a question has more."""
     history: "tuple[Batch, ...]"
 
-    def form(self, question: Question) -> PromptFormat:
-        """How the question is asked: as in the training, with all that it comes with."""
-        if not self.adapts:
-            return format_for(self.training.format)
-        return format_for(max(str(self.training.format), _showing([question]), key=_MORE.index))
-
 
 def trained_shots(
     questions: Sequence[Question],
@@ -105,14 +99,6 @@ def trained_shots(
     return _TrainedShots(ranker, training, adapts, result.history)
 
 
-def _told(learned: _TrainedShots) -> dict[str, Any]:
-    """The training as plain values, as far as pictures of it need them."""
-    return {
-        "history": [asdict(batch) for batch in learned.history],
-        "settings": {"shots": learned.training.shots},
-    }
-
-
 def _showing(questions: Sequence[Question]) -> str:
     """The prompt format that shows all that the questions have."""
     if any(question.context for question in questions):
@@ -121,19 +107,28 @@ def _showing(questions: Sequence[Question]) -> str:
 
 
 def _answer(question: Question, settings: DURShotsSettings, learned: _TrainedShots) -> Flow[Answer]:
-    """One encoding, one model call."""
+    """One encoding, one model call, asked as in the training with all that the question has."""
     vectors = yield from embed(question.text)
-    form = learned.form(question)
+    form = learned.training.format
+    if learned.adapts:
+        form = max(str(form), _showing([question]), key=_MORE.index)
+    form = format_for(form)
     [best] = learned.ranker([question], np.asarray(vectors, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
 
 
+def _told(learned: _TrainedShots) -> dict[str, Any]:
+    """The training as plain values, as far as pictures of it need them."""
+    history = [asdict(batch) for batch in learned.history]
+    return {"history": history, "settings": {"shots": learned.training.shots}}
+
+
 def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings]) -> Method:
     return Method(
         name=name,
-        summary=summary,
+        summary=f"solved examples {summary}; no retrieval",
         source=source,
         settings=settings,
         answer=_answer,
@@ -147,13 +142,13 @@ def _row(name: str, summary: str, source: str, settings: type[DURShotsSettings])
 
 DUR_SHOTS = _row(
     "dur-shots",
-    "solved examples that help this model first, ranked by a head trained in the run; no retrieval",
+    "that help this model first, ranked by a head trained in the run",
     "Yu et al., NAACL 2025",
     DURShotsSettings,
 )
 PROMPTPG = _row(
     "promptpg",
-    "solved examples ranked by a head that one reward for all of them trains; no retrieval",
+    "ranked by a head that one reward for all of them trains",
     "Lu et al., ICLR 2023",
     PromptPGSettings,
 )

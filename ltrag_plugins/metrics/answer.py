@@ -7,10 +7,10 @@ References:
 
 import re
 import string
-import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
+from unicodedata import category, normalize
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.tokenize import words
@@ -19,7 +19,7 @@ Correct = Literal["contains", "normalized_exact_match", "exact_match", "accuracy
 """Metrics by which an answer counts as right; see `is_right`."""
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_LEAD_INS = (("the", "answer", "is"), ("answer", "is"), ("answer",))
+_LEAD_INS = (["the", "answer", "is"], ["answer", "is"], ["answer"])
 
 
 def normalized(text: str) -> str:
@@ -29,24 +29,26 @@ def normalized(text: str) -> str:
     would be left ("A", "The The"). Beyond ASCII, text is brought to NFKC first and every Unicode
     punctuation mark goes, so that "1914–18" and "1914-18" are equal.
     """
-    lowered = unicodedata.normalize("NFKC", text).lower()
-    bare = "".join(c for c in lowered if not _is_punctuation(c))
+    lowered = normalize("NFKC", text).lower()
+    marks = {c for c in set(lowered) if c in string.punctuation or category(c).startswith("P")}
+    bare = "".join(c for c in lowered if c not in marks)
     return " ".join(_ARTICLE.sub(" ", bare).split()) or " ".join(bare.split())
-
-
-def exact_match(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction is a reference, character for character between outer spaces, else 0."""
-    return float(prediction.strip() in [r.strip() for r in checked(references)])
 
 
 def normalized_exact_match(prediction: str, references: Sequence[str]) -> float:
     """1 if the prediction equals a reference after `normalized`, else 0; SQuAD's "EM"."""
-    return max(float(_equal(prediction, reference)) for reference in checked(references))
+    return float(any(_equal(prediction, reference) for reference in checked(references)))
 
 
 def f1(prediction: str, references: Sequence[str]) -> float:
     """Harmonic mean of word precision and recall after `normalized`, in [0, 1]."""
-    return max(_f1(prediction, reference) for reference in checked(references))
+    best, said = 0.0, normalized(prediction).split()
+    for reference in checked(references):
+        wanted = normalized(reference).split()
+        shared = sum((Counter(said) & Counter(wanted)).values())
+        one = 2 * shared / (len(said) + len(wanted)) if said and wanted else None
+        best = max(best, float(_equal(prediction, reference)) if one is None else one)
+    return best
 
 
 def contains(prediction: str, references: Sequence[str]) -> float:
@@ -69,15 +71,30 @@ def accuracy(prediction: str, references: Sequence[str]) -> float:
     "(B) maybe.", "Answer: maybe" and "maybe, because ..." all pick "maybe" or "B" as far as
     they begin with it. Articles count, as an option may be "A".
     """
-    said = _without_lead_in(words(prediction))
-    return max(float(_begins(said, words(r), prediction, r)) for r in checked(references))
+    said, end = words(prediction), 0
+    while lead := next((w for w in _LEAD_INS if said[end : end + len(w)] == w), None):
+        end += len(lead)
+    for reference in checked(references):
+        option = words(reference)
+        if said[end : end + len(option)] == option if option else _equal(prediction, reference):
+            return 1.0
+    return 0.0
 
 
 def is_right(
-    prediction: str, references: Sequence[str], correct: Correct = "normalized_exact_match"
+    prediction: str,
+    references: Sequence[str],
+    correct: Correct = "normalized_exact_match",
+    *,
+    least: float = 0.5,
 ) -> bool:
-    """Whether an answer counts as right by the metric `correct`; F1 counts from 0.5."""
-    return _METRICS[correct](prediction, references) >= 0.5
+    """Whether an answer counts as right: its metric `correct` is at `least` so much, in (0, 1].
+
+    "exact_match" is character for character between outer spaces.
+    """
+    if correct == "exact_match":
+        return prediction.strip() in [reference.strip() for reference in checked(references)]
+    return _METRICS[correct](prediction, references) >= least
 
 
 def checked(references: Sequence[str]) -> Sequence[str]:
@@ -95,36 +112,12 @@ def checked(references: Sequence[str]) -> Sequence[str]:
 _METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
     "contains": contains,
     "normalized_exact_match": normalized_exact_match,
-    "exact_match": exact_match,
     "accuracy": accuracy,
     "f1": f1,
 }
-
-
-def _is_punctuation(character: str) -> bool:
-    return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 
 def _equal(prediction: str, reference: str) -> bool:
     # "!!!" is a band: where normalization leaves nothing, the texts themselves are compared
     said, wanted = normalized(prediction), normalized(reference)
     return said == wanted if said or wanted else prediction.strip() == reference.strip()
-
-
-def _f1(prediction: str, reference: str) -> float:
-    said, wanted = normalized(prediction).split(), normalized(reference).split()
-    if not said or not wanted:
-        return float(_equal(prediction, reference))
-    shared = sum((Counter(said) & Counter(wanted)).values())
-    return 2 * shared / (len(said) + len(wanted))
-
-
-def _without_lead_in(said: list[str]) -> list[str]:
-    for lead_in in _LEAD_INS:
-        if tuple(said[: len(lead_in)]) == lead_in:
-            return _without_lead_in(said[len(lead_in) :])
-    return said
-
-
-def _begins(said: list[str], wanted: list[str], prediction: str, reference: str) -> bool:
-    return said[: len(wanted)] == wanted if wanted else _equal(prediction, reference)

@@ -1,16 +1,15 @@
-"""Do probabilities keep what they promise, and how sure is a figure from a few questions?
-
-A figure with its doubt.
-"""
+"""Do probabilities keep what they promise, and how sure is a figure from a few questions?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
+
+_Column = Float[np.ndarray, " n"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +52,17 @@ def expected_calibration_error(
     References:
         Li et al., ACL 2024 (GECE), eq. 1; Guo et al., ICML 2017.
     """
-    p, y = _probabilities(probabilities, outcomes)
+    p, y = _columns(probabilities, outcomes)
+    for name, column in (("probabilities", p), ("outcomes", y)):
+        if column.min() < 0 or column.max() > 1:
+            raise InvalidInput(
+                f"{name} must lie in [0, 1]; they go from {column.min():g} to {column.max():g}"
+            )
     if bins < 1:
         raise InvalidInput(f"ECE needs at least 1 bin, got {bins}")
-    bin_of = _bin_of(p, bins)
+    bin_of = np.minimum((p * bins).astype(int), bins - 1)
     # n_i |acc - conf| is the absolute sum of the residuals in the bin
     return float(np.abs(np.bincount(bin_of, weights=y - p, minlength=bins)).sum() / p.size)
-
-
-def brier(probabilities: ArrayLike, outcomes: ArrayLike) -> float:
-    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best.
-
-    Always saying 0.5 scores 0.25 (Brier, Monthly Weather Review 1950, for two classes).
-    """
-    p, y = _probabilities(probabilities, outcomes)
-    return float(np.mean((p - y) ** 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +86,34 @@ class Reliability:
     ece: float
     """`expected_calibration_error` over these bins."""
     brier: float
+    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best, always saying
+    0.5 gives 0.25 (Brier, Monthly Weather Review 1950, for two classes)."""
     auroc: float | None
     """None where all outcomes are alike."""
+
+    @classmethod
+    def of(cls, probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> "Reliability":
+        """The figures of the reliability diagram.
+
+        Args:
+            probabilities: of being wrong, in [0, 1].
+            wrong: 0 or 1.
+            bins: those of `expected_calibration_error`.
+        """
+        ece = expected_calibration_error(probabilities, wrong, bins)
+        p, y = _columns(probabilities, wrong)
+        found = []
+        for i in range(bins):
+            inside = np.minimum((p * bins).astype(int), bins - 1) == i
+            means = [float(x[inside].mean()) if inside.any() else None for x in (p, y)]
+            found.append(_Bin(i / bins, (i + 1) / bins, int(inside.sum()), *means))
+        area = auroc(p, y) if y.min() < y.max() else None
+        return cls(tuple(found), ece, float(np.mean((p - y) ** 2)), area)
 
     @property
     def count(self) -> int:
         """How many probabilities there are."""
         return sum(one.count for one in self.bins)
-
-
-def reliability(probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> Reliability:
-    """The reliability diagram's figures, over the bins of `expected_calibration_error`.
-
-    Args:
-        probabilities: of being wrong, in [0, 1].
-        wrong: 0 or 1.
-    """
-    p, y = _probabilities(probabilities, wrong)
-    ece = expected_calibration_error(p, y, bins)
-    members = [_bin_of(p, bins) == i for i in range(bins)]
-    return Reliability(
-        tuple(
-            _Bin(i / bins, (i + 1) / bins, int(inside.sum()), _mean(p[inside]), _mean(y[inside]))
-            for i, inside in enumerate(members)
-        ),
-        ece,
-        brier(p, y),
-        auroc(p, y) if y.min() < y.max() else None,
-    )
-
-
-def _bin_of(p: Float[np.ndarray, " n"], bins: int) -> Int[np.ndarray, " n"]:
-    return np.minimum((p * bins).astype(int), bins - 1)
-
-
-def _mean(values: Float[np.ndarray, " n"]) -> float | None:
-    return float(values.mean()) if values.size else None
 
 
 def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
@@ -155,7 +142,7 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
 
 def bootstrap_interval(
     *columns: ArrayLike,
-    statistic: Callable[..., float],
+    statistic: Callable[..., float] | None = None,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
@@ -164,7 +151,8 @@ def bootstrap_interval(
 
     Args:
         columns: arrays of one length, resampled together (row i of all is question i).
-        statistic: takes as many arrays and gives a number; `np.mean`, `auroc`, ...
+        statistic: takes as many arrays and gives a number, as `auroc` does; None: the mean of one
+            column, all resamples in a few array operations.
 
     Resamples on which the statistic raises `CalibrationError` (AUROC on one kind only) are
     left out.
@@ -173,7 +161,9 @@ def bootstrap_interval(
         Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
     """
     arrays = _columns(*columns)
-    _check_bootstrap(level, resamples)
+    if statistic is None:
+        [x] = arrays
+        return _interval(float(x.mean()), _resampled_means(x, resamples, seed), level)
     value = float(statistic(*arrays))
     n, rng, drawn = len(arrays[0]), np.random.default_rng(seed), []
     for _ in range(resamples):
@@ -190,15 +180,6 @@ def bootstrap_interval(
     return _interval(value, np.asarray(drawn), level)
 
 
-def mean_interval(
-    values: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> Interval:
-    """`bootstrap_interval` of the mean, all resamples in a few array operations."""
-    [x] = _columns(values)
-    _check_bootstrap(level, resamples)
-    return _interval(float(x.mean()), _resampled_means(x, resamples, seed), level)
-
-
 def paired_bootstrap(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> _Difference:
@@ -208,46 +189,26 @@ def paired_bootstrap(
         Koehn, EMNLP 2004, "Statistical Significance Tests for Machine Translation Evaluation".
     """
     x, y = _columns(a, b)
-    _check_bootstrap(level, resamples)
     means = _resampled_means(x - y, resamples, seed)
     interval = _interval(float((x - y).mean()), means, level)
     return _Difference(interval, float(np.mean(means <= 0)))
 
 
-def _resampled_means(
-    x: Float[np.ndarray, " n"], resamples: int, seed: int
-) -> Float[np.ndarray, " resamples"]:
+def _resampled_means(x: _Column, resamples: int, seed: int) -> Float[np.ndarray, " resamples"]:
     rng, n = np.random.default_rng(seed), x.size
     at_once = max(1, 2_000_000 // n)  # bounds the table of indices to 16 MB
     parts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
     return np.concatenate([x[rng.integers(n, size=(part, n))].mean(axis=1) for part in parts])
 
 
-def _interval(value: float, drawn: Float[np.ndarray, " resamples"], level: float) -> Interval:
+def _interval(value: float, drawn: _Column, level: float) -> Interval:
+    if not 0 < level < 1:
+        raise InvalidInput(f"a bootstrap interval needs 0 < level < 1, got {level}")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high), level)
 
 
-def _check_bootstrap(level: float, resamples: int) -> None:
-    if not 0 < level < 1 or resamples < 1:
-        raise InvalidInput(
-            f"a bootstrap needs 0 < level < 1 and resamples >= 1, got {level} and {resamples}"
-        )
-
-
-def _probabilities(
-    probabilities: ArrayLike, outcomes: ArrayLike
-) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    p, y = _columns(probabilities, outcomes)
-    for name, column in (("probabilities", p), ("outcomes", y)):
-        if column.min() < 0 or column.max() > 1:
-            raise InvalidInput(
-                f"{name} must lie in [0, 1]; they go from {column.min():g} to {column.max():g}"
-            )
-    return p, y
-
-
-def _columns(*columns: ArrayLike) -> tuple[Float[np.ndarray, " n"], ...]:
+def _columns(*columns: ArrayLike) -> tuple[_Column, ...]:
     """The columns as float arrays of one length, with no NaN among them."""
     arrays = tuple(np.asarray(column, dtype=float) for column in columns)
     shapes = [array.shape for array in arrays]

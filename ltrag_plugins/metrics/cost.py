@@ -1,6 +1,6 @@
 """What a run cost: model calls, tokens, retrievals, seconds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
@@ -36,16 +36,17 @@ class Cost:
     @property
     def seconds(self) -> float:
         """All waiting together; more than the wall clock where requests ran side by side."""
-        parts = (self.model_seconds, self.retrieval_seconds)
-        return sum(parts) + self.embedding_seconds + self.gradient_seconds
+        answers = self.model_seconds + self.retrieval_seconds
+        return answers + self.embedding_seconds + self.gradient_seconds
 
     @property
     def tokens(self) -> int | None:
         """Read and written; None: not known."""
-        return _sum(self.prompt_tokens, self.completion_tokens)
+        return _sum((self.prompt_tokens, self.completion_tokens))
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(*(_sum(getattr(self, f.name), getattr(other, f.name)) for f in fields(self)))
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Cost(*map(_sum, pairs))
 
 
 @final
@@ -67,58 +68,38 @@ class CostCounter:
 
     def __call__(self, step: Step) -> None:
         """Count one step."""
-        more = _sent(step) if step.kind == "request" else _received(step)
+        sent = step.kind == "request"
+        seconds = 0.0 if sent else step.seconds
+        match step.request:
+            case Ask() | Score() as request if sent:
+                more = Cost(calls=len(request.prompts), batches=1)
+            case Ask() | Score():
+                replies: Sequence[Generation] = step.reply or ()
+                # what a cached answer cost when it was computed, it costs again
+                kept = _sum(reply.seconds for reply in replies) if replies else None
+                more = Cost(
+                    prompt_tokens=_sum(reply.prompt_tokens for reply in replies),
+                    completion_tokens=_sum(
+                        len(reply.tokens)
+                        if reply.completion_tokens is None and reply.tokens is not None
+                        else reply.completion_tokens
+                        for reply in replies
+                    ),
+                    model_seconds=seconds if kept is None else kept,
+                )
+            case Fetch(queries=queries):
+                more = Cost(retrievals=len(queries) if sent else 0, retrieval_seconds=seconds)
+            case Embed(texts=texts):
+                more = Cost(embeddings=len(texts) if sent else 0, embedding_seconds=seconds)
+            case Agree(prompts=prompts):
+                more = Cost(gradients=len(prompts) if sent else 0, gradient_seconds=seconds)
+            case Compute():
+                return
         with self._lock:
             self._cost = self._cost + more
 
 
-def _sent(step: Step) -> Cost:
-    match step.request:
-        case Ask(prompts=prompts) | Score(prompts=prompts):
-            return Cost(calls=len(prompts), batches=1)
-        case Fetch(queries=queries):
-            return Cost(retrievals=len(queries))
-        case Embed(texts=texts):
-            return Cost(embeddings=len(texts))
-        case Agree(prompts=prompts):
-            return Cost(gradients=len(prompts))
-        case Compute():
-            return Cost()
-
-
-def _received(step: Step) -> Cost:
-    match step.request:
-        case Ask() | Score():
-            replies: Sequence[Generation] = step.reply or ()
-            # what a cached answer cost when it was computed, it costs again
-            known = [reply.seconds for reply in replies if reply.seconds is not None]
-            return Cost(
-                prompt_tokens=_total([r.prompt_tokens for r in replies]),
-                completion_tokens=_total([_completion_tokens(r) for r in replies]),
-                model_seconds=sum(known)
-                if replies and len(known) == len(replies)
-                else step.seconds,
-            )
-        case Fetch():
-            return Cost(retrieval_seconds=step.seconds)
-        case Embed():
-            return Cost(embedding_seconds=step.seconds)
-        case Agree():
-            return Cost(gradient_seconds=step.seconds)
-        case Compute():
-            return Cost()
-
-
-def _completion_tokens(reply: Generation) -> int | None:
-    if reply.completion_tokens is not None or reply.tokens is None:
-        return reply.completion_tokens
-    return len(reply.tokens)
-
-
-def _total(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def _sum(a: Any, b: Any) -> Any:
-    return None if a is None or b is None else a + b
+def _sum(counts: Iterable[Any]) -> Any:
+    """None where one of them is not known."""
+    found = list(counts)
+    return None if None in found else sum(found)

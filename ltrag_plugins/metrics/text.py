@@ -5,10 +5,11 @@ Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR 
 sentence and with its own settings, so BLEU and chrF tell capitals from small letters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from threading import Lock
-from typing import Any, final
+from types import SimpleNamespace
+from typing import Any
 
 from nltk.corpus import wordnet
 from nltk.stem import PorterStemmer
@@ -40,7 +41,7 @@ def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True)
         Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
-    if not synonyms or _wordnet() is None:
+    if not (synonyms and _has_wordnet()):
         return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=_NO_SYNONYMS)
     with _WORDNET_LOCK:  # its reader seeks in files that all threads share
         return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=wordnet)
@@ -51,7 +52,7 @@ def meteor_stages() -> tuple[str, ...]:
 
     To add it: `python -m nltk.downloader wordnet`. Nothing is downloaded at run time.
     """
-    return ("exact", "stem") if _wordnet() is None else ("exact", "stem", "synonym")
+    return ("exact", "stem", "synonym") if _has_wordnet() else ("exact", "stem")
 
 
 def rouge_1(prediction: str, references: Sequence[str]) -> float:
@@ -70,12 +71,12 @@ def bleu(prediction: str, references: Sequence[str]) -> float:
     The order is cut to the prediction's length, so that a right answer under four words
     scores 1.
     """
-    return max(_scores(_BLEU.sentence_score, prediction, references))
+    return _best(_BLEU, prediction, references)
 
 
 def chrf(prediction: str, references: Sequence[str]) -> float:
     """chrF2: F-score of character 1- to 6-grams, recall weighted twice (Popović, WMT 2015)."""
-    return max(_scores(_CHRF.sentence_score, prediction, references))
+    return _best(_CHRF, prediction, references)
 
 
 def ter(prediction: str, references: Sequence[str]) -> float:
@@ -84,45 +85,25 @@ def ter(prediction: str, references: Sequence[str]) -> float:
     A prediction longer than the reference can need more edits than the reference has words:
     values above 1 are no mistake. Case is ignored.
     """
-    wanted = checked(references)
-    return min(_TER.sentence_score(prediction, [r]).score / 100 for r in wanted)
+    return min(_TER.sentence_score(prediction, [r]).score / 100 for r in checked(references))
 
 
-def ter_quality(prediction: str, references: Sequence[str]) -> float:
-    """TER turned round to stand beside the others: max(0, 1 - TER), in [0, 1]."""
-    return max(0.0, 1.0 - ter(prediction, references))
-
-
-def _scores(
-    score: Callable[[str, Sequence[str]], Any], prediction: str, references: Sequence[str]
-) -> list[float]:
+def _best(metric: BLEU | CHRF, prediction: str, references: Sequence[str]) -> float:
     # sacrebleu's 100 can come out as 100.00000000000004
-    return [min(1.0, score(prediction, [r]).score / 100) for r in checked(references)]
+    scores = [metric.sentence_score(prediction, [r]).score / 100 for r in checked(references)]
+    return min(1.0, max(scores))
 
 
 @cache
-def _wordnet() -> object | None:
+def _has_wordnet() -> bool:
     try:
         with _WORDNET_LOCK:
             wordnet.synsets("word")
     except LookupError:
-        return None
-    return wordnet
+        return False
+    return True
 
 
-@final
-class _NoSynonyms:
-    def synsets(self, word: str) -> list[Any]:
-        return []
-
-
-@final
-class _RememberingStemmer:
-    def __init__(self) -> None:
-        self.stem = lru_cache(maxsize=65_536)(PorterStemmer().stem)
-
-
-@final
 class _Words(Tokenizer):
     # rouge-score's own tokenizer drops every letter outside a-z
     def tokenize(self, text: str) -> list[str]:
@@ -130,8 +111,8 @@ class _Words(Tokenizer):
 
 
 _WORDNET_LOCK = Lock()
-_NO_SYNONYMS: Any = _NoSynonyms()
-_STEMMER: Any = _RememberingStemmer()
+_NO_SYNONYMS: Any = SimpleNamespace(synsets=lambda word: [])
+_STEMMER: Any = SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
 _ROUGE_1 = RougeScorer(["rouge1"], tokenizer=_Words())
 _ROUGE_L = RougeScorer(["rougeL"], tokenizer=_Words())
 _BLEU = BLEU(effective_order=True)

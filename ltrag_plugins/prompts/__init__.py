@@ -2,7 +2,6 @@
 
 ::
 
-    question   all that a question asks, where a method knows texts alone
-    templates  the direct answer, and the answer from passages
+    templates  the direct answer, the answer from passages, and all that a question asks
     replies    the answer in a reply: without lead-in, as an option, behind a chain of thought
 """

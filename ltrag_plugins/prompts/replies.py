@@ -9,42 +9,33 @@ from collections.abc import Sequence
 
 from ltrag_plugins.metrics.answer import accuracy
 
-_LEAD = "The answer is"
-"""What models put before an answer."""
-
 # a letter that names an option, and no article or pronoun: it stands alone or before a mark
 _LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*$)", re.IGNORECASE)
 
 
-def read_reply(reply: str, options: Sequence[str] = (), *, lead: str = _LEAD) -> str:
-    """The answer alone; where there are options, the one it picks.
+def read_reply(
+    reply: str, options: Sequence[str] = (), *, lead: str | None = "The answer is"
+) -> str:
+    """The answer alone; where there are options, the one it begins with, by words or by letter.
 
-    Args:
-        lead: goes where the reply begins with it.
+    The lead-in that models put before an answer and a full stop at its end go; with `lead=None`
+    they are gone already.
     """
-    said = bare_reply(reply, lead)
-    return option_in(said, options) if options else said
-
-
-def bare_reply(reply: str, lead: str = _LEAD) -> str:
-    """The reply without the lead-in and the full stop at its end."""
-    said, lead = reply.strip(), lead.strip()
-    if lead and said.lower().startswith(lead.lower()):
-        said = said[len(lead) :].strip()
-    return said.removesuffix(".").strip()
-
-
-def option_in(text: str, options: Sequence[str]) -> str:
-    """The option that the text begins with, by its words or its letter; else the text."""
+    said = reply
+    if lead is not None:
+        said, lead = reply.strip(), lead.strip()
+        if lead and said.lower().startswith(lead.lower()):
+            said = said[len(lead) :].strip()
+        said = said.removesuffix(".").strip()
     for option in sorted(options, key=len, reverse=True):
-        if accuracy(text, [option]):
+        if accuracy(said, [option]):
             return option
     for i, option in enumerate(options):
-        if accuracy(text, [f"{chr(ord('A') + i)} {option}"]):
+        if accuracy(said, [f"{chr(ord('A') + i)} {option}"]):
             return option
-    letter = _LETTER.match(text)
+    letter = _LETTER.match(said)
     place = ord(letter[1].upper()) - ord("A") if letter else len(options)
-    return options[place] if place < len(options) else text
+    return options[place] if place < len(options) else said
 
 
 MARKER = "So the answer is"
@@ -59,19 +50,16 @@ _ABBREVIATED = re.compile(r"\b(?:[^\W\d_]|Mr|Mrs|Ms|Dr|St|Jr|Sr|Prof|Vol|vs|ca|e
 _AROUND = " \t\"'“”*"
 
 
-def first_sentence(text: str) -> str:
+def next_thought(text: str) -> str:
     """The first sentence of the first line that is not blank, without its bullet or number.
 
     Initials ("J. K. Rowling"), common abbreviations and a full stop before a small letter do not
-    end a sentence.
+    end a sentence. A sentence that says what the answer is ("the answer is", in any case) is no
+    thought: then the text is empty.
     """
     line = next((line for line in text.splitlines() if line.strip()), "")
-    return _to_its_end(_BULLET.sub("", line).strip())
-
-
-def concludes(text: str) -> bool:
-    """Whether it says what the answer is ("the answer is", in any case)."""
-    return _MARKED.search(text) is not None
+    thought = _to_its_end(_BULLET.sub("", line).strip())
+    return "" if _MARKED.search(thought) else thought
 
 
 def concluded(text: str) -> str:

@@ -1,17 +1,21 @@
-"""The two prompts that everything stands on: a direct answer, and an answer from passages.
+"""The two prompts that everything stands on, and all that a question asks in place of its text.
+
+The prompts ask for a direct answer, and for an answer from passages.
 
 References:
     The rows "w/o RAG" and "RAG" of the papers; our wording.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import reduce
+from typing import Annotated, TypeVar
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.flow import Embed, Fetch, Flow, Request, ask, changing
 from ltrag_plugins.settings import Holds
-from ltrag_plugins.types import Answer, Generation, Passage
+from ltrag_plugins.types import Answer, Generation, Passage, Question
 
 DIRECT_PROMPT = (
     "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
@@ -24,8 +28,9 @@ READING_PROMPT = (
 )
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
-MOST_WORDS = 200
+_MOST_WORDS = 200
 """As much of a passage as a prompt shows."""
+_T = TypeVar("_T")
 
 
 def filled(template: str, **parts: str) -> str:
@@ -42,12 +47,12 @@ def direct_prompt(question: str, template: str = DIRECT_PROMPT) -> str:
     return filled(template, question=question)
 
 
-def beginning(text: str, max_words: int = MOST_WORDS) -> str:
+def beginning(text: str, max_words: int = _MOST_WORDS) -> str:
     """The first words of a text, with single spaces between them."""
     return " ".join(text.split()[:max_words])
 
 
-def passages_block(passages: Sequence[Passage], *, max_words: int = MOST_WORDS) -> str:
+def passages_block(passages: Sequence[Passage], *, max_words: int = _MOST_WORDS) -> str:
     """The passages, one paragraph each with its title, each cut to `max_words` words."""
     return "\n".join(
         f"{passage.title}: {text}" if passage.title else text
@@ -79,3 +84,31 @@ def answer_from(
     prompt = reading_prompt(question, passages, template) if passages else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(passages), trace=(*trace, reply))
+
+
+def render_question(question: Question, *, context_words: int = 200) -> str:
+    """All that a question asks, a line each: text, first words of the context, options."""
+    lines = [question.text]
+    if question.context:
+        lines.append(f"Text: {' '.join(question.context.split()[:context_words])}")
+    if question.options:
+        lines.append(f"Options: {'; '.join(question.options)}")
+    return "\n".join(lines)
+
+
+def searching_for(questions: Iterable[Question], flow: Flow[_T]) -> Flow[_T]:
+    """Let a flow over questions that are spelled out search and encode by their texts alone."""
+    texts = {whole: q.text for q in questions if (whole := render_question(q)) != q.text}
+    if not texts:
+        return (yield from flow)
+    longest = sorted(texts, key=len, reverse=True)  # one may begin with another
+
+    def cut(wanted: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(reduce(lambda text, w: text.replace(w, texts[w]), longest, t) for t in wanted)
+
+    def short(request: Request) -> Request:
+        if isinstance(request, Fetch):
+            return replace(request, queries=cut(request.queries))
+        return replace(request, texts=cut(request.texts)) if isinstance(request, Embed) else request
+
+    return (yield from changing(flow, short))

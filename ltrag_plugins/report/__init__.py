@@ -2,20 +2,14 @@
 
 ::
 
-    reading      a run folder: finished, unfinished or damaged
-    gates        what gates decided, and what other thresholds would have come to
-    reliability  said and true shares of wrong answers
-    table        the summary as cells
-    listing      questions, answers and traces, small enough for a page
-    words        text from strangers, shown as text
-    style        one look for all pictures
-    picture      one of them, in the page and as files
-    labels       names beside points
-    drawing      the pictures of an evaluation
-    rounds       those of SGIC
-    training     those of DUR
-    pictures     which ones a run has
-    page         all of it as HTML; assets/ holds its parts
+    reading       a run folder: finished, unfinished or damaged
+    page          all of it as HTML; assets/ holds its parts
+    listing       questions, answers and traces, small enough for a page
+    escaping      text from strangers, shown as text
+    plots         the plotting kit: one look for all pictures, in the page and as files
+    figures       which pictures a run has: cost, gates, calibration
+    sgic_figures  those of SGIC's rounds
+    dur_figures   those of DUR's training
 """
 
 from importlib import import_module
@@ -31,13 +25,10 @@ __all__ = ["Written", "write_report"]
 
 
 def __getattr__(name: str) -> Any:
-    # matplotlib and jinja2 come with an extra
-    if name in __all__:
-        try:
-            import_module("matplotlib")
-        except ImportError as error:
-            raise missing_extra("matplotlib", "report") from error
-        from ltrag_plugins.report import page
-
-        return getattr(page, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:  # matplotlib and jinja2 come with an extra; the page's own error names this one
+        import_module("matplotlib")
+    except ImportError as error:
+        raise missing_extra("matplotlib", "report") from error
+    return getattr(import_module("ltrag_plugins.report.page"), name)

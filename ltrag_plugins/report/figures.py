@@ -1,51 +1,33 @@
 """The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
 
+A gate retrieves where its score is at least a threshold. With the scores on record, and the
+question answered both ways by the same method, every other threshold can be tried without asking
+the model again: above it the answer of the method alone counts, below it the direct one.
+
 References:
     Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
-from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName, direct_of
 from ltrag_plugins.evaluate.summary import Row, Summary
+from ltrag_plugins.metrics.calibration import Interval, Reliability, auroc, bootstrap_interval
+from ltrag_plugins.report import plots
 from ltrag_plugins.report.dur_figures import training_pictures
 from ltrag_plugins.report.escaping import slug, visible
-from ltrag_plugins.report.gates import (
-    GatedCell,
-    GateScores,
-    Promise,
-    gate_scores,
-    gated_cells,
-    reliabilities,
-)
-from ltrag_plugins.report.plots import (
-    BLUE,
-    INK,
-    LARGE,
-    ORANGE,
-    QUIET,
-    Picture,
-    as_percent,
-    canvas,
-    hatched,
-    label_points,
-    reliability_figure,
-    saved,
-    whiskers,
-)
 from ltrag_plugins.report.reading import Run
 from ltrag_plugins.report.sgic_figures import round_pictures
 
-try:
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
-except ImportError as error:
-    raise missing_extra("matplotlib", "plots") from error
+_Records = Mapping[str, Sequence[Record]]
+_Points = Mapping[str, tuple[float, float]]
+"""Share of the questions that search and accuracy, by name."""
 
 _COSTS = {
     "calls": ("model calls", "model calls a question"),
@@ -59,175 +41,235 @@ _LOG_FROM = 20
 """Times the smallest cost; less fits a linear axis."""
 
 
-def pictures(run: Run, summary: Summary) -> Mapping[str, Sequence[Picture]]:
+def pictures(run: Run, summary: Summary) -> dict[str, list[plots.Picture]]:
     """All that can be drawn, by section: cost, gates, calibration, rounds, training."""
     records, metric = run.complete, run.metric
     known = [name for name in _COSTS if all(row.costs[name] is not None for row in summary.rows)]
-    gates = [_rate(cell, metric) for cell in gated_cells(records, metric)]
-    gates += [_scores(found) for found in gate_scores(records, metric)]
+    gated = [name for name, some in records.items() if any(one.decision for one in some)]
+    gates, promises = [_rate(name, records, metric) for name in gated], []
+    direct, first_of_each = direct_of(records), {}
+    for name in gated:
+        first_of_each.setdefault(CellName.parse(name).gate, name)
+    for gate, name in first_of_each.items() if direct is not None else ():
+        pairs = zip(records[name], records[direct or ""], strict=True)
+        found = [(one.decision, other.right(metric)) for one, other in pairs if one.decision]
+        gates.append(_scores(gate, found))
+        said = [(decision["probability"], not right) for decision, right in found]
+        promises.append(_promise(gate or "gate", "P(direct answer fails), says the gate", said))
+    # behind a gate, the uncertainty is the gate's on one branch and the method's on the other
+    for name in (name for name in records if name not in gated):
+        known_of = [one for one in records[name] if one.uncertainty is not None]
+        said = [(one.uncertainty, not one.right(metric)) for one in known_of]
+        if said:
+            promises.append(_promise(name, "uncertainty of the answer, 0 to 100 %", said))
     return {
         "cost": [_cost(summary, metric, name) for name in known],
         "gates": gates,
-        "calibration": [_reliability(found) for found in reliabilities(records, metric)],
+        "calibration": promises,
         "rounds": round_pictures(run.path, records),
         "training": training_pictures(run.path, records),
     }
 
 
-def _drawn(figure: Callable[..., Figure], *parts: Any) -> Callable[[Path], Path]:
-    return lambda path: saved(figure(*parts), path)
-
-
-def _cost(summary: Summary, metric: str, cost: str) -> Picture:
+def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
+    """Mean of a measure against a mean cost; in a crowd the best for their cost are named."""
+    rows = summary.rows
     up = "Down" if metric in LOWER_IS_BETTER else "Up"
-    named = " Named: what nothing cheaper matches." if len(summary.rows) > _CROWD else ""
-    return Picture(
+    named = " Named: what nothing cheaper matches." if len(rows) > _CROWD else ""
+    return plots.Picture(
         f"cost-{cost}",
         f"Accuracy against {_COSTS[cost][0]}",
         f"{up} and to the left is better.{named} Whiskers: {summary.level:.0%} intervals of the"
         " mean.",
-        _drawn(cost_figure, summary.rows, metric, cost),
+        partial(_cost_figure, rows, metric, cost),
     )
 
 
-def _rate(cell: GatedCell, metric: str) -> Picture:
-    told = f"{cell.rate:.0%} of the questions retrieve behind the gate."
-    if cell.curve:
-        told += " The line: every other threshold, tried on the records."
-    return Picture(
-        f"rate-{slug(cell.name)}",
-        visible(cell.name),
-        told,
-        _drawn(rate_figure, cell, metric),
-    )
-
-
-def _scores(found: GateScores) -> Picture:
-    area = "" if found.auroc is None else f" AUROC {found.auroc:.2f} (0.5: chance, 1: perfect)."
-    return Picture(
-        f"scores-{slug(found.gate or 'gate')}",
-        f"Scores of the gate {visible(found.gate)}".rstrip(),
-        f"Does a larger score find the questions that the model gets wrong alone?{area}",
-        _drawn(_scores_figure, found),
-    )
-
-
-def _reliability(found: Promise) -> Picture:
-    figures = found.reliability
-    return Picture(
-        f"reliability-{slug(found.name)}",
-        f"{visible(found.name)}: said, and true",
-        f"How often were answers wrong, by {found.what}? ECE {figures.ece:.3f}, "
-        f"Brier {figures.brier:.3f} (0 is best), {figures.count} answers.",
-        _drawn(reliability_figure, figures, found.what),
-    )
-
-
-def cost_figure(rows: Sequence[Row], metric: str, cost: str) -> Figure:
-    """Mean of a measure against a mean cost, with name and interval of those that are told."""
-    figure, [axes] = canvas(size=LARGE)
-    told = {row.name for row in _named_rows(rows, metric, cost)}
-    points = {}
-    for row in rows:
-        score, x = row.scores[metric], float(row.costs[cost] or 0)
-        colour, mark = (ORANGE, "D") if "+" in row.name else (BLUE, "o")
-        if row.name in told:
-            whiskers(axes, x, score.value, score.low, score.high)
-        axes.plot(x, score.value, mark, color=colour, markeredgecolor="#ffffff", zorder=3)
-        points[row.name] = (x, score.value)
-    axes.plot([], [], "o", color=BLUE, label="without a gate")
-    axes.plot([], [], "D", color=ORANGE, label="behind a gate")
-    costs = [x for x, _ in points.values()]
-    if min(costs) > 0 and max(costs) / min(costs) > _LOG_FROM:
+def _cost_figure(rows: Sequence[Row], metric: str, cost: str) -> plots.Figure:
+    figure, [axes] = plots.canvas(size=plots.LARGE)
+    named = rows if len(rows) <= _CROWD else _best_for_cost(rows, metric, cost)
+    points = [(float(row.costs[cost] or 0), row.scores[metric].value) for row in rows]
+    places = list(zip(rows, points, strict=True))
+    for row, (x, y) in places:
+        if row in named:
+            plots.whiskers(axes, x, y, row.scores[metric].low, row.scores[metric].high)
+        colour, mark = (plots.ORANGE, "D") if "+" in row.name else (plots.BLUE, "o")
+        axes.plot(x, y, mark, color=colour, markeredgecolor=plots.PAPER, zorder=3)
+    axes.plot([], [], "o", color=plots.BLUE, label="without a gate")
+    axes.plot([], [], "D", color=plots.ORANGE, label="behind a gate")
+    least, most = min(points)[0], max(points)[0]
+    if least > 0 and most / least > _LOG_FROM:
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_locator(plots.ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")  # no formula: see style
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_minor_formatter(plots.ticker.NullFormatter())
         axes.margins(x=0.15)
     else:
-        axes.set_xlim(-0.06 * (max(costs) or 1), 1.15 * (max(costs) or 1))
-    axes.set_xlabel(_COSTS[cost][1])
-    axes.set_ylabel(f"{metric}, mean")
+        axes.set_xlim(-0.06 * (most or 1), 1.15 * (most or 1))
+    axes.set(xlabel=_COSTS[cost][1], ylabel=f"{metric}, mean")
     axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
         figure.legend(loc="outside upper left", ncols=2)
-    others = [point for name, point in points.items() if name not in told]
-    named = {name: point for name, point in points.items() if name in told}
-    label_points(axes, list(named.values()), [visible(name) for name in named], others)
+    plots.label_points(
+        axes,
+        [point for row, point in places if row in named],
+        [_short(row.name) for row in rows if row in named],
+        [point for row, point in places if row not in named],
+    )
     return figure
 
 
-def rate_figure(cell: GatedCell, metric: str) -> Figure:
-    """Accuracy against the share of questions that retrieve (GECE, figure 4)."""
-    figure, [axes] = canvas()
-    points, names = [(cell.rate, cell.accuracy.value)], ["gate"]
-    if cell.curve:
-        rates, accuracies = zip(*cell.curve, strict=True)
-        axes.plot(rates, accuracies, color=ORANGE, label="every threshold", zorder=2)
-    if cell.never is not None and cell.always is not None:
-        axes.plot(
-            [0, cell.always_rate], [cell.never, cell.always], "--", color=QUIET, label="by chance"
-        )
-    ends = ((0.0, cell.never, "never"), (cell.always_rate, cell.always, "always"))
-    for x, y, name in ends:
-        if y is not None:
-            axes.plot(x, y, "o", color=BLUE, zorder=3, clip_on=False)
-            points.append((x, y))
-            names.append(name)
-    for name, rate, accuracy in cell.others:
-        axes.plot(rate, accuracy, "s", color=QUIET, zorder=3, clip_on=False)
-        points.append((rate, accuracy))
-        names.append(visible(name))
-    value = cell.accuracy
-    whiskers(axes, cell.rate, value.value, value.low, value.high)
-    axes.plot(cell.rate, value.value, "D", color=ORANGE, markeredgecolor="#ffffff", zorder=4)
-    axes.set_xlim(-0.04, 1.04)
-    as_percent(axes.xaxis)
-    axes.set_xlabel("questions that retrieve")
-    axes.set_ylabel(f"{metric}, mean")
+def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
+    """Rows better than all that cost as much or less (of equals the first), cheapest first."""
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    ranked = [(float(row.costs[cost] or 0), -sign * row.scores[metric].value, row) for row in rows]
+    found, best = [], np.inf
+    for _, loss, row in sorted(ranked, key=lambda one: one[:2]):
+        if loss < best:
+            found.append(row)
+            best = loss
+    return found
+
+
+def _rate(name: str, records: _Records, metric: str) -> plots.Picture:
+    """A method behind a gate, between never and always (GECE, figure 4)."""
+    gated, always = records[name], records.get(CellName.parse(name).alone)
+    direct, ends = direct_of(records), {}
+    if direct is not None:
+        ends["never"] = (0.0, _accuracy(records[direct], metric))
+    if always is not None:
+        ends["always"] = (float(_searched(always).mean()), _accuracy(always, metric))
+    searched = np.ones(len(gated)) if always is None else _searched(always)
+    retrieved = [
+        one.decision["retrieve"] * share
+        for one, share in zip(gated, searched, strict=True)
+        if one.decision is not None
+    ]
+    rate = float(np.mean(retrieved))
+    told, curve = f"{rate:.0%} of the questions retrieve behind the gate.", []
+    if direct is not None and always is not None:
+        told += " The line: every other threshold, tried on the records."
+        curve = _thresholds(gated, always, records[direct], metric)
+    own = {  # methods that are gates themselves
+        _short(other): (float(_searched(some).mean()), _accuracy(some, metric))
+        for other, some in records.items()
+        if CellName.parse(other).is_gate
+    }
+    value = bootstrap_interval(_values(gated, metric))
+    draw = partial(_rate_figure, metric, rate, value, ends, own, curve)
+    return plots.Picture(f"rate-{slug(name)}", visible(name), told, draw)
+
+
+def _thresholds(
+    gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
+) -> list[tuple[float, float]]:
+    """(share that searches, accuracy) of every threshold between the scores, never to always.
+
+    Questions with equal scores are retrieved for together; those without a decision (the gate
+    failed) are left out.
+    """
+    known = [i for i, record in enumerate(gated) if record.decision is not None]
+    scores = np.array([(gated[i].decision or {})["score"] for i in known])
+    order = np.argsort(-scores, kind="stable")
+    without, with_ = _values(never, metric)[known][order], _values(always, metric)[known][order]
+    changes = np.concatenate([[0.0], np.cumsum(with_ - without)])
+    searches = np.concatenate([[0.0], np.cumsum(_searched(always)[known][order])])
+    ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(known)]
+    rates, accuracies = searches[ends] / len(known), (without.sum() + changes[ends]) / len(known)
+    return list(zip(rates.tolist(), accuracies.tolist(), strict=True))
+
+
+def _rate_figure(
+    metric: str,
+    rate: float,
+    value: Interval,
+    ends: _Points,
+    own: _Points,
+    curve: Sequence[tuple[float, float]],
+) -> plots.Figure:
+    figure, [axes] = plots.canvas()
+    covered: list[Any] = []  # names leave the curve and the line of chance uncovered
+    if curve:
+        axes.plot(*zip(*curve, strict=True), color=plots.ORANGE, label="every threshold", zorder=2)
+        covered += curve[:: 1 + len(curve) // 100]
+    if len(ends) == 2:
+        axes.plot(*zip(*ends.values(), strict=True), "--", color=plots.QUIET, label="by chance")
+        never, always = ends.values()
+        covered += np.linspace(never, always, 51).tolist()
+    for points, mark, colour in ((ends, "o", plots.BLUE), (own, "s", plots.QUIET)):
+        for x, y in points.values():
+            axes.plot(x, y, mark, color=colour, zorder=3, clip_on=False)
+    plots.whiskers(axes, rate, value.value, value.low, value.high)
+    axes.plot(rate, value.value, "D", color=plots.ORANGE, markeredgecolor=plots.PAPER, zorder=4)
+    axes.set(xlim=(-0.04, 1.04), xlabel="questions that retrieve", ylabel=f"{metric}, mean")
+    plots.as_percent(axes.xaxis)
     axes.margins(y=0.2)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside upper left", ncols=2)
-    # the names leave the curve and the line of chance uncovered
-    covered = list(cell.curve[:: 1 + len(cell.curve) // 100])
-    if cell.never is not None and cell.always is not None:
-        gain = cell.always - cell.never
-        covered += [(cell.always_rate * i / 50, cell.never + gain * i / 50) for i in range(51)]
-    label_points(axes, points, names, covered)
+    points = {"gate": (rate, value.value), **ends, **own}
+    plots.label_points(axes, list(points.values()), list(points), covered)
     return figure
 
 
-def _scores_figure(found: GateScores) -> Figure:
-    """Gate scores of questions that the direct answer got right, and wrong."""
-    figure, [axes] = canvas()
-    edges = np.histogram_bin_edges([*found.right, *found.wrong], bins=20)
-    for name, scores, bad in (("right", found.right, False), ("wrong", found.wrong, True)):
-        if scores:
-            shares = np.histogram(scores, edges)[0] / len(scores)
-            label = f"direct answer {name}: {len(scores)}"
-            hatched(axes, shares.tolist(), edges.tolist(), bad=bad, label=label)
-    if found.threshold is not None:
-        axes.axvline(found.threshold, color=INK, linewidth=1.3, linestyle="--", label="threshold")
-    axes.set_xlabel("gate score (larger: rather retrieve)")
-    axes.set_ylabel("share of each kind")
-    as_percent(axes.yaxis)
+def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots.Picture:
+    """Scores of a gate where the direct answer was right, and where it was wrong."""
+    scores = np.array([decision["score"] for decision, _ in found])
+    retrieve = np.array([decision["retrieve"] for decision, _ in found])
+    right = np.array([right for _, right in found])
+    told = "Does a larger score find the questions that the model gets wrong alone?"
+    if 0 < right.sum() < len(right):
+        told += f" AUROC {auroc(scores, ~right):.2f} (0.5: chance, 1: perfect)."
+    draw = partial(_scores_figure, scores, retrieve, {"right": right, "wrong": ~right})
+    title = f"Scores of the gate {visible(gate)}".rstrip()
+    return plots.Picture(f"scores-{slug(gate or 'gate')}", title, told, draw)
+
+
+def _scores_figure(
+    scores: np.ndarray, retrieve: np.ndarray, kinds: Mapping[str, np.ndarray]
+) -> plots.Figure:
+    figure, [axes] = plots.canvas()
+    edges = np.histogram_bin_edges(scores, bins=20)
+    for name, kind in kinds.items():
+        if kind.any():
+            shares = np.histogram(scores[kind], edges)[0] / kind.sum()
+            label = f"direct answer {name}: {kind.sum()}"
+            plots.hatched(axes, shares.tolist(), edges.tolist(), bad=name == "wrong", label=label)
+    below, above = scores[~retrieve], scores[retrieve]
+    if below.size and above.size and below.max() < above.min():
+        threshold = (below.max() + above.min()) / 2
+        axes.axvline(threshold, color=plots.INK, linewidth=1.3, linestyle="--", label="threshold")
+    axes.set(xlabel="gate score (larger: rather retrieve)", ylabel="share of each kind")
+    plots.as_percent(axes.yaxis)
     figure.legend(loc="outside upper left", ncols=2)
     return figure
 
 
-def best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
-    """Rows better than all that cost as much or less (of equals the first), cheapest first."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    ranked = sorted(
-        rows, key=lambda row: (float(row.costs[cost] or 0), -sign * row.scores[metric].value)
+def _promise(name: str, what: str, said: Sequence[tuple[Any, bool]]) -> plots.Picture:
+    """Probabilities of being wrong, held against what came true (Guo et al., figure 1)."""
+    found = Reliability.of([p for p, _ in said], [wrong for _, wrong in said])
+    return plots.Picture(
+        f"reliability-{slug(name)}",
+        f"{visible(name)}: said, and true",
+        f"How often were answers wrong, by {what}? ECE {found.ece:.3f}, "
+        f"Brier {found.brier:.3f} (0 is best), {found.count} answers.",
+        partial(plots.reliability_figure, found, what),
     )
-    found: list[Row] = []
-    for row in ranked:
-        if not found or sign * (row.scores[metric].value - found[-1].scores[metric].value) > 0:
-            found.append(row)
-    return found
 
 
-def _named_rows(rows: Sequence[Row], metric: str, cost: str) -> Sequence[Row]:
-    """Those to name in a picture: all, or in a crowd the best for their cost."""
-    return rows if len(rows) <= _CROWD else best_for_cost(rows, metric, cost)
+def _searched(records: Sequence[Record]) -> Float[np.ndarray, " n"]:
+    """1 for a question that searched; also for one that failed, of which nobody knows."""
+    return np.array([float(r.retrievals > 0 or r.error is not None) for r in records])
+
+
+def _values(records: Sequence[Record], metric: str) -> Float[np.ndarray, " n"]:
+    return np.array([record.scores[metric] for record in records])
+
+
+def _short(name: str) -> str:
+    """The name beside a point: a long one is cut in the middle."""
+    text = visible(name)
+    return text if len(text) <= 24 else f"{text[:11]}…{text[-11:]}"
+
+
+def _accuracy(records: Sequence[Record], metric: str) -> float:
+    return float(_values(records, metric).mean())

@@ -9,20 +9,19 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.errors import missing_extra
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.escaping import script_json, size_of, visible
 from ltrag_plugins.report.figures import pictures
-from ltrag_plugins.report.listing import Listing, listing
+from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import Picture
 from ltrag_plugins.report.reading import Run, read_run_folder
-from ltrag_plugins.report.table import main_table, measures_table
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -78,7 +77,7 @@ def write_report(
     drawn = pictures(found, summary)
     content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
-        _write(page, content)
+        replace_file(page, content)
     saved: list[Path] = []
     if pictures_to is not None:
         with writing(Path(pictures_to)):
@@ -87,92 +86,44 @@ def write_report(
     return Written(page, len(content), tuple(saved), found)
 
 
-def _write(page: Path, content: bytes) -> None:
-    """The whole page or none of it."""
-    new = page.with_name(page.name + ".new")
-    try:
-        new.write_bytes(content)
-        new.replace(page)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
-
-
 def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
     """The page as text."""
+    assets = files("ltrag_plugins.report") / "assets"
+    page, style, *scripts = (
+        (assets / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *_SCRIPTS)
+    )
+    script = "(() => {\n'use strict';\n" + "\n".join(scripts) + "\n})();\n"
     listed = listing(run)
-    script = "(() => {\n'use strict';\n" + "\n".join(map(_file, _SCRIPTS)) + "\n})();\n"
-    style = _file("page.css")
-    blocks = {
-        "index": _index(run, listed),
-        "passages": script_json(listed.passages),
-        **{f"traces-{i}": script_json(block) for i, block in enumerate(listed.blocks)},
-    }
+    index = {"metrics": run.metrics, "cells": list(run.records), "questions": listed.questions}
+    traces = {f"traces-{i}": block for i, block in enumerate(listed.blocks)}
+    blocks = {"index": index, "passages": listed.passages, **traces}
+    texts = {key: script_json(value) for key, value in blocks.items()}
+    settings, pick = run.identity.get("settings"), min if run.metric in LOWER_IS_BETTER else max
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["visible"] = lambda text: visible(str(text))
-    return environment.from_string(_file("page.html")).render(
+    environment.filters["as_json"] = partial(json.dumps, indent=1)
+    environment.filters["percent"] = lambda share: 100 * min(1.0, max(0.0, share))
+    return environment.from_string(page).render(
         run=run,
         name=run.path.resolve().name or str(run.path),
         summary=summary,
         metric=run.metric,
-        table=main_table(summary, run.metric),
-        measures=measures_table(summary),
-        tiles=_tiles(run, summary),
-        sections=_sections(drawn),
-        settings=_settings(run),
+        lower=LOWER_IS_BETTER,
+        best=pick(summary.rows, key=lambda row: row.scores[run.metric].value),
+        sections=[
+            (key, *_SECTIONS[key], [(one, Markup(one.inline())) for one in some])
+            for key, some in drawn.items()
+            if some
+        ],
+        settings=settings if isinstance(settings, dict) else {},
         listed=listed,
-        blocks={key: Markup(value) for key, value in blocks.items()},
-        size=size_of(sum(map(len, blocks.values()))),
+        blocks={key: Markup(text) for key, text in texts.items()},
+        size=size_of(sum(map(len, texts.values()))),
         script=Markup(script),
         style=Markup(style),
         script_hash=_hash(script),
         style_hash=_hash(style),
     )
-
-
-def _sections(drawn: Mapping[str, Sequence[Picture]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "id": key,
-            "title": _SECTIONS[key][0],
-            "lead": _SECTIONS[key][1],
-            "pictures": [(one, Markup(one.inline())) for one in some],
-        }
-        for key, some in drawn.items()
-        if some
-    ]
-
-
-def _index(run: Run, listed: Listing) -> str:
-    body = {"metrics": run.metrics, "cells": list(run.records), "questions": listed.questions}
-    return script_json(body)
-
-
-def _tiles(run: Run, summary: Summary) -> list[tuple[str, str, str]]:
-    """(label, figure, more) of what matters first."""
-    pick = min if run.metric in LOWER_IS_BETTER else max
-    best = pick(summary.rows, key=lambda row: row.scores[run.metric].value)
-    score, failed = best.scores[run.metric], sum(row.failed for row in summary.rows)
-    tiles = [
-        ("Questions", f"{best.questions:,}", f"{len(summary.rows)} ways to answer"),
-        (f"Best {run.metric}", f"{score.value:.3f}", visible(best.name)),
-    ]
-    if best.name != summary.compared:
-        gain = best.gains[run.metric]
-        more = f"{gain.low:+.2f} to {gain.high:+.2f} over {visible(summary.compared)}"
-        tiles.append(("Its gain", f"{gain.value:+.3f}", more))
-    answers = sum(row.questions for row in summary.rows)
-    return [*tiles, ("Failures", f"{failed:,}", f"of {answers:,} answers")]
-
-
-def _settings(run: Run) -> list[tuple[str, str]]:
-    settings = run.identity.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
-    return [(name, json.dumps(settings.get(name), indent=1)) for name in run.identity["cells"]]
-
-
-def _file(name: str) -> str:
-    return (files("ltrag_plugins.report") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _hash(content: str) -> str:

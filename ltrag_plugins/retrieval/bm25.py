@@ -28,10 +28,7 @@ from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
 BM25Engine = Literal["rank-bm25", "bm25s", "auto"]
-_Scores = Callable[[list[str]], Float64[np.ndarray, " passages"]]
-
-LARGE_POOL = 5_000
-"""Passages from which `engine="auto"` prefers bm25s."""
+_LARGE_POOL = 5_000
 
 
 @final
@@ -47,8 +44,8 @@ class BM25Retriever:
         k1: how fast repeated words stop counting, at least 0.
         b: how much long passages are held back, 0 to 1.
         engine: "rank-bm25" scores the whole pool at each query; "bm25s" (extra `fast`) looks up
-            scores computed beforehand; "auto" takes bm25s for pools from `LARGE_POOL` on where
-            it is installed. All rank alike; the attribute `engine` tells which one is at work.
+            scores computed beforehand; "auto" takes bm25s for pools of 5,000 and more where it
+            is installed. All rank alike; the attribute `engine` tells which one is at work.
 
     Raises:
         InvalidInput: no passages, none with words, or settings out of range.
@@ -65,7 +62,15 @@ class BM25Retriever:
     ) -> None:
         self.passages = tuple(passages)
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
-        _check(documents, k1, b, engine)
+        if not any(documents):
+            raise InvalidInput(
+                f"BM25Retriever got {len(documents) or 'no'} passages and no word in them; give it "
+                "at least one passage with words"
+            )
+        if k1 < 0 or not 0 <= b <= 1:
+            raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
+        if engine not in get_args(BM25Engine):
+            raise InvalidInput(f"engine must be one of {get_args(BM25Engine)}, got {engine!r}")
         self._known = frozenset(word for document in documents for word in document)
         self.engine, self._scores = _scorer(documents, k1, b, engine)
         self._kind = f"bm25:{k1:g}:{b:g}"
@@ -89,17 +94,16 @@ class BM25Retriever:
         if not known:
             return []
         scores = self._scores(known)
-        return [replace(self.passages[i], score=float(scores[i])) for i in best(scores, k)]
+        return [replace(self.passages[i], score=float(scores[i])) for i in _best(scores, k)]
 
 
-def best(scores: Float64[np.ndarray, " n"], k: int) -> Int[np.ndarray, " found"]:
+def _best(scores: Float64[np.ndarray, " n"], k: int) -> Int[np.ndarray, " found"]:
     """Indices of the `k` largest scores above 0, largest first, equal ones in order."""
     floor = np.partition(scores, -k)[-k] if k < scores.size else 0.0
     candidates = np.flatnonzero((scores >= floor) & (scores > 0))
     return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
 
 
-@final
 class _LuceneIdf(BM25Okapi):
     def _calc_idf(self, nd: dict[str, int]) -> None:
         n = self.corpus_size
@@ -108,9 +112,9 @@ class _LuceneIdf(BM25Okapi):
 
 def _scorer(
     documents: list[list[str]], k1: float, b: float, engine: BM25Engine
-) -> tuple[BM25Engine, _Scores]:
+) -> tuple[BM25Engine, Callable[[list[str]], Float64[np.ndarray, " passages"]]]:
     """The engine that is used, and what it computes."""
-    if engine == "bm25s" or (engine == "auto" and len(documents) >= LARGE_POOL):
+    if engine == "bm25s" or (engine == "auto" and len(documents) >= _LARGE_POOL):
         try:
             import bm25s  # an extra, wanted for large pools only
         except ImportError as error:
@@ -122,14 +126,3 @@ def _scorer(
             index.index(documents, show_progress=False)
             return "bm25s", index.get_scores
     return "rank-bm25", _LuceneIdf(documents, k1=k1, b=b).get_scores
-
-
-def _check(documents: list[list[str]], k1: float, b: float, engine: str) -> None:
-    if not documents:
-        raise InvalidInput("BM25Retriever got no passages; give it at least one")
-    if not any(documents):
-        raise InvalidInput(f"none of the {len(documents)} passages has a word in it")
-    if k1 < 0 or not 0 <= b <= 1:
-        raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
-    if engine not in get_args(BM25Engine):
-        raise InvalidInput(f"engine must be one of {get_args(BM25Engine)}, got {engine!r}")

@@ -44,7 +44,7 @@ class DenseRetriever:
             )
         texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
         parts = [encoder.encode(texts[i : i + batch]) for i in range(0, len(texts), batch)]
-        self._vectors = _unit(np.concatenate([np.asarray(part) for part in parts]))
+        self._vectors = unit_rows(np.concatenate([np.asarray(part) for part in parts]))
 
     @cached_property
     def name(self) -> str:
@@ -60,14 +60,14 @@ class DenseRetriever:
         check_search(queries, k)
         if not queries:
             return []
-        scores = _unit(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T
-        return [self._best(row, k) for row in scores]
+        found = []
+        for scores in unit_rows(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T:
+            first = np.argsort(-scores, kind="stable")[:k]
+            found.append([replace(self.passages[i], score=float(scores[i])) for i in first])
+        return found
 
-    def _best(self, scores: Float[np.ndarray, " passages"], k: int) -> list[Passage]:
-        first = np.argsort(-scores, kind="stable")[:k]
-        return [replace(self.passages[i], score=float(scores[i])) for i in first]
 
-
-def _unit(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
+def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:
+    """Each row at length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(lengths > 0, lengths, 1)

@@ -1,9 +1,8 @@
 """What a calibration hands back: the answer, how sure it is, and how it came about.
 
-What of an answer is held against another's, to see whether both say the same.
-
-SQuAD's normalization, which EM is published with, strips signs and points: "-5" is "5" to it, and
-"1.5" is "15". Here an answer that is a number is compared as that number; any other as there.
+`answer_key` is the normalized answer that two answers are compared by. SQuAD's normalization, which
+EM is published with, strips signs and points: "-5" is "5" to it, and "1.5" is "15". Here an answer
+that is a number is compared as that number; any other as there.
 """
 
 import re
@@ -14,12 +13,9 @@ from typing import Literal
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.types import Generation, Passage
 
-Stop = Literal[
-    "certain", "settled", "rounds", "no documents", "max_calls", "max_tokens", "error"
-]  # fmt: skip
+Stop = Literal["certain", "settled", "rounds", "no documents", "max_calls", "max_tokens", "error"]
 """Why there was no further round: the answer was certain enough; it came again without gain; K
-rounds were made; there is nothing to look at again; a limit would have been passed; the model
-failed."""
+rounds were made; there is nothing to look at again; a limit would be passed; the model failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,11 @@
 """The hard limits on what one question may cost."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal, final
 
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Generation
-from ltrag_plugins.uncertainty import calls_for
-
-_CHAT_TEMPLATE = 64
 
 
 @final
@@ -26,43 +24,44 @@ class Budget:
     and puts more than 64 there, nor of one that writes more than it may.
     """
 
-    def __init__(self, settings: SGICSettings) -> None:
-        self._settings = settings
-        self._each = calls_for(1, settings.estimator, settings.samples)  # of one prompt
+    def __init__(self, settings: SGICSettings, each: int) -> None:
+        """`each` prompt is sent so often: once, and once for every sample."""
+        self._settings, self._each = settings, each
         self.calls = 0
         """Prompts sent, or about to be."""
         self.tokens: int | None = 0
         """Reported so far; None once a reply did not report them."""
-        self._beside = _CHAT_TEMPLATE
+        self._beside = 64  # of a chat template
         self._known = 0  # tokens of requests whose replies report them all
-        self._open, self._open_bytes = 0, 0  # prompts of the others, failed ones too
+        self._open: list[int] = []  # bytes of the other prompts, failed ones too
 
     def exceeded(
-        self, prompts: Sequence[str], *, and_calls: int = 0
+        self, prompts: Sequence[str], *, times: int | None = None, and_calls: int = 0
     ) -> Literal["max_calls", "max_tokens"] | None:
         """The limit that a request with these prompts could pass.
 
         Args:
+            times: how often each is sent; None: as often as an answer with its samples takes.
             and_calls: prompts that should be left to send after it.
         """
-        if self.calls + self._each * (len(prompts) + and_calls) > self._settings.max_calls:
+        settings, sizes = self._settings, self._sizes(prompts, times)
+        if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
             return "max_calls"
-        return "max_tokens" if self._is_over(self.bound(prompts)) else None
+        held = [*self._open, *sizes]
+        most = self._known + sum(held) + len(held) * (self._beside + settings.answer_tokens)
+        over = settings.max_tokens is not None and most > settings.max_tokens
+        return "max_tokens" if over else None
 
-    def bound(self, prompts: Sequence[str]) -> int:
-        """The most tokens that these prompts, their answers and samples can cost."""
-        return self._each * self._most(len(prompts), _bytes(prompts))
-
-    def sent(self, prompts: Sequence[str]) -> None:
+    def sent(self, prompts: Sequence[str], *, times: int | None = None) -> None:
         """Enter a request at the most it can cost."""
-        self._enter(prompts, self._each)
+        self._open = [*self._open, *self._sizes(prompts, times)]
+        self.calls += len(self._sizes(prompts, times))
 
     def repeats(self, prompts: Sequence[str]) -> bool:
         """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
-        over_calls = self.calls + len(prompts) > self._settings.max_calls
-        if over_calls or self._is_over(self._most(len(prompts), _bytes(prompts))):
+        if self.exceeded(prompts, times=1):
             return False
-        self._enter(prompts, 1)
+        self.sent(prompts, times=1)
         return True
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
@@ -78,8 +77,8 @@ class Budget:
         if len(known) < len(replies):
             self.tokens = None
             return
-        self._open -= self._each * len(prompts)
-        self._open_bytes -= self._each * _bytes(prompts)
+        left = Counter(self._open) - Counter(self._sizes(prompts))
+        self._open = list(left.elements())
         self._known += sum(known)
         if self.tokens is not None:
             self.tokens += sum(known)
@@ -94,21 +93,9 @@ class Budget:
             "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
         ]
 
-    def _enter(self, prompts: Sequence[str], times: int) -> None:
-        self.calls += times * len(prompts)
-        self._open += times * len(prompts)
-        self._open_bytes += times * _bytes(prompts)
-
-    def _is_over(self, more: int) -> bool:
-        held, limit = self._most(self._open, self._open_bytes), self._settings.max_tokens
-        return limit is not None and self._known + held + more > limit
-
-    def _most(self, prompts: int, size: int) -> int:
-        return size + prompts * (self._beside + self._settings.answer_tokens)
-
-
-def _bytes(prompts: Sequence[str]) -> int:
-    return sum(len(prompt.encode(errors="replace")) for prompt in prompts)
+    def _sizes(self, prompts: Sequence[str], times: int | None = None) -> list[int]:
+        sizes = [len(prompt.encode(errors="replace")) for prompt in prompts]
+        return sizes * (self._each if times is None else times)
 
 
 def token_count(reply: Generation) -> int | None:

@@ -53,35 +53,15 @@ class Calibration:
         if self.wrongness is not None:
             self.wrongness.check(self.scale)
 
-    def remark_on(self, settings: SGICSettings) -> None:
-        """Log a warning where P(wrong) was fitted with other settings than these."""
-        if self.wrongness is not None and settings != self.settings:
-            _log.warning(
-                "P(wrong) was fitted with the calibration's own settings; these are others, so "
-                "take it as a guess, or fit with these"
-            )
-
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
-        """Write it; an older one in the same folder is replaced file by file, JSON last.
-
-        Args:
-            llm: the model it was fitted on; its name is kept.
-        """
-        parts = {
-            "llm": llm.name,
-            "settings": self.settings,
-            "scale": self.scale,
-            "wrongness": self.wrongness,
-        }
+        """Write it, with the name of the model it was fitted on; an older one is replaced."""
+        own = {"settings": self.settings, "scale": self.scale, "wrongness": self.wrongness}
+        parts = {"llm": llm.name, **own}
         artifacts.write(Path(folder), "sgic", parts, format=_FORMAT)
 
     @classmethod
     def estimator_of(cls, folder: str | PathLike[str]) -> str:
-        """What the calibration in a folder reads, before there is a model to compare it with.
-
-        Raises:
-            UnreadableArtifact: as `load`.
-        """
+        """What the calibration in a folder reads, before there is a model; raises as `load`."""
         return _read(folder)[1].settings.estimator
 
     @classmethod
@@ -95,9 +75,8 @@ class Calibration:
         name, found = _read(folder)
         if name != llm.name:
             raise ArtifactMismatch(
-                f"the calibration in {folder} was fitted on the model {name!r}, and is now given "
-                f"{llm.name!r}. Uncertainties of two models have different scales: pass that "
-                "model, or fit one for this."
+                f"the calibration in {folder} was fitted on the model {name!r}, and came with "
+                f"{llm.name!r}, whose uncertainties have another scale. Fit one for this model."
             )
         return found
 
@@ -175,21 +154,28 @@ class Calibrator:
         refusal: str = REFUSAL,
     ) -> None:
         fitted = calibration
-        _demand("llm", llm, LLM, "an ltrag_plugins LLM (TransformersLLM, ...)")
+        for name, value, kind, wanted in (
+            ("llm", llm, LLM, "an ltrag_plugins LLM (TransformersLLM, ...)"),
+            (
+                "calibration",
+                calibration,
+                Calibration | None,
+                "a Calibration (a folder: from_pretrained)",
+            ),
+            ("settings", settings, SGICSettings | None, "an SGICSettings"),
+            ("scale", scale, ScoreScale | None, "a ScoreScale"),
+        ):
+            if not isinstance(value, kind):
+                came = f"{type(value).__name__} {value!r:.60}"
+                raise InvalidInput(f"{name} must be {wanted}, got {came}.")
         if calibration is not None:
-            wanted = "a Calibration; a folder is read by load, in the frameworks by from_pretrained"
-            _demand("calibration", calibration, Calibration, wanted)
             if scale is not None:
-                raise InvalidInput(
-                    "a calibration has a scale of its own; hand in the one or the other"
-                )
+                raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
             scale = calibration.scale
             settings = calibration.settings if settings is None else settings
             calibration = replace(calibration, settings=settings)
         settings = SGICSettings() if settings is None else settings
-        _demand("settings", settings, SGICSettings, "an SGICSettings")
         scale = ScoreScale.default(settings.estimator) if scale is None else scale
-        _demand("scale", scale, ScoreScale, "a ScoreScale")
         scale.check(settings.estimator)
         has = {"relevance": relevance is not None, "encoder": encoder is not None}
         check_source(settings.source, **has)
@@ -206,14 +192,17 @@ class Calibrator:
                 "refuse_p_wrong_above needs a calibration that gives P(wrong); hand one in with "
                 "calibration=..., or refuse by the score: refuse_above=, 0-100."
             )
-        if fitted is not None:
-            fitted.remark_on(settings)
-        elif settings.rounds:
+        if fitted is None and settings.rounds:
             _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "
                 "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your "
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",
                 "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds",
+            )
+        elif fitted is not None and fitted.settings != settings and fitted.wrongness is not None:
+            _log.warning(
+                "P(wrong) was fitted with the calibration's own settings; these are others, so "
+                "take it as a guess, or fit with these"
             )
 
     @classmethod
@@ -325,7 +314,8 @@ class Calibrator:
         """The answer of each round as it comes, and what `answer` gives as the last."""
         rounds: list[Round] = []
         for step in run_steps(self.answering(question, passages, rounds.append), self.world):
-            yield from _taken(rounds)
+            while rounds:
+                yield rounds.pop(0)
             if step is not None:
                 yield step.value
 
@@ -337,20 +327,10 @@ class Calibrator:
         flow = self.answering(question, passages, rounds.append)
         async with aclosing(arun_steps(flow, self.world)) as steps:
             async for step in steps:
-                for one in _taken(rounds):
-                    yield one
+                while rounds:
+                    yield rounds.pop(0)
                 if step is not None:
                     yield step.value
-
-
-def _taken(rounds: list[Round]) -> Iterator[Round]:
-    while rounds:
-        yield rounds.pop(0)
-
-
-def _demand(name: str, value: object, kind: type, wanted: str) -> None:
-    if not isinstance(value, kind):
-        raise InvalidInput(f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}.")
 
 
 _KINDS = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
@@ -360,8 +340,7 @@ def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
     try:
         parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=_FORMAT)
-        found = Calibration(parts["settings"], parts["scale"], parts["wrongness"])
-        return parts["llm"], found
+        return parts.pop("llm"), Calibration(**parts)
     except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
         raise UnreadableArtifact(
             f"{folder} holds no readable calibration ({error}). Fit one again and save it."

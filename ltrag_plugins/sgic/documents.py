@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed
-from ltrag_plugins.metrics.answer import normalized_exact_match
+from ltrag_plugins.metrics.answer import is_right
+from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.sgic.answer import ScoredDocument
 from ltrag_plugins.sgic.prompts import SENTENCE_END, Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import NOISE, document_scores
@@ -48,30 +50,26 @@ class Documents:
         """Those that a round shows, with their scores or marks; plain if they have no scores."""
         rows = [i for i, document in enumerate(self.scored) if document.shown]
         scores = {i: score for i in rows if (score := self.scored[i].score) is not None}
-        marked: list[int] = []
-        if settings.documents == "keys":
-            low = (i for i, score in scores.items() if score < 50)
-            marked = sorted(low, key=scores.__getitem__)[: settings.keys]
-        with_scores = settings.documents == "scores"
-        return [
-            Shown(self.texts[i], scores.get(i) if with_scores else None, key=i in marked)
-            for i in rows
-        ]
+        if settings.documents == "scores":
+            return [Shown(self.texts[i], scores.get(i)) for i in rows]
+        low = sorted((i for i, score in scores.items() if score < 50), key=scores.__getitem__)
+        marked = low[: settings.keys] if settings.documents == "keys" else []
+        return [Shown(self.texts[i], key=i in marked) for i in rows]
 
     def with_scores(self, scores: Sequence[float], cut_to: int | None) -> "Documents":
         """The same with a score each; all but the `cut_to` lowest will not be shown."""
         best = sorted(range(len(scores)), key=scores.__getitem__)[:cut_to]
-        scored = [
-            replace(document, score=scores[i], shown=i in best)
-            for i, document in enumerate(self.scored)
-        ]
+        return self.with_columns(score=scores, shown=[i in best for i in range(len(scores))])
+
+    def with_columns(self, **columns: Sequence[Any]) -> "Documents":
+        """The same with other values of these fields, one for each document."""
+        rows = zip(self.scored, *columns.values(), strict=True)
+        scored = (replace(one, **dict(zip(columns, row, strict=True))) for one, *row in rows)
         return replace(self, scored=tuple(scored))
 
 
 def prepared(passages: Sequence[Passage], settings: SGICSettings) -> Documents:
     """Passages on one line each, cut at sentence ends, unable to fake the prompt's structure."""
-    if isinstance(passages, str):
-        raise InvalidInput("passages is a str; give a list of Passage(text)")
     texts, scored = [], []
     for i, passage in enumerate(passages, 1):
         if not isinstance(passage, Passage):
@@ -101,8 +99,7 @@ class Truth:
 
     def answer_score(self, question: str, text: str, round: int, seed: int) -> float:
         """A draw from 0-20 for a right answer (normalized exact match), else from 80-100."""
-        right = normalized_exact_match(text, self.answers) > 0
-        return _drawn(right, f"{seed}|{question}|round {round}")
+        return _drawn(is_right(text, self.answers), f"{seed}|{question}|round {round}")
 
 
 def _drawn(good: bool, name: str) -> float:
@@ -113,9 +110,7 @@ def _drawn(good: bool, name: str) -> float:
 def encoder_scores(question: str, passages: Sequence[Passage]) -> Flow[tuple[float, ...]]:
     """0-100, min-max as eq. 3: 0 for the vector nearest to the question's (cosine)."""
     rows = yield from embed(question, *(f"{p.title} {p.text}".strip() for p in passages))
-    vectors = np.asarray(rows, dtype=float)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    vectors = vectors / np.where(lengths > 0, lengths, 1.0)
+    vectors = unit_rows(np.asarray(rows, dtype=float))
     return document_scores((-(vectors[1:] @ vectors[0])).tolist())
 
 
@@ -143,16 +138,15 @@ def check_source(
     source: str, *, relevance: bool, encoder: bool = True, truth: bool = False
 ) -> None:
     """Refuse a source of document scores that is not there, before the first question."""
-    wanted = {
-        "relevance": "" if relevance else "relevance=..., a function of question and passages",
-        "encoder": "" if encoder else "encoder=..., an Encoder or embeddings of your framework",
-        "oracle": ""
-        if truth
-        else "truth=Truth(relevant, answers) for each question: run the flow "
+    missing = {
+        "relevance": not relevance and "relevance=..., a function of question and passages",
+        "encoder": not encoder and "encoder=..., an Encoder or embeddings of your framework",
+        "oracle": not truth
+        and "truth=Truth(relevant, answers) for each question: run the flow "
         "ltrag_plugins.sgic.calibrate(...) with it",
     }.get(source)
-    if wanted:
-        raise InvalidInput(f"source={source!r} needs {wanted}.")
+    if missing:
+        raise InvalidInput(f"source={source!r} needs {missing}.")
 
 
 def steps_of(reasoning: str) -> list[Passage]:

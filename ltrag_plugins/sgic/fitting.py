@@ -6,36 +6,31 @@ questions. Where there is none, or where choosing so does harm on questions that
 made on (cross-validated), it is the direct answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Ask, Observer, Step, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
-from ltrag_plugins.settings import Range, Settings, Whole
+from ltrag_plugins.settings import Range, Settings
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import best_round, check_samples, sampled
 from ltrag_plugins.sgic.replay import (
-    ANSWER_METRICS,
-    FEWEST_QUESTIONS,
-    Metric,
-    Recorded,
     Variant,
     by_other_estimators,
-    cheapest_that_pays,
     cut_settings,
-    folds,
     record,
     replay,
     samples_of,
-    unseen_gain,
     variants_of,
 )
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
@@ -43,8 +38,13 @@ from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
+_Metric = Literal["em", "f1"]
+_Rows = Int[np.ndarray, " rows"]
+_FEWEST_QUESTIONS = 10
+"""Below which a bootstrap over the questions says nothing, and direct is kept."""
 _ENOUGH = 30
 """Right and wrong answers each, below which P(wrong) is called a guess."""
+_FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,54 +121,41 @@ class FitReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        figures, names = self._figures(), [f"* {row.name}" for row in self.variants]
-        wide = 2 + max(map(len, (*names, *(name for name, _ in figures))))
-        costs = "".join(f"{name:>9}" for name in self._known_costs())
-        head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{costs}  gain in {self.metric.upper()}"
-        lines = [head, *(self._row(row, wide) for row in self.variants)]
-        lines += [f"{name:<{wide}} {text}" for name, text in figures]
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+        def signed(gain: Interval) -> str:
+            return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
 
-    def _row(self, row: _VariantFigures, wide: int) -> str:
-        name = f"{'*' if row.name == self.kept else ' '} {row.name}"
-        figures = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
-        for cost in self._known_costs():
-            value = _COSTS[cost](row)
-            figures += f"{'-' if value is None else f'{value:.0f}':>9}"
-        if row.name == "direct":
-            return figures
-        remarks = f"{' pays' if row.pays else ''}{'' if row.keepable else ' (compared only)'}"
-        return f"{figures}  {_signed(row.gain)}{remarks}"
-
-    def _known_costs(self) -> list[str]:
-        return [
-            name for name, of in _COSTS.items() if any(of(row) is not None for row in self.variants)
-        ]
-
-    def _figures(self) -> list[tuple[str, str]]:
-        rows = [
-            ("questions, calls of this fit", f"{self.questions}, {self.calls}"),
-            ("kept", f"{self.kept} ({self.level:.0%} intervals)"),
-            ("mean uncertainty of rounds 0, 1, ...", ", ".join(f"{m:.3f}" for m in self.means)),
-            ("wrong answers, kept variant", f"{self.wrong:.3f}"),
-        ]
+        told = {
+            "questions, calls of this fit": f"{self.questions}, {self.calls}",
+            "kept": f"{self.kept} ({self.level:.0%} intervals)",
+            "mean uncertainty of rounds 0, 1, ...": ", ".join(f"{m:.3f}" for m in self.means),
+            "wrong answers, kept variant": f"{self.wrong:.3f}",
+        }
         if self.unseen_gain is not None:
-            rows.append(("gain of the choice, cross-validated", _signed(self.unseen_gain)))
-        if self.auroc is not None and self.ece is not None:
-            rows.append(("P(wrong): AUROC, calibration error", f"{self.auroc:.3f}, {self.ece:.3f}"))
-        best = sorted(self.estimator_aurocs.items(), key=lambda item: -item[1])
-        rows += [(f"AUROC of {name}, direct answer wrong", f"{value:.3f}") for name, value in best]
-        return rows
-
-
-_COSTS: Mapping[str, Callable[[_VariantFigures], float | None]] = {
-    "tokens": lambda row: row.tokens,
-    "ms": lambda row: row.milliseconds,
-}
-
-
-def _signed(interval: Interval) -> str:
-    return f"{interval.value:+.3f} ({interval.low:+.3f} to {interval.high:+.3f})"
+            told["gain of the choice, cross-validated"] = signed(self.unseen_gain)
+        if self.auroc is not None:
+            told["P(wrong): AUROC, calibration error"] = f"{self.auroc:.3f}, {self.ece:.3f}"
+        for name, value in sorted(self.estimator_aurocs.items(), key=lambda item: -item[1]):
+            told[f"AUROC of {name}, direct answer wrong"] = f"{value:.3f}"
+        costs = {
+            "tokens": [row.tokens for row in self.variants],
+            "ms": [row.milliseconds for row in self.variants],
+        }
+        costs = {name: each for name, each in costs.items() if set(each) != {None}}
+        wide = 2 + max(map(len, (*told, *(f"* {row.name}" for row in self.variants))))
+        head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}"
+        head += "".join(f"{name:>9}" for name in costs)
+        lines = [f"{head}  gain in {self.metric.upper()}"]
+        for i, row in enumerate(self.variants):
+            name = f"{'*' if row.name == self.kept else ' '} {row.name}"
+            line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
+            for each in costs.values():
+                line += f"{'-' if (cost := each[i]) is None else f'{cost:.0f}':>9}"
+            if row.name != "direct":
+                line += f"  {signed(row.gain)}{' pays' * row.pays}"
+                line += "" if row.keepable else " (compared only)"
+            lines.append(line)
+        lines += [f"{name:<{wide}} {text}" for name, text in told.items()]
+        return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
 
 def fit(
@@ -176,7 +163,7 @@ def fit(
     llm: LLM,
     *,
     settings: SGICSettings | None = None,
-    metric: Metric = "em",
+    metric: _Metric = "em",
     level: float = 0.9,
     cut_to: Sequence[int] = (1, 2, 3),
     samples: int | Literal["equal"] = 0,
@@ -219,19 +206,25 @@ def fit(
     """
     questions, settings = list(questions), settings or SGICSettings()
     _check_questions(questions)
-    options = _Options(metric, level, samples)
-    if samples and samples != "equal":
+    rule = _Rule(metric, level, method, settings.seed)
+    if samples not in (0, "equal"):
         check_samples(samples, settings)
     if settings.source == "oracle":
         raise InvalidInput(
-            "source='oracle' knows the answers: a fit on it says nothing about other questions. "
-            "Use it in calibrate(..., truth=...) for analysis"
+            "source='oracle' knows the answers, so a fit on it says nothing about other questions; "
+            "use it in calibrate(..., truth=...) for analysis"
         )
+    calls = 0
+
+    def count(step: Step) -> None:
+        nonlocal calls
+        if step.kind == "request" and isinstance(step.request, Ask):
+            calls += len(step.request.prompts)
+
     most = max(len(question.passages) for question in questions)
     # those that cut nothing off any question are left out
     cuts = [way for m in sorted({*cut_to}) if (way := cut_settings(settings, m)) and m < most]
-    counter, world = _Counter(), World(llm=llm, encoder=encoder)
-    watching = (counter, *observers)
+    world, watching = World(llm=llm, encoder=encoder), (count, *observers)
     recorded = record(
         questions, world, settings, cuts, relevance=relevance, observers=watching, batch=batch
     )
@@ -243,32 +236,96 @@ def fit(
         flows = [sampled(q.text, q.passages, samples, settings) for q in questions]
         drawn = run_many(flows, world, observers=watching, batch=batch)
         others += samples_of(drawn, recorded[0], questions)
-    held_to = {"metric": metric, "level": level, "seed": settings.seed}
-    best = cheapest_that_pays(others, direct, **held_to)
-    unseen = unseen_gain(others, direct, **held_to)
+    best = rule.cheapest_that_pays(others, direct)
+    unseen = rule.unseen_gain(others, direct)
     harms = unseen is not None and unseen.value < 0
-    kept = direct if harms or len(questions) < FEWEST_QUESTIONS else best
-    wrongness = _wrongness(kept, questions, metric, method)
-    compared = _Compared(options, direct, others, kept, best, unseen, wrongness, recorded[0])
-    return Calibration(kept.settings, _scale(kept), wrongness), compared.report(counter.calls)
+    kept = direct if harms or len(questions) < _FEWEST_QUESTIONS else best
+    means = kept.recorded.scale.means[: kept.settings.rounds + 1]
+    scale = ScoreScale(kept.settings.estimator, means)
+    wrongness = _wrongness(kept, scale, questions, metric, method)
+    wrong = rule.quality(direct) < 0.5
+    doubts = {
+        seen.settings.estimator: [trace[0].uncertainty for trace in seen.traces]
+        for seen in (recorded[0], *by_other_estimators(recorded[0]))
+    }
+    both = 0 < wrong.sum() < len(wrong)
+    report = FitReport(
+        questions=len(questions),
+        metric=metric,
+        level=level,
+        estimator=settings.estimator,
+        kept=kept.name,
+        variants=tuple(_figures(one, direct, rule) for one in (direct, *others)),
+        unseen_gain=unseen,
+        means=recorded[0].scale.means,
+        wrong=float((rule.quality(kept) < 0.5).mean()),
+        auroc=None if wrongness is None else wrongness.auroc,
+        ece=None if wrongness is None else wrongness.ece,
+        estimator_aurocs={name: auroc(us, wrong) for name, us in doubts.items() if both},
+        calls=calls,
+        notes=tuple(_notes(direct, others, kept, best, unseen, wrongness, {*doubts}, rule)),
+    )
+    return Calibration(kept.settings, scale, wrongness), report
 
 
 @dataclass(frozen=True, slots=True)
-class _Options(Settings):
-    metric: Metric
-    level: Annotated[float, Range(above=0, below=1)]
-    samples: Whole | Literal["equal"]
+class FitOptions(Settings):
+    """How a fit compares."""
+
+    metric: _Metric = "em"
+    """What has to rise; an answer under 0.5 in it is wrong for P(wrong)."""
+    level: Annotated[float, Range(above=0, below=1)] = 0.9
+    """Of the intervals; the lower end of a gain must be above 0."""
+    method: CalibrationMethod = "platt"
+    """Of P(wrong); isotonic wants several hundred answers."""
 
 
-class _Counter:
-    """An observer that counts prompts."""
+@dataclass(frozen=True, slots=True)
+class _Rule(FitOptions):
+    """How variants are held against the direct answer."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    seed: int = 0
 
-    def __call__(self, step: Step) -> None:
-        if step.kind == "request" and isinstance(step.request, Ask):
-            self.calls += len(step.request.prompts)
+    def quality(self, variant: Variant) -> Float[np.ndarray, " questions"]:
+        """EM or F1 of each question, in [0, 1]."""
+        return variant.em if self.metric == "em" else variant.f1
+
+    def gain(
+        self, after: Float[np.ndarray, " questions"], before: Float[np.ndarray, " questions"]
+    ) -> Interval:
+        """Of the mean quality, by a paired bootstrap over the questions."""
+        return paired_bootstrap(after, before, level=self.level, seed=self.seed).interval
+
+    def cheapest_that_pays(
+        self, variants: Sequence[Variant], direct: Variant, rows: _Rows | slice = slice(None)
+    ) -> Variant:
+        """The variant of fewest calls whose gain over direct has an interval above 0; else direct.
+
+        It is judged by the questions in `rows`. Of equally many calls the better answers count,
+        then the order given.
+        """
+        kept = [variant for variant in variants if variant.keepable]
+        kept.sort(key=lambda v: (v.calls[rows].mean(), -self.quality(v)[rows].mean()))
+        before = self.quality(direct)[rows]
+        for variant in kept:
+            after = self.quality(variant)[rows]
+            if after.mean() > before.mean() and self.gain(after, before).low > 0:
+                return variant
+        return direct
+
+    def unseen_gain(self, variants: Sequence[Variant], direct: Variant) -> Interval | None:
+        """What the choice gains over direct on questions that it was not made on; None for one.
+
+        With many variants one is above direct by luck; here each question is answered by the
+        variant that the other folds chose. Recorded answers and scale are the same in all folds.
+        """
+        before = self.quality(direct)
+        if len(before) < 2:
+            return None
+        found = np.zeros(len(before))
+        for train, test in _folds(len(before), self.seed):
+            found[test] = self.quality(self.cheapest_that_pays(variants, direct, train))[test]
+        return self.gain(found, before)
 
 
 def _check_questions(questions: Sequence[Question]) -> None:
@@ -277,221 +334,128 @@ def _check_questions(questions: Sequence[Question]) -> None:
     for question in questions:
         if not isinstance(question, Question):
             raise InvalidInput(f"a fit takes Question(text, answers, ...), got {question!r:.60}")
-        name = question.id or question.text[:60]
+        lacks = f"question {question.id or question.text[:60]!r} has no"
         if not question.answers:
-            raise MissingReferences(
-                f"question {name!r} has no accepted answers; add 'answers', or leave it out"
-            )
+            raise MissingReferences(f"{lacks} accepted answers; add 'answers', or leave it out")
         if not question.passages:
             raise CalibrationError(
-                f"question {name!r} has no passages; add what your retriever finds for it, or "
-                "leave it out"
+                f"{lacks} passages; add what your retriever finds for it, or leave it out"
             )
 
 
-def _scale(kept: Variant) -> ScoreScale:
-    means = kept.recorded.scale.means[: kept.settings.rounds + 1]
-    return ScoreScale(kept.settings.estimator, means)
+def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
+    """Rows to fit on and rows to judge; a single question is both."""
+    order = np.random.default_rng(seed).permutation(questions)
+    for test in np.array_split(order, min(_FOLDS, questions)):
+        train = np.setdiff1d(order, test)
+        yield (train if train.size else test), test
 
 
 def _wrongness(
-    kept: Variant, questions: Sequence[Question], metric: Metric, method: CalibrationMethod
+    kept: Variant,
+    scale: ScoreScale,
+    questions: Sequence[Question],
+    metric: _Metric,
+    method: CalibrationMethod,
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept variant; each score by a scale that was fitted without its question."""
     settings, estimator = kept.settings, kept.settings.estimator
     traces = [trace[: settings.rounds + 1] for trace in kept.recorded.traces]
     found: dict[int, CalibratedAnswer] = {}
-    for train, test in folds(len(traces), settings.seed):
-        scale = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
+    for train, test in _folds(len(traces), settings.seed):
+        others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
         for i in test:
-            best = best_round(replay(scale.rescored(traces[i]), settings), settings.choose)
+            best = best_round(replay(others.rescored(traces[i]), settings), settings.choose)
             found[int(i)] = CalibratedAnswer(
                 best.text, best.uncertainty, best.score, best.number, "rounds", estimator
             )
     answers = [found[i] for i in range(len(traces))]
-    right = ANSWER_METRICS[metric]
-    wrong = [right(a.text, q.answers) < 0.5 for a, q in zip(answers, questions, strict=True)]
+    correct = "f1" if metric == "f1" else "normalized_exact_match"
+    wrong = [
+        not is_right(a.text, q.answers, correct) for a, q in zip(answers, questions, strict=True)
+    ]
     if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
         return None
-    return WrongnessCalibration.fit(
-        answers, wrong, scale=_scale(kept), method=method, seed=settings.seed
+    return WrongnessCalibration.fit(answers, wrong, scale=scale, method=method, seed=settings.seed)
+
+
+def _figures(variant: Variant, direct: Variant, rule: _Rule) -> _VariantFigures:
+    gain = rule.gain(rule.quality(variant), rule.quality(direct))
+    return _VariantFigures(
+        variant.name,
+        variant.kind,
+        float(variant.em.mean()),
+        float(variant.f1.mean()),
+        float(variant.calls.mean()),
+        None if variant.tokens is None else float(variant.tokens.mean()),
+        None if variant.seconds is None else float(1000 * variant.seconds.mean()),
+        gain,
+        gain.low > 0,
+        variant.keepable,
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Compared:
-    """All that was compared, and what came of it."""
-
-    options: _Options
-    direct: Variant
-    others: Sequence[Variant]
-    kept: Variant
-    best: Variant
-    """The cheapest that pays; not kept where choosing so does harm on unseen questions."""
-    unseen: Interval | None
-    wrongness: WrongnessCalibration | None
-    recorded: Recorded
-    """Of the rounds."""
-
-    def report(self, calls: int) -> FitReport:
-        """The figures, and what to make of them."""
-        rows = tuple(self._figures(variant, self.direct) for variant in (self.direct, *self.others))
-        fails, wrongness = self._quality(self.kept) < 0.5, self.wrongness
-        aurocs = self._aurocs()
-        return FitReport(
-            questions=len(fails),
-            metric=self.options.metric,
-            level=self.options.level,
-            estimator=self.recorded.settings.estimator,
-            kept=self.kept.name,
-            variants=rows,
-            unseen_gain=self.unseen,
-            means=self.recorded.scale.means,
-            wrong=float(fails.mean()),
-            auroc=None if wrongness is None else wrongness.auroc,
-            ece=None if wrongness is None else wrongness.ece,
-            estimator_aurocs=aurocs,
-            calls=calls,
-            notes=(
-                *self._about_choice(),
-                *self._about_rivals(rows),
-                *self._about_rounds(),
-                *self._about_estimators(rows, aurocs),
-                *self._about_wrongness(int(fails.sum()), int((~fails).sum())),
-                *self._about_questions(),
-            ),
-        )
-
-    def _quality(self, variant: Variant) -> np.ndarray:
-        return variant.quality(self.options.metric)
-
-    def _figures(self, variant: Variant, direct: Variant) -> _VariantFigures:
-        gain = paired_bootstrap(
-            self._quality(variant),
-            self._quality(direct),
-            level=self.options.level,
-            seed=direct.settings.seed,
-        ).interval
-        return _VariantFigures(
-            variant.name,
-            variant.kind,
-            float(variant.em.mean()),
-            float(variant.f1.mean()),
-            float(variant.calls.mean()),
-            None if variant.tokens is None else float(variant.tokens.mean()),
-            None if variant.seconds is None else float(1000 * variant.seconds.mean()),
-            gain,
-            gain.low > 0,
-            variant.keepable,
-        )
-
-    def _aurocs(self) -> dict[str, float]:
-        fails = self._quality(self.direct) < 0.5
-        if fails.all() or not fails.any():
-            return {}
-        seen = {self.recorded.settings.estimator: self.recorded}
-        seen |= by_other_estimators(self.recorded)
-        return {
-            name: auroc([trace[0].uncertainty for trace in one.traces], fails)
-            for name, one in seen.items()
-        }
-
-    def _about_choice(self) -> list[str]:
-        if self.kept is not self.best and len(self.direct.calls) < FEWEST_QUESTIONS:
-            return [f"under {FEWEST_QUESTIONS} questions nothing but the direct answer is kept"]
-        if self.kept is not self.best:
-            return [
-                f"{self.best.name} is above direct on these questions, but choosing so loses on "
-                "questions that the choice was not made on: the direct answer is kept"
-            ]
-        if self.kept is self.direct:
-            return ["nothing pays with this model: the direct answer is kept"]
-        if self.unseen is not None and self.unseen.value == 0:
-            return [
-                "on questions that the choice was not made on it gains nothing: what was kept may "
-                "be luck; fit on more questions before relying on it"
-            ]
-        return []
-
-    def _about_rivals(self, rows: Sequence[_VariantFigures]) -> list[str]:
-        if self.kept is self.direct:
-            return []
-        notes = []
-        better = [v for v in self.others if v.keepable and self._figures(v, self.kept).pays]
-        if better:
-            best = min(better, key=lambda v: (-self._quality(v).mean(), v.calls.mean()))
-            notes.append(
-                f"{best.name} is better still, {self._quality(best).mean():.3f} in "
-                f"{self.options.metric.upper()}, at {best.calls.mean():.1f} calls a question"
-            )
-        own = next(row for row in rows if row.name == self.kept.name)
-        drawn = [row for row in rows if row.kind == "samples" and row.calls <= own.calls]
-        rival = max(drawn, key=lambda row: row.gain.value, default=None)
-        if rival is not None and rival.gain.value >= own.gain.value:
-            notes.append(f"{rival.name}, does as well as what was kept, at no more calls")
-        return notes
-
-    def _about_rounds(self) -> list[str]:
-        settings, traces = self.recorded.settings, self.recorded.traces
-        looks = [v for v in self.others if v.recorded is self.recorded]
-        last = next((v for v in reversed(looks) if v.settings.choose == "last"), None)
-        if last is None:
-            return []
-        before, after = (self._quality(v) >= 0.5 for v in (self.direct, last))
-        mended, spoiled = int((after & ~before).sum()), int((before & ~after).sum())
-        notes = [
-            f"the last of {last.name.split(',')[0]} mends {mended} answers and spoils {spoiled}"
-        ]
-        if self.kept.kind != "rounds":
-            notes.append("the rounds do not pay with this model: fine-tune it, or leave them off")
-        if short := sum(len(trace) <= settings.rounds for trace in traces):
-            notes.append(
-                f"{short} of {len(traces)} questions did not get all {settings.rounds} rounds: a "
-                "limit or an error ended them"
-            )
-        return notes
-
-    def _about_estimators(
-        self, rows: Sequence[_VariantFigures], aurocs: Mapping[str, float]
-    ) -> list[str]:
-        settings, notes, left_out = self.recorded.settings, [], []
-        own = settings.estimator
-        best = max(aurocs, key=lambda name: aurocs[name], default=own)
-        if aurocs and aurocs[best] > aurocs[own] + 0.02:
-            notes.append(
-                f"the estimator {best!r} tells wrong direct answers better than {own!r} "
-                f"(AUROC {aurocs[best]:.3f} against {aurocs[own]:.3f})"
-            )
-        if any(" by " in row.name and not row.keepable for row in rows):
-            notes.append(
-                f"rows 'by' another estimator hold the prompts fixed, with the scores of {own!r} "
-                "in them; to have its own, fit again with SGICSettings(estimator=...)"
-            )
-        seen = {own, *by_other_estimators(self.recorded)}
-        if missing := [name for name in TOKEN_SIGNALS if name not in seen]:
-            left_out.append(f"{', '.join(missing)}, as the model gives too little for them")
-        if AGREEMENT not in seen:
-            left_out.append(f"{AGREEMENT}, as it asks each prompt {settings.samples} times more")
-        if left_out:
-            notes.append(f"estimators that were not compared: {'; '.join(left_out)}")
-        return notes
-
-    def _about_wrongness(self, wrong: int, right: int) -> list[str]:
-        rarer, kind = min((right, "right"), (wrong, "wrong"))
-        if self.wrongness is None:
-            return [
-                f"only {rarer} {kind} answers: P(wrong) is not calibrated, it needs at least "
-                f"{FEWEST} right and wrong ones each"
-            ]
-        notes = []
-        if rarer < _ENOUGH:
-            notes.append(f"only {rarer} {kind} answers: the P(wrong) calibration is a guess")
-        if self.wrongness.auroc <= 0.5:
-            notes.append("larger scores do not go with wrong answers here: do not rely on P(wrong)")
-        return notes
-
-    def _about_questions(self) -> list[str]:
-        questions = len(self.direct.calls)
-        if questions >= 100:
-            return []
-        return [f"{questions} questions leave wide intervals; 100 or more are better"]
+def _notes(
+    direct: Variant,
+    others: Sequence[Variant],
+    kept: Variant,
+    best: Variant,
+    unseen: Interval | None,
+    wrongness: WrongnessCalibration | None,
+    compared: set[str],
+    rule: _Rule,
+) -> Iterator[str]:
+    """What a user should know; `best` is not kept where choosing so does harm."""
+    settings, traces = direct.recorded.settings, direct.recorded.traces
+    questions, too_few = len(traces), len(traces) < _FEWEST_QUESTIONS
+    own = (v for v in others if v.recorded is direct.recorded and v.kind == "rounds")
+    *_, last = direct, *(v for v in own if v.settings.choose == "last")
+    again = last is not direct
+    before, after = (rule.quality(v) >= 0.5 for v in (direct, last))
+    mended, spoiled = int((after & ~before).sum()), int((before & ~after).sum())
+    short = sum(len(trace) <= settings.rounds for trace in traces)
+    fixed = any(v.kind == "rounds" and not v.keepable for v in others)
+    missing = ", ".join(name for name in TOKEN_SIGNALS if name not in compared)
+    left_out = [f"{missing}, as the model gives too little for them"] * bool(missing)
+    if AGREEMENT not in compared:
+        left_out.append(f"{AGREEMENT}, as it asks each prompt {settings.samples} times more")
+    right = int((rule.quality(kept) >= 0.5).sum())
+    rarer, kind = min((right, "right"), (questions - right, "wrong"))
+    few = f"only {rarer} {kind} answers:"
+    uncalibrated = (
+        f"P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones each"
+    )
+    lucky = kept is not direct and unseen is not None and unseen.value == 0
+    loses = f"{best.name} is above direct here, but choosing so loses on other questions"
+    useless = wrongness is not None and wrongness.auroc <= 0.5
+    for applies, note in (
+        (too_few and kept is not best, "under 10 questions nothing but the direct answer is kept"),
+        (not too_few and kept is not best, f"{loses} (cross-validated): the direct answer is kept"),
+        (best is direct, "nothing pays with this model: the direct answer is kept"),
+        (lucky, "what was kept gains nothing when cross-validated, it may be luck: add questions"),
+        (
+            again,
+            f"the last of {last.name.split(',')[0]} mends {mended} answers and spoils {spoiled}",
+        ),
+        (
+            again and kept.kind != "rounds",
+            "the rounds do not pay with this model: fine-tune it, or leave them off",
+        ),
+        (
+            short,
+            f"{short} of {questions} questions did not get all {settings.rounds} rounds: a limit "
+            "or an error ended them",
+        ),
+        (
+            fixed,
+            f"rows 'by' another estimator keep the prompts, with the scores of "
+            f"{settings.estimator!r}; for its own, fit again with SGICSettings(estimator=...)",
+        ),
+        (left_out, f"estimators that were not compared: {'; '.join(left_out)}"),
+        (wrongness is None, f"{few} {uncalibrated}"),
+        (wrongness and rarer < _ENOUGH, f"{few} the P(wrong) calibration is a guess"),
+        (useless, "larger scores do not go with wrong answers here: do not rely on P(wrong)"),
+        (questions < 100, f"{questions} questions leave wide intervals; 100 or more are better"),
+    ):
+        if applies:
+            yield note

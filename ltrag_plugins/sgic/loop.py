@@ -37,8 +37,7 @@ from ltrag_plugins.types import Generation, Passage
 from ltrag_plugins.uncertainty import (
     AGREEMENT,
     Measured,
-    disagreement,
-    estimate,
+    calls_for,
     measured,
     reestimate,
 )
@@ -80,26 +79,23 @@ def calibrate(
     session = Session(question, passages, settings, scale, relevance=relevance, truth=truth)
     if wrongness is not None:
         wrongness.check(session.scale)
-    settings, tell, notes = session.settings, on_round or _ignore, []
-    first = yield from session.answer()
-    tell(first)
-    stop, error = reason_to_stop(session.trace, settings), None
+    settings, notes, tell = session.settings, list[str](), on_round or (lambda _: None)
+    tell(first := (yield from session.answer()))
+    stop, error, limit = reason_to_stop(session.trace, settings), None, None
     if not session.documents.texts:
         stop = stop or "no documents"
         notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
     elif session.keeps_all_documents:
         stop = stop or "rounds"  # another would ask the same
-    if settings.estimator == AGREEMENT and {s.text for s in first.samples} == {
-        first.generation.text
-    }:
+    said = {sample.text for sample in first.samples}
+    if settings.estimator == AGREEMENT and said == {first.generation.text}:
         notes.append(
             "all samples are the answer word for word; with a model that does not heed the "
             "temperature that says nothing about how sure it is"
         )
-    always = settings.score_documents == "always"
+    needed = settings.score_documents == "always" or (not stop and scores_documents(settings))
     try:
-        limit = None
-        if session.documents.texts and (always or (not stop and scores_documents(settings))):
+        if session.documents.texts and needed:
             limit = yield from session.score_documents()
         if limit is not None:
             notes.append(
@@ -115,7 +111,7 @@ def calibrate(
         if settings.on_error == "raise":
             raise
         stop, error = "error", f"{type(failure).__name__}: {failure}"
-    return session.result(stop or "rounds", settings.choose, notes, error, wrongness)
+    return session.result(stop or "rounds", notes, error, wrongness)
 
 
 def sampled(
@@ -144,12 +140,12 @@ def sampled(
         EmptyQuestion, InvalidInput, ArtifactMismatch, NoTokenProbabilities, ModelError: as
             `calibrate`.
     """
-    settings = replace(settings or SGICSettings(), source="uncertainty")
+    settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
     check_samples(samples, settings)
     session = Session(question, passages, settings, scale)
     # one call a sample, whatever the estimator
-    budget = session.budget = Budget(replace(settings, estimator="product"))
-    prompt, drawn, stop = session.prompt(), list[Generation](), None
+    budget = session.budget = Budget(settings, 1)
+    prompt, drawn, stop = session.first_prompt(), list[Generation](), None
     while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
         budget.sent([prompt])
         [reply] = yield from ask(
@@ -162,13 +158,8 @@ def sampled(
         )
         budget.received([prompt], [reply])
         drawn.append(reply)
-    if not drawn:
-        raise InvalidInput(
-            f"the first prompt alone could pass {stop}. Raise it, or give fewer or shorter "
-            "documents."
-        )
     session.trace = as_rounds(drawn, settings, session.scale)
-    return session.result(stop or "rounds", "least uncertain")
+    return session.result(stop or "rounds")
 
 
 @final
@@ -186,24 +177,23 @@ class Session:
         truth: Truth | None = None,
     ) -> None:
         """Check what came in before anything is asked; raises as `calibrate` says."""
-        self.settings = settings or SGICSettings()
-        self.scale = scale or ScoreScale.default(self.settings.estimator)
+        self.settings = settings = settings or SGICSettings()
+        self.scale = scale or ScoreScale.default(settings.estimator)
         self.question = checked_question(question)
-        self.scale.check(self.settings.estimator)
-        source = self.settings.source
-        check_source(source, relevance=relevance is not None, truth=truth is not None)
-        self.documents = prepared(passages, self.settings)
+        self.scale.check(settings.estimator)
+        check_source(settings.source, relevance=relevance is not None, truth=truth is not None)
+        self.documents = prepared(passages, settings)
         """With their scores, once they have some."""
-        documents = len(self.documents.texts)
-        if source == "oracle" and truth is not None and len(truth.relevant) != documents:
+        count = len(self.documents.texts)
+        if settings.source == "oracle" and truth is not None and len(truth.relevant) != count:
             raise InvalidInput(
-                f"the truth is about {len(truth.relevant)} passages, and there are {documents}"
+                f"the truth is about {len(truth.relevant)} passages, and there are {count}"
             )
         self.trace: tuple[Round, ...] = ()
         """The answers so far."""
         self.document_answers: tuple[Measured, ...] = ()
         """Those that were asked for to score the documents."""
-        self.budget = Budget(self.settings)
+        self.budget = Budget(settings, calls_for(1, settings.estimator, settings.samples))
         self._relevance, self._truth = relevance, truth
         self._first, self._next = "", ""  # prompts; "" where not rendered yet
 
@@ -223,22 +213,37 @@ class Session:
     @property
     def keeps_all_documents(self) -> bool:
         """Whether a round could show nothing else than the first prompt did."""
-        settings = self.settings
-        return (
-            settings.earlier == "none"
-            and settings.documents == "none"
-            and settings.cut_to is not None
-            and settings.cut_to >= len(self.documents.texts)
+        settings, count = self.settings, len(self.documents.texts)
+        return settings.earlier == settings.documents == "none" and (
+            (settings.cut_to or count) >= count
         )
 
     def prompt(self) -> str:
         """Of the next round; it is rendered once."""
         if not self._next:
-            earlier = self._earlier() if self.trace else []
-            shown = self.documents.shown(self.settings) if self.trace else self.documents.plain
-            self._next = render(self.settings.templates, self.question, shown, earlier)
+            settings, earlier = self.settings, list[Shown]()
+            shown = self.documents.shown(settings) if self.trace else self.documents.plain
+            if settings.earlier != "none":
+                # a token is hardly ever more than a word: only what overran its limit is cut
+                earlier = [
+                    Shown(
+                        cut_to_words(one_line(r.text), settings.answer_tokens),
+                        r.score if settings.earlier == "scores" else None,
+                    )
+                    for r in self.trace
+                ]
+            self._next = render(settings.templates, self.question, shown, earlier)
             self._first = self._first or self._next
         return self._next
+
+    def first_prompt(self) -> str:
+        """Of round 0, if it may be sent."""
+        if limit := self.budget.exceeded([self.prompt()]):
+            raise InvalidInput(
+                f"the first prompt alone could pass {limit}={getattr(self.settings, limit)}. Raise "
+                "it, or give fewer or shorter documents."
+            )
+        return self.prompt()
 
     def limit(self) -> Stop | None:
         """The limit that a further round could pass; "rounds" where it would ask the same again."""
@@ -249,32 +254,16 @@ class Session:
 
     def answer(self) -> Flow[Round]:
         """Ask for the answer of the next round, and add it to the trace."""
-        settings, prompt, number = self.settings, self.prompt(), len(self.trace)
-        if not number and self.budget.exceeded([prompt]):
-            raise InvalidInput(
-                f"the first prompt may cost {self.budget.bound([prompt])} tokens, more than "
-                f"max_tokens={settings.max_tokens}. Raise it, or give fewer or shorter "
-                "documents."
-            )
-        self.budget.sent([prompt])
+        settings, number = self.settings, len(self.trace)
+        prompt = self.prompt() if number else self.first_prompt()
         [found] = yield from self._ask([prompt])
-        own, samples = found.generation, found.samples
-        if number:
-            own, samples = without_form(own, samples, settings)
-        text, uncertainty = own.text.strip(), found.uncertainty
-        if not text:
-            uncertainty = 1.0
-        elif samples or own is not found.generation:
-            uncertainty = reestimate(own, samples, settings.estimator)
-        answer = Round(
-            number,
-            text,
-            uncertainty,
-            self._score(uncertainty, text),
-            found.generation,
-            found.samples,
-            prompt if settings.keep_prompts else None,
-        )
+        text, uncertainty = own_words(number, found.generation, found.samples, settings)
+        if settings.source == "oracle" and self._truth is not None:
+            score = self._truth.answer_score(self.question, text, number, settings.seed)
+        else:
+            score = self.scale.score(uncertainty, number)
+        shown = prompt if settings.keep_prompts else None
+        answer = Round(number, text, uncertainty, score, found.generation, found.samples, shown)
         self.trace, self._next = (*self.trace, answer), ""
         return answer
 
@@ -296,20 +285,15 @@ class Session:
             # the only document's answer is the first answer
             first = Measured(self.trace[0].generation, self.trace[0].uncertainty)
             answers = {self._first: first}
-            once = [prompt for prompt in dict.fromkeys(prompts) if prompt not in answers]
-            if once:
+            if once := [prompt for prompt in dict.fromkeys(prompts) if prompt != self._first]:
                 if limit := self.budget.exceeded(once, and_calls=int(settings.rounds > 0)):
                     return limit
-                self.budget.sent(once)
                 self.document_answers = tuple((yield from self._ask(once)))
                 answers |= zip(once, self.document_answers, strict=True)
             found = [answers[prompt] for prompt in prompts]
-            scored = [
-                replace(document, uncertainty=a.uncertainty, answer=a.generation.text.strip())
-                for document, a in zip(documents.scored, found, strict=True)
-            ]
-            documents = replace(documents, scored=tuple(scored))
+            said = [answer.generation.text.strip() for answer in found]
             doubts = [answer.uncertainty for answer in found]
+            documents = documents.with_columns(uncertainty=doubts, answer=said)
             scores = document_scores(doubts, noise=rounding(doubts, settings.estimator))
         self.documents, self._next = documents.with_scores(scores, settings.cut_to), ""
         return None
@@ -317,38 +301,45 @@ class Session:
     def result(
         self,
         stop: Stop,
-        choose: Choose,
         notes: Sequence[str] = (),
         error: str | None = None,
         wrongness: WrongnessCalibration | None = None,
     ) -> CalibratedAnswer:
         """What came of it."""
-        best, scored = best_round(self.trace, choose), self.documents.scored
-        cut = sum(document.dropped > 0 for document in scored)
-        about_cuts = f"{cut} of {len(scored)} documents were cut to {self.settings.document_words}"
+        settings, scored, budget = self.settings, self.documents.scored, self.budget
+        best = best_round(self.trace, settings.choose)
+        if cut := sum(document.dropped > 0 for document in scored):
+            words = f"{settings.document_words} words"
+            notes = [f"{cut} of {len(scored)} documents were cut to {words}", *notes]
+        answers = [(one.text, one.uncertainty) for one in self.trace]
+        answers += [(d.answer, d.uncertainty) for d in scored if d.answer is not None]
+        lost = sum(bool(text) and doubt == 1 for text, doubt in answers)
+        if settings.estimator == "product" and lost:
+            notes = [
+                *notes,
+                f"{lost} of {len(answers)} answers are as uncertain as can be, as the product of "
+                "the probabilities of a long answer is; estimator='length_normalized' tells such "
+                "apart",
+            ]
         return CalibratedAnswer(
             best.text,
             best.uncertainty,
             best.score,
             best.number,
             stop,
-            self.settings.estimator,
+            settings.estimator,
             p_wrong=wrongness.probability(best.score) if wrongness and scored else None,
             documents=scored,
             trace=self.trace,
-            notes=(
-                *[f"{about_cuts} words"] * bool(cut),
-                *notes,
-                *self._about_saturation(),
-                *self.budget.notes(),
-            ),
+            notes=(*notes, *budget.notes()),
             error=error,
-            calls=self.budget.calls,
-            tokens=self.budget.tokens,
+            calls=budget.calls,
+            tokens=budget.tokens,
         )
 
     def _ask(self, prompts: Sequence[str]) -> Flow[list[Measured]]:
         settings = self.settings
+        self.budget.sent(prompts)
         found = yield from measured(
             *prompts,
             estimator=settings.estimator,
@@ -362,36 +353,6 @@ class Session:
         self.budget.received(prompts, [r for one in found for r in (one.generation, *one.samples)])
         return found
 
-    def _score(self, uncertainty: float, text: str) -> float:
-        number, seed = len(self.trace), self.settings.seed
-        if self.settings.source == "oracle" and self._truth is not None:
-            return self._truth.answer_score(self.question, text, number, seed)
-        return self.scale.score(uncertainty, number)
-
-    def _earlier(self) -> list[Shown]:
-        if self.settings.earlier == "none":
-            return []
-        with_scores, words_left = self.settings.earlier == "scores", self.settings.answer_tokens
-        # a token is hardly ever more than a word: only what overran its limit is cut
-        return [
-            Shown(cut_to_words(one_line(r.text), words_left), r.score if with_scores else None)
-            for r in self.trace
-        ]
-
-    def _about_saturation(self) -> list[str]:
-        """A note on answers whose product of probabilities is below what one minus it can show."""
-        answers = [(one.text, one.uncertainty) for one in self.trace]
-        answers += [
-            (d.answer, d.uncertainty) for d in self.documents.scored if d.answer is not None
-        ]
-        lost = sum(bool(text) and uncertainty == 1 for text, uncertainty in answers)
-        if self.settings.estimator != "product" or not lost:
-            return []
-        return [
-            f"{lost} of {len(answers)} answers are as uncertain as can be, as the product of the "
-            "probabilities of a long answer is; estimator='length_normalized' tells such apart"
-        ]
-
 
 def scores_documents(settings: SGICSettings) -> bool:
     """Whether a round needs the scores of documents."""
@@ -403,8 +364,13 @@ def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | Non
     last = trace[-1]
     if last.score < settings.certain_below:
         return "certain"
-    if _settled(trace, settings):
+    if settings.choose == "repeated" and _repeated(trace):
         return "settled"
+    if settings.least_gain is not None and len(trace) > 1:
+        before = trace[-2]
+        same = before.text == last.text or answer_key(before.text) == answer_key(last.text)
+        if same and before.score - last.score <= settings.least_gain:
+            return "settled"
     return "rounds" if last.number >= settings.rounds else None
 
 
@@ -420,7 +386,7 @@ def best_round(trace: Sequence[Round], choose: Choose) -> Round:
     spoken = [one for one in trace if one.text] or list(trace)
     if choose == "least uncertain":
         return min(spoken, key=lambda one: one.score)
-    return (_repeated(spoken) if choose == "repeated" else None) or spoken[-1]
+    return (choose == "repeated" and _repeated(spoken)) or spoken[-1]
 
 
 def as_rounds(
@@ -429,25 +395,23 @@ def as_rounds(
     """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
     rounds = []
     for i, one in enumerate(drawn):
-        text = one.text.strip()
-        if not text or (settings.estimator == AGREEMENT and len(drawn) == 1):
-            uncertainty = 1.0  # nothing to agree with
-        elif settings.estimator == AGREEMENT:
-            uncertainty = disagreement(one, [*drawn[:i], *drawn[i + 1 :]])
-        else:
-            uncertainty = estimate(one, settings.estimator)
-        rounds.append(Round(i, text, uncertainty, scale.score(uncertainty), one))
+        others = [*drawn[:i], *drawn[i + 1 :]]
+        uncertainty = 1.0  # nothing to agree with
+        if others or settings.estimator != AGREEMENT:
+            uncertainty = reestimate(one, others, settings.estimator)
+        rounds.append(Round(i, one.text.strip(), uncertainty, scale.score(uncertainty), one))
     return tuple(rounds)
 
 
-def without_form(
-    answer: Generation, samples: Sequence[Generation], settings: SGICSettings
-) -> tuple[Generation, Sequence[Generation]]:
-    """A later round's answer and its samples without what they repeat of the prompt's form."""
-    if settings.earlier == "none" and settings.documents != "scores":
-        return answer, samples  # there was no form to repeat
-    without_echo = settings.templates.without_echo
-    return without_echo(answer), tuple(map(without_echo, samples))
+def own_words(
+    number: int, said: Generation, samples: Sequence[Generation], settings: SGICSettings
+) -> tuple[str, float]:
+    """The text and the uncertainty of a round's answer, without what it repeats of the prompt."""
+    # the first prompt has no form to repeat, nor have those without scores and earlier answers
+    if number and (settings.earlier != "none" or settings.documents == "scores"):
+        without_echo = settings.templates.without_echo
+        said, samples = without_echo(said), tuple(map(without_echo, samples))
+    return said.text.strip(), reestimate(said, samples, settings.estimator)
 
 
 def checked_question(question: str) -> str:
@@ -469,26 +433,8 @@ def check_samples(samples: object, settings: SGICSettings) -> None:
         )
 
 
-def _settled(trace: Sequence[Round], settings: SGICSettings) -> bool:
-    if settings.choose == "repeated" and _repeated(trace):
-        return True
-    if settings.least_gain is None or len(trace) < 2:
-        return False
-    before, last = trace[-2:]
-    same = before.text == last.text or answer_key(before.text) == answer_key(last.text)
-    return same and before.score - last.score <= settings.least_gain
-
-
 def _repeated(trace: Sequence[Round]) -> Round | None:
     """The first round whose answer says what an earlier one said; see `answer_key`."""
-    seen: set[str] = set()
-    for one in trace:
-        if one.text:
-            if (key := answer_key(one.text)) in seen:
-                return one
-            seen.add(key)
-    return None
-
-
-def _ignore(_: Round) -> None:
-    """Do nothing."""
+    keys = [answer_key(one.text) if one.text else None for one in trace]
+    again = (one for i, one in enumerate(trace) if one.text and keys[i] in keys[:i])
+    return next(again, None)

@@ -19,18 +19,15 @@ References:
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import accumulate, islice
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
-from ltrag_plugins.types import Generation, Token
+from ltrag_plugins.types import Generation
 
-_CHARACTERS_A_WORD = 10
-"""A budget of n words is also one of ten times n characters, so that text without spaces is
-bounded too."""
 SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
 
 # invisible characters must not hide a label; possessive, so that long runs take linear time
@@ -54,16 +51,13 @@ _CONTROL = (
 )
 _LABEL = re.compile(r"([^\W\d_][^\W\d_ ]*(?: [^\W\d_]+)*)(?: ?\[?\{(?:number|round)\}\]?)?\s*:")
 _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
-    "layout": (
-        {"instruction", "documents", "question", "earlier"},
-        {"instruction", "documents", "question", "earlier"},
-    ),
-    "document": ({"key", "text", "score"}, {"number", "key", "text", "score"}),
-    "score": ({"score"}, {"score"}),
-    "answer": ({"text", "score"}, {"round", "text", "score"}),
+    "layout": ({"instruction", "documents", "question", "earlier"}, set()),
+    "document": ({"key", "text", "score"}, {"number"}),
+    "score": ({"score"}, set()),
+    "answer": ({"text", "score"}, {"round"}),
     "about_keys": (set(), {"mark"}),
 }
-"""The fields that a template must name, and those that it may name."""
+"""The fields that a template must name, and what else it may name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +99,18 @@ class PromptTemplates:
     """A line before the heading of the earlier answers; no fields."""
 
     def __post_init__(self) -> None:
-        for name, (needed, known) in _FIELDS.items():
-            named = _named(getattr(self, name), name)
-            if not needed <= named <= known:
+        for name, (needed, more) in _FIELDS.items():
+            try:
+                parsed = list(string.Formatter().parse(getattr(self, name)))
+            except ValueError as error:
                 raise InvalidInput(
-                    f"the {name} template must name {sorted(needed)} and may name {sorted(known)}; "
-                    f"it names {sorted(named)}"
+                    f"the {name} template is malformed ({error}); double its braces"
+                ) from error
+            named = {field for _, field, _, _ in parsed if field is not None}
+            if not needed <= named <= needed | more:
+                raise InvalidInput(
+                    f"the {name} template must name {sorted(needed)} and may name "
+                    f"{sorted(needed | more)}; it names {sorted(named)}"
                 )
         direct_prompt("", self.bare)  # raises where it has no place for the question
 
@@ -120,12 +120,29 @@ class PromptTemplates:
         Small models copy the form of the earlier answers. Nothing is read from what is removed.
         An answer that copies nothing comes back as it is.
         """
-        start, end = self._own_words(answer.text)
-        text, tokens = answer.text[start:end], answer.tokens
+        parts = string.Formatter().parse(self.answer.partition("{text}")[0])
+        # the label with numbers in its fields
+        label = "".join(
+            re.escape(text.strip()) + (r"\s*\d+\s*" if field else "") for text, field, _, _ in parts
+        )
+        before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
+        # the token limit may have cut the score short; brackets alone may be the answer's own
+        worded = any(map(str.isalpha, self.score.partition("{score}")[0]))
+        tail = rf"{before}\s*\d*\s*(?:{after})?" if worded else ""
+        whole, tokens = answer.text.rstrip(), answer.tokens
+        echoed = re.match(rf"\s*(?:{label})?\s*", whole)
+        start = echoed.end() if echoed else 0
+        echoed = re.compile(rf"{tail}$").search(whole, start)
+        text = whole[start : echoed.start() if echoed else None].rstrip()
         if text == answer.text.strip():
             return answer
         if tokens is not None and "".join(token.text for token in tokens) == answer.text:
-            tokens = tuple(_within(tokens, start, end)) if text else ()
+            ends = accumulate(len(token.text) for token in tokens)
+            tokens = tuple(
+                token
+                for token, end in zip(tokens, ends, strict=True)
+                if text and start < end and end - len(token.text) < start + len(text)
+            )
         return replace(answer, text=text, tokens=tokens)
 
     def sanitize(self, text: str, *, lines: bool = False) -> str:
@@ -138,25 +155,11 @@ class PromptTemplates:
         # every run of words before a colon in these is a label
         fields = (self.layout, self.document, self.score, self.heading, self.answer)
         label, mark = _patterns(fields, self.mark)
-        if mark is not None:
+        if mark.pattern:
             text = mark.sub(lambda found: " ".join("".join(found[0].split())), text)
         for pattern, broken in _CONTROL:
             text = pattern.sub(broken, text)
-        return text if label is None else label.sub(lambda found: f"{found[1].rstrip()} -", text)
-
-    def _own_words(self, answer: str) -> tuple[int, int]:
-        """Where the answer's own words begin and end."""
-        lead = _spelled(self.answer.partition("{text}")[0])
-        before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
-        # the token limit may have cut the score short; brackets alone may be the answer's own
-        worded = any(map(str.isalpha, self.score.partition("{score}")[0]))
-        tail = rf"{before}\s*\d*\s*(?:{after})?" if worded else ""
-        start, end = _stripped(answer, 0, len(answer))
-        if echoed := re.compile(lead).match(answer, start, end):
-            start = echoed.end()
-        if echoed := re.compile(rf"{tail}$").search(answer, start, end):
-            end = echoed.start()
-        return _stripped(answer, start, end)
+        return label.sub(lambda found: f"{found[1].rstrip()} -", text) if label.pattern else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +188,32 @@ def render(
     t, asked = templates, templates.sanitize(question, lines=True)
     if not documents:
         return direct_prompt(asked, t.bare)
-    scored = _scored(documents)
-    keys = t.about_keys.format(mark=t.mark) if any(d.key for d in documents) else ""
+
+    def score(shown: Shown) -> str:
+        return "" if shown.score is None else t.score.format(score=round(shown.score))
+
+    lines = "\n".join(
+        t.document.format(
+            number=i, key=f"{t.mark} " if one.key else "", text=one.text, score=score(one)
+        )
+        for i, one in enumerate(documents, 1)
+    )
+    scored = any(one.score is not None for one in documents)
+    keys = t.about_keys.format(mark=t.mark) if any(one.key for one in documents) else ""
+    before = ""
+    if earlier:
+        about = (
+            t.about_scores if any(one.score is not None for one in earlier) and not scored else ""
+        )
+        before = f"{t.about_answers}{about}\n{t.heading}" + "".join(
+            t.answer.format(round=i, text=t.sanitize(one.text) or t.nothing, score=score(one))
+            for i, one in enumerate(earlier, 1)
+        )
     return t.layout.format(
         instruction=t.instruction + (t.about_scores if scored else "") + keys,
-        documents="\n".join(_document(t, i, shown) for i, shown in enumerate(documents, 1)),
+        documents=lines,
         question=asked,
-        earlier=_earlier(t, earlier, about_scores=_scored(earlier) and not scored),
+        earlier=before,
     )
 
 
@@ -210,95 +232,27 @@ def cut_to_words(text: str, words: int | None) -> str:
         text: without white space at its ends.
         words: at least 1; None: no limit.
     """
-    if words is None or (
-        len(text) <= words * _CHARACTERS_A_WORD and len(text.split(None, words)) <= words
-    ):
+    if words is None:
         return text
-    end = _last_word(text, words)
+    limit = 10 * words  # characters, so that text without spaces is bounded too
+    if len(text) <= limit and len(text.split(None, words)) <= words:
+        return text
+    ends = [found.end() for found in islice(re.finditer(r"\S+", text[:limit]), words)]
+    split = ends[-1] == limit < len(text) and not text[limit].isspace()
+    end = ends[-2] if split and len(ends) > 1 else ends[-1]  # a first word that is split is cut
     sentences = [found.end() for found in SENTENCE_END.finditer(text[: end + 1])]
     late = sentences and 2 * sentences[-1] >= end
     return text[: min(sentences[-1], end) if late else end]
 
 
-def _last_word(text: str, words: int) -> int:
-    """Where the last word that fits ends; a first word that does not fit is cut."""
-    limit = words * _CHARACTERS_A_WORD
-    ends = [found.end() for found in islice(re.finditer(r"\S+", text[:limit]), words)]
-    split = ends[-1] == limit < len(text) and not text[limit].isspace()
-    return ends[-2] if split and len(ends) > 1 else ends[-1]
-
-
 @lru_cache(maxsize=64)
-def _patterns(
-    templates: tuple[str, ...], mark: str
-) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+def _patterns(templates: tuple[str, ...], mark: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Of the field labels, and of the mark of key documents; "" where there is none."""
     labels = {found[1] for template in templates for found in _LABEL.finditer(template)}
-    spelled = [_GAP.join(map(re.escape, label.split())) for label in sorted(labels)]
-    label = (
-        rf"(\b(?:{'|'.join(spelled)}){_GAP}[\[(]?{_GAP}\d*+{_GAP}[\])]?){_GAP}[:：]"
-        if spelled
-        else None
-    )
+    spelled = "|".join(_GAP.join(map(re.escape, label.split())) for label in sorted(labels))
+    label = rf"(\b(?:{spelled}){_GAP}[\[(]?{_GAP}\d*+{_GAP}[\])]?){_GAP}[:：]" if spelled else ""
     marks = r"\s*".join(map(re.escape, "".join(mark.split())))
-    return (
-        re.compile(label, re.IGNORECASE) if label else None,
-        re.compile(marks, re.IGNORECASE) if marks else None,
-    )
-
-
-def _earlier(t: PromptTemplates, earlier: Sequence[Shown], *, about_scores: bool) -> str:
-    if not earlier:
-        return ""
-    lines = (
-        t.answer.format(round=i, text=t.sanitize(one.text) or t.nothing, score=_score(t, one.score))
-        for i, one in enumerate(earlier, 1)
-    )
-    return f"{t.about_answers}{t.about_scores * about_scores}\n{t.heading}{''.join(lines)}"
-
-
-def _scored(shown: Sequence[Shown]) -> bool:
-    return any(one.score is not None for one in shown)
-
-
-def _document(t: PromptTemplates, number: int, document: Shown) -> str:
-    key = f"{t.mark} " if document.key else ""
-    score = _score(t, document.score)
-    return t.document.format(number=number, key=key, text=document.text, score=score)
-
-
-def _score(t: PromptTemplates, score: float | None) -> str:
-    return "" if score is None else t.score.format(score=round(score))
-
-
-def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """The same part of the text without white space at its ends."""
-    left = end - len(text[start:end].lstrip())
-    return left, left + len(text[left:end].rstrip())
-
-
-def _within(tokens: Sequence[Token], start: int, end: int) -> Iterator[Token]:
-    """The tokens that write something between two places of the text."""
-    place = 0
-    for token in tokens:
-        if place < end and place + len(token.text) > start:
-            yield token
-        place += len(token.text)
-
-
-def _spelled(template: str) -> str:
-    """A pattern of the template with numbers in its fields."""
-    parts = string.Formatter().parse(template)
-    return "".join(re.escape(text.strip()) + (r"\s*\d+\s*" if f else "") for text, f, _, _ in parts)
-
-
-def _named(template: str, name: str) -> set[str]:
-    try:
-        parsed = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise InvalidInput(
-            f"the {name} template is malformed ({error}); double its braces"
-        ) from error
-    return {field for _, field, _, _ in parsed if field is not None}
+    return re.compile(label, re.IGNORECASE), re.compile(marks, re.IGNORECASE)
 
 
 STEPS = PromptTemplates(

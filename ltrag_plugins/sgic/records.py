@@ -22,8 +22,8 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Generation, Passage
 
-_Measure = Callable[[str, Sequence[str]], float]
-"""From an answer and the accepted ones to a quality in [0, 1], as in `metrics.answer`."""
+_MOST = {"uncertainty": 1, "score": 100, "p_wrong": 1}
+"""What a number of a record is at most; all are at least 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,16 @@ class LabelledAnswer:
     question: str = ""
 
     def __post_init__(self) -> None:
-        trace, documents = self.answer.trace, self.answer.documents
-        if not 0 <= self.answer.round < len(trace):
+        answer, labels = self.answer, "labels came for"
+        if not 0 <= answer.round < len(answer.trace):
             raise InvalidInput(
-                f"the answer {self.answer.text[:40]!r} is of round {self.answer.round}, and its "
-                f"trace has {len(trace)}; an analysis needs the trace as `calibrate` returns it"
+                f"the answer {answer.text[:40]!r} is of round {answer.round}, and its trace has "
+                f"{len(answer.trace)}; an analysis needs the trace as `calibrate` returns it"
             )
-        if len(self.right) != len(trace):
-            raise InvalidInput(
-                f"{len(self.right)} labels came for {len(trace)} rounds; give one for each"
-            )
-        if self.relevant and len(self.relevant) != len(documents):
-            raise InvalidInput(
-                f"{len(self.relevant)} labels came for {len(documents)} documents; give one for "
-                "each, or none"
-            )
+        if len(self.right) != len(answer.trace):
+            raise InvalidInput(f"{len(self.right)} {labels} {len(answer.trace)} rounds")
+        if self.relevant and len(self.relevant) != len(answer.documents):
+            raise InvalidInput(f"{len(self.relevant)} {labels} {len(answer.documents)} documents")
 
     @property
     def first(self) -> Round:
@@ -84,7 +79,7 @@ def labelled(
     truths: Sequence[Truth],
     *,
     questions: Sequence[str] = (),
-    measure: _Measure = normalized_exact_match,
+    measure: Callable[[str, Sequence[str]], float] = normalized_exact_match,
 ) -> tuple[LabelledAnswer, ...]:
     """Hold each answer, and each of its rounds, against the truth.
 
@@ -115,22 +110,6 @@ def labelled(
     )
 
 
-def checked_run(run: Sequence[LabelledAnswer]) -> Sequence[LabelledAnswer]:
-    """The run, if there is something in it that can be held side by side."""
-    if not run:
-        raise InvalidInput("there are no answers to analyse; run `calibrate` on some questions")
-    if len(estimators := {one.answer.estimator for one in run}) > 1:
-        raise InvalidInput(
-            f"these answers are of the estimators {', '.join(sorted(estimators))}, whose numbers "
-            "cannot be compared; analyse one at a time"
-        )
-    return run
-
-
-_UNSAID = ("generation", "samples")
-"""Of a round: tokens and their probabilities, many times the rest."""
-
-
 def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
     """Write a line for each; a file that is there is replaced once the new one is whole.
 
@@ -140,15 +119,14 @@ def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
         UnwritableArtifact: the file's folder cannot be made, or the file written.
     """
     path = Path(path)
-    lines = [json.dumps(as_record(one), allow_nan=False) for one in run]
+    text = "".join(f"{json.dumps(as_record(one), allow_nan=False)}\n" for one in run)
     new = path.with_name(f"{path.name}.new")
     with writing(path.parent):
+        new.write_text(text, encoding="ascii")
         try:
-            new.write_text("".join(f"{line}\n" for line in lines), encoding="ascii")
             new.replace(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+        finally:
+            new.unlink(missing_ok=True)  # there is one only where it could not take its place
     return path
 
 
@@ -167,43 +145,55 @@ def read_run(path: str | PathLike[str]) -> tuple[LabelledAnswer, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"cannot read {path}: {error}") from error
     found: dict[str | int, LabelledAnswer | None] = {}
+    key: str | int
     for n, line in enumerate(lines, 1):
-        if line.strip():
-            question, one = _read(line, f"{path}, line {n}")
-            found[n if question is None else question] = one
+        if not line.strip():
+            continue
+        try:
+            key, record = n, json.loads(line)
+            if isinstance(record, dict) and "rounds" in record:  # of an evaluation
+                key, record = str(record.get("id", n)), record["rounds"]
+                if record is None:
+                    found[key] = None
+                    continue
+            found[key] = from_record(record)
+        except json.JSONDecodeError as error:
+            raise BadRecord(
+                f"{path}, line {n}, column {error.colno}: not JSON, {error.msg}"
+            ) from error
+        except BadRecord as error:
+            raise BadRecord(f"{path}, line {n}: {error}") from error
     return tuple(one for one in found.values() if one is not None)
 
 
 def as_record(one: LabelledAnswer) -> dict[str, Any]:
-    """Plain values for JSON."""
+    """Plain values for JSON; a round goes without its replies, many times the rest."""
     answer = _plain(one.answer)
     answer["documents"] = [
-        _plain(d) | {"passage": _plain(d.passage, but=("metadata",))} for d in one.answer.documents
+        _plain(d) | {"passage": _plain(d.passage, "metadata")} for d in one.answer.documents
     ]
-    answer["trace"] = [_plain(r, but=_UNSAID) for r in one.answer.trace]
+    answer["trace"] = [_plain(r, "generation", "samples") for r in one.answer.trace]
     answer["notes"] = list(one.answer.notes)
-    return {
-        "question": one.question,
-        "right": list(one.right),
-        "relevant": list(one.relevant),
-        "answer": answer,
-    }
+    labels = {"right": list(one.right), "relevant": list(one.relevant)}
+    return {"question": one.question, **labels, "answer": answer}
 
 
 def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
     """The judged answer of a record; fields that it does not know are left alone."""
     try:
-        said = record["answer"]
-        answer = _of(
-            CalibratedAnswer,
-            said,
-            documents=tuple(map(_document, said["documents"])),
-            trace=tuple(map(_round, said["trace"])),
-            notes=tuple(said.get("notes", ())),
+        told = record["answer"]
+        documents = (
+            _made(ScoredDocument, one, passage=_made(Passage, one["passage"]))
+            for one in told["documents"]
         )
-        _check_number(said, "p_wrong", 1)
-        right, relevant = _labels(record, "right"), _labels(record, "relevant")
-        return LabelledAnswer(answer, right, relevant, record.get("question", ""))
+        trace = (_made(Round, one, generation=Generation(one["text"])) for one in told["trace"])
+        parts = {"documents": documents, "trace": trace, "notes": told.get("notes", ())}
+        answer = _made(CalibratedAnswer, told, **{k: tuple(v) for k, v in parts.items()})
+        labels = {name: tuple(record.get(name, ())) for name in ("right", "relevant")}
+        for name, given in labels.items():
+            if not all(isinstance(label, bool) for label in given):
+                raise BadRecord(f"field {name!r}: expected a list of true and false, got {given!r}")
+        return LabelledAnswer(answer, **labels, question=record.get("question", ""))
     except KeyError as error:
         raise BadRecord(f"the field {error} is missing; write runs with write_run") from error
     except BadRecord:
@@ -212,50 +202,14 @@ def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
         raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
 
 
-def _read(line: str, where: str) -> tuple[str | None, LabelledAnswer | None]:
-    """The question's id, which records of an evaluation alone have, and what SGIC answered."""
-    try:
-        record = json.loads(line)
-        if not isinstance(record, dict) or "rounds" not in record:
-            return None, from_record(record)
-        name, rounds = record.get("id"), record["rounds"]
-        one = None if rounds is None else from_record(rounds)
-        return (name if isinstance(name, str) else None), one
-    except json.JSONDecodeError as error:
-        raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
-    except BadRecord as error:
-        raise BadRecord(f"{where}: {error}") from error
-
-
-def _round(record: Mapping[str, Any]) -> Round:
-    _check_number(record, "uncertainty", 1)
-    _check_number(record, "score", 100)
-    return _of(Round, record, generation=Generation(record["text"]))
-
-
-def _document(record: Mapping[str, Any]) -> ScoredDocument:
-    _check_number(record, "uncertainty", 1)
-    _check_number(record, "score", 100)
-    return _of(ScoredDocument, record, passage=_of(Passage, record["passage"]))
-
-
-def _labels(record: Mapping[str, Any], field: str) -> tuple[bool, ...]:
-    labels = tuple(record.get(field, ()))
-    if not all(isinstance(label, bool) for label in labels):
-        raise BadRecord(f"field {field!r}: expected a list of true and false, got {labels!r}")
-    return labels
-
-
-def _check_number(record: Mapping[str, Any], field: str, most: int) -> None:
-    value = record.get(field)
-    if value is not None and not 0 <= value <= most:
-        raise BadRecord(f"field {field!r}: expected a number in [0, {most}], got {value!r}")
-
-
-def _plain(value: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+def _plain(value: Any, *but: str) -> dict[str, Any]:
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in but}
 
 
-def _of(kind: type[Any], record: Mapping[str, Any], **parts: Any) -> Any:
+def _made(kind: type[Any], record: Mapping[str, Any], **parts: Any) -> Any:
     known = {f.name: record[f.name] for f in fields(kind) if f.name in record}
+    for name, most in _MOST.items():
+        value = None if kind is Passage else known.get(name)  # a retriever's score may be any
+        if value is not None and not 0 <= value <= most:
+            raise BadRecord(f"field {name!r}: expected a number in [0, {most}], got {value!r}")
     return kind(**known | parts)

@@ -75,12 +75,11 @@ class ScoreScale:
         answers = list(answers)
         if not answers:
             raise CalibrationError("a scale is fitted on answers; there are none")
-        if len(estimators := {answer.estimator for answer in answers}) > 1:
-            raise ArtifactMismatch(
-                f"these answers are of the estimators {', '.join(sorted(estimators))}; a scale is "
-                "of one. Fit one for each."
-            )
-        return cls.of_rounds(answers[0].estimator, [answer.trace for answer in answers])
+        estimator, *others = sorted({answer.estimator for answer in answers})
+        if others:
+            names = ", ".join([estimator, *others])
+            raise ArtifactMismatch(f"answers of the estimators {names}; fit a scale for each")
+        return cls.of_rounds(estimator, [answer.trace for answer in answers])
 
     @classmethod
     def of_rounds(cls, estimator: str, traces: Sequence[Sequence[Round]]) -> Self:
@@ -110,11 +109,7 @@ class ScoreScale:
         return 50 + 50 * ((uncertainty - mean) / (1 - mean))
 
     def check(self, estimator: str) -> None:
-        """Refuse to serve another estimator.
-
-        Raises:
-            ArtifactMismatch: the means are of another one.
-        """
+        """Refuse to serve another estimator, as its uncertainties have other means."""
         if estimator != self.estimator:
             raise ArtifactMismatch(
                 f"this scale was fitted on the estimator {self.estimator!r}, and the settings name "
@@ -138,11 +133,8 @@ def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> 
 
     .. math:: s_i = 100 (u_i - \min u) / (\max u - \min u)
 
-    Where all are equal (or there is one) each gets 50; no document, no score.
-
-    Args:
-        uncertainties: any finite numbers, larger is less certain.
-        noise: numbers that differ by no more than this are equal.
+    Where all are equal (they differ by no more than `noise`, or there is one) each gets 50. The
+    uncertainties may be any finite numbers, larger is less certain.
     """
     if not all(abs(u) < float("inf") for u in uncertainties):
         raise InvalidInput(f"document scores need finite numbers, got {list(uncertainties)}")
@@ -204,8 +196,8 @@ class WrongnessCalibration:
         fails = np.array([bool(label) for label in wrong], dtype=int)
         if min(fails.sum(), len(fails) - fails.sum()) < FEWEST:
             raise CalibrationError(
-                f"{fails.sum()} of {len(fails)} answers are wrong; a calibration needs at least "
-                f"{FEWEST} right and {FEWEST} wrong ones. Add questions."
+                f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
+                f"needs at least {FEWEST} right and {FEWEST} wrong ones"
             )
         unseen = cross_calibrated(scores, fails, method, folds=folds, seed=seed)
         return cls(
@@ -222,13 +214,9 @@ class WrongnessCalibration:
         return float(np.clip(self.calibrator(np.array([score / 100]))[0], 0.0, 1.0))
 
     def check(self, scale: ScoreScale) -> None:
-        """Refuse another scale.
-
-        Raises:
-            ArtifactMismatch: the scores it was fitted on were of another one.
-        """
+        """Refuse another scale than that of the scores it was fitted on."""
         if scale != self.scale:
             raise ArtifactMismatch(
-                "this calibration was fitted on the scores of another scale. Hand in the scale it "
-                "came with, or fit it again: WrongnessCalibration.fit(answers, wrong, scale=scale)."
+                "this P(wrong) was fitted on the scores of another scale; hand in the scale it "
+                "came with, or fit it again: WrongnessCalibration.fit(answers, wrong, scale=scale)"
             )

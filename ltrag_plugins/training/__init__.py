@@ -9,29 +9,10 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
-    from ltrag_plugins.training.dataset import build as build
-    from ltrag_plugins.training.examples import Dataset as Dataset
-    from ltrag_plugins.training.examples import Example as Example
-    from ltrag_plugins.training.examples import load as load
-    from ltrag_plugins.training.settings import CorpusSettings as CorpusSettings
-    from ltrag_plugins.training.settings import FinetuneSettings as FinetuneSettings
-    from ltrag_plugins.training.sft import FinetuneStep as FinetuneStep
-    from ltrag_plugins.training.sft import TooLong as TooLong
-    from ltrag_plugins.training.tuning import FinetuneResult as FinetuneResult
-    from ltrag_plugins.training.tuning import finetune as finetune
-
-_HOMES = {
-    "CorpusSettings": "settings",
-    "Dataset": "examples",
-    "Example": "examples",
-    "FinetuneResult": "tuning",
-    "FinetuneSettings": "settings",
-    "FinetuneStep": "sft",
-    "TooLong": "sft",
-    "build": "dataset",
-    "finetune": "tuning",
-    "load": "examples",
-}
+    from ltrag_plugins.training.dataset import Dataset, Example, build, load
+    from ltrag_plugins.training.settings import CorpusSettings, FinetuneSettings
+    from ltrag_plugins.training.sft import FinetuneStep, TooLong
+    from ltrag_plugins.training.tuning import FinetuneResult, finetune
 
 __all__ = [
     "CorpusSettings",
@@ -46,6 +27,13 @@ __all__ = [
     "load",
 ]
 
-
-# settings and examples need neither torch nor TRL
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+# settings and data need neither torch nor TRL
+_NAMES = {
+    "dataset": "Dataset Example build load",
+    "settings": "CorpusSettings FinetuneSettings",
+    "sft": "FinetuneStep TooLong",
+    "tuning": "FinetuneResult finetune",
+}
+__getattr__, __dir__ = lazily(
+    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
+)

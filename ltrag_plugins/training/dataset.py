@@ -1,17 +1,18 @@
 """Training data that teaches a model to mend its answers without spoiling right ones.
 
-Every question is calibrated through all rounds, as `fit` does; the first right round of each gives
-an example:
+Every question is calibrated through all rounds, as `fit` does; the first right round gives the
+example:
 
 * Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
   the target is the accepted answer. ("mended")
 * Right at once: the prompt of round 1, which shows that answer with its score; the target is the
-  answer itself, so that nothing right is spoiled ("preserved"), or where it was not certain, or
-  is another number to which EM is blind, the accepted answer ("mended" where that says more).
+  answer itself ("preserved"), or where it was not certain, or is another number to which EM is
+  blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
 
 The scores in the prompts are on the mean of each round over all questions (eq. 2), so they do not
-depend on where the rounds of one question end.
+depend on where the rounds of one question end. The manifest holds the hash of the lines, so that
+a half-written or changed folder is noticed.
 
 References:
     Chen et al. (SGIC), section 3.3 (pruning and substitution).
@@ -20,18 +21,24 @@ References:
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, Literal, get_args
 
-from ltrag_plugins.artifacts import differences, writing
-from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.artifacts import differences, replace_file, writing
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    CalibrationError,
+    InvalidInput,
+    MissingReferences,
+    UnreadableArtifact,
+)
 from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
@@ -42,23 +49,40 @@ from ltrag_plugins.sgic.prompts import one_line, render
 from ltrag_plugins.sgic.replay import record
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.training.examples import (
-    LINES,
-    MANIFEST,
-    Dataset,
-    Example,
-    Kind,
-    load,
-    read_manifest,
-    write_examples,
-)
-from ltrag_plugins.training.settings import CorpusSettings, named
+from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
 
+_FORMAT, _LINES, _MANIFEST = 1, "train.jsonl", "manifest.json"
 _UNFINISHED = "unfinished.sqlite"
 """The model's answers so far, in the folder of data that is not done."""
 _SAME = ("llm", "questions_sha256", "settings", "corpus", "given_scale", "judge")
 """What two builds must share to give the same data."""
+_Kind = Literal["mended", "preserved", "direct", "wrong"]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One prompt and what the model should have said."""
+
+    prompt: str
+    target: str
+    id: str = ""
+    """Of the question; empty where the file has none."""
+    kind: _Kind | None = None
+    """What it teaches: to give a better answer than those shown ("mended"), to keep the one shown
+    ("preserved"), to answer from the plain documents ("direct"), or the answer that the model
+    never gave ("wrong"). None where the file has none."""
+    round: int | None = None
+    """Whose prompt it is, from 0; None where the file has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Examples to tune a model on."""
+
+    examples: tuple[Example, ...]
+    manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """Where they come from; empty for a bare file."""
 
 
 def build(
@@ -113,41 +137,54 @@ def build(
         choose="last",
         keep_prompts=True,
     )
-    _check_arguments(llm, settings, corpus, batch)
-    asked = [_labelled(question, i) for i, question in enumerate(questions, 1)]
-    if not asked:
-        raise CalibrationError("no questions to learn from; give some with answers and passages")
-    direct = [_plain(q, _name_of(q, i), settings) for i, q in enumerate(asked, 1)]
+    if corpus.form == "sgic" and (llm is None or not settings.rounds):
+        raise InvalidInput(
+            f"prompts of rounds need a model and rounds, got llm={llm}, rounds={settings.rounds}; "
+            "give both, or form='direct' for plain prompts"
+        )
     model = llm if corpus.form == "sgic" else None
-    judge = None
-    if settings.source == "encoder" and encoder is not None:
-        judge = encoder.name
-    elif settings.source == "relevance" and relevance:
-        judge = named(relevance)
+    checked = [_checked(question, i, settings) for i, question in enumerate(questions, 1)]
+    if not checked:
+        raise CalibrationError("no questions to learn from; give some with answers and passages")
+    asked, direct = zip(*checked, strict=True)
+    rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
+    share, judge = float(corpus.keep_wrong), relevance and _name(relevance)
+    judges = {"encoder": getattr(encoder, "name", None), "relevance": judge}
     origin = {
-        "version": _version(),
+        "version": version("ltrag-plugins"),
         "llm": None if model is None else model.name,
         "questions": len(asked),
-        "questions_sha256": _digest(asked),
+        "questions_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
         "settings": asdict(settings),
-        "corpus": corpus.as_dict(),
-        "given_scale": None if scale is None else list(scale.means),
-        "judge": judge,
+        "corpus": {**asdict(corpus), "right": _name(corpus.right), "keep_wrong": share},
+        "given_scale": None if scale is None else scale.means,
+        "judge": judges.get(settings.source),
     }
     origin = json.loads(json.dumps(origin))
-    if _is_done(folder, origin):
+    if (folder / _MANIFEST).exists():
         done = load(folder)
+        before, now = ({name: one.get(name) for name in _SAME} for one in (done.manifest, origin))
+        if differing := differences(before, now):
+            raise ArtifactMismatch(
+                f"{folder} holds other training data: {'; '.join(differing[:5])}. Name another "
+                f"folder, or move its {_LINES} and {_MANIFEST} away."
+            )
         _forget(folder)
         return done
-    _check_folder(folder)
+    with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
+        pass
+    if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
+        raise ArtifactMismatch(
+            f"{folder} holds a {_LINES} and no {_MANIFEST}, so it is not known whose it is. Name "
+            "another folder, or move it away."
+        )
     if model is None:
-        told = origin | _counts(direct, (), len(asked), 0)
-        return Dataset(tuple(direct), write_examples(folder, direct, told))
-    with _remembering(model, folder) as remembering:
-        world = World(llm=remembering, encoder=encoder)
+        return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
+    own = isinstance(model, CachedLLM)
+    with nullcontext(model) if own else CachedLLM(model, folder / _UNFINISHED) as remembering:
         [recorded] = record(
             asked,
-            world,
+            World(llm=remembering, encoder=encoder),
             settings,
             scale=scale,
             relevance=relevance,
@@ -155,58 +192,63 @@ def build(
             batch=batch,
         )
     found = [
-        learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, recorded.traces, strict=True)
+        _learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, recorded.traces, strict=True)
     ]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
         raise CalibrationError(
             f"none of {len(asked)} questions was answered right in any of {settings.rounds + 1} "
-            "rounds (0 to k), so all were pruned. Keep them with their accepted answers "
-            "(keep_wrong=1.0), call more answers right (right='f1'), or take a better model; "
-            "nothing is asked again with the same folder."
+            "rounds (0 to k), so all were pruned. Keep them (keep_wrong=1.0), call more answers "
+            "right (right='f1'), or take a better model; the answers so far are kept."
         )
-    told = origin | _counts(examples, found, len(asked), settings.rounds)
-    told["scale"] = {
-        "estimator": recorded.scale.estimator,
-        "means": list(recorded.scale.means),
-    }
-    dataset = Dataset(tuple(examples), write_examples(folder, examples, told))
+    origin |= _counts(examples, [first for first, _ in found], len(asked), settings.rounds)
+    of = {"estimator": recorded.scale.estimator, "means": list(recorded.scale.means)}
+    dataset = _write(folder, examples, origin | {"scale": of})
     _forget(folder)
     return dataset
 
 
-def _check_arguments(
-    llm: LLM | None, settings: SGICSettings, corpus: CorpusSettings, batch: int
-) -> None:
-    if batch < 1:
-        raise InvalidInput(f"batch must be at least 1, got {batch}")
-    if corpus.form == "direct":
-        return
-    if llm is None:
-        raise InvalidInput("no model to calibrate with; give the one to tune, or form='direct'")
-    if not settings.rounds:
-        raise InvalidInput(
-            "with rounds=0 there is no prompt of a round to learn from; set rounds, or "
-            "form='direct' for plain prompts"
+def load(path: str | PathLike[str]) -> Dataset:
+    """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines.
+
+    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there,
+    other fields are left alone. A bare file needs no manifest and is not held against one.
+
+    Raises:
+        UnreadableArtifact: missing, empty, or changed since it was built; a line is not what it
+            should be (the message says which one, and why).
+    """
+    path = Path(path)
+    lines = path / _LINES if path.is_dir() else path
+    content = _content(lines)
+    examples = _examples(lines, content)  # a broken line says more than its hash
+    if lines is path:
+        return Dataset(examples)
+    try:
+        manifest = json.loads(_content(path / _MANIFEST))
+        if manifest["format"] != _FORMAT:
+            raise ValueError(f"format {manifest['format']!r}, where this version reads {_FORMAT}")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UnreadableArtifact(
+            f"{path / _MANIFEST} is no manifest ({error}). Build the data again."
+        ) from error
+    if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
+        raise UnreadableArtifact(
+            f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
+            f"{_LINES} itself to read it without the manifest."
         )
-    if settings.source == "oracle":
-        raise InvalidInput(
-            "source='oracle' shows scores that no model will see again; train on those of the "
-            "model (source='uncertainty')"
-        )
+    return Dataset(examples, manifest)
 
 
-def _name_of(question: Question, place: int) -> str:
-    return question.id or f"question {place}"
-
-
-def _labelled(question: object, place: int) -> Question:
-    """The question with its answers on one line each, blank ones left out."""
+def _checked(question: object, place: int, settings: SGICSettings) -> tuple[Question, Example]:
+    """The question with its answers on one line each, blank ones left out, and its plain example:
+    the first prompt, with nothing beside the documents, and the first accepted answer.
+    """
     if not isinstance(question, Question):
         raise InvalidInput(
             f"training data is made of Question(text, answers, ...), got {question!r:.60}"
         )
-    name = _name_of(question, place)
+    name = question.id or f"question {place}"
     if isinstance(question.answers, str):
         raise InvalidInput(f"the answers of question {name!r} are one string; put it in a tuple")
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
@@ -215,128 +257,100 @@ def _labelled(question: object, place: int) -> Question:
             f"question {name!r} has no accepted answers; add 'answers', or leave it out"
         )
     if not question.passages:
-        raise CalibrationError(
-            f"question {name!r} has no passages; add what your retriever finds for it, or leave it "
-            "out"
-        )
-    return replace(question, answers=answers)
-
-
-def _plain(question: Question, name: str, settings: SGICSettings) -> Example:
-    """The first prompt, with nothing beside the documents, and the first accepted answer."""
+        raise CalibrationError(f"question {name!r} has no passages; add them, or leave it out")
     texts = prepared(question.passages, settings).plain
     prompt = render(settings.templates, checked_question(question.text), texts)
     try:
-        f"{prompt}{question.answers[0]}".encode()
+        f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
         raise InvalidInput(
-            f"question {name!r} has half of a surrogate pair in its texts, which is no "
-            "character and cannot be written; repair it where it was read"
+            f"question {name!r} has half of a surrogate pair in its texts, which cannot be "
+            "written; repair it where it was read"
         ) from error
-    return Example(prompt, question.answers[0], name, "direct", 0)
+    return replace(question, answers=answers), Example(prompt, answers[0], name, "direct", 0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Learned:
-    """What one question taught."""
-
-    right_in: int | None
-    """First round with a right answer; None: there was none."""
-    example: Example | None
-    """Of the kind "wrong" where it was never right; None where a limit left it no prompt of a
-    round."""
+def _name(said: object) -> str:
+    """A word as it is, a function by its name."""
+    return said if isinstance(said, str) else getattr(said, "__qualname__", type(said).__qualname__)
 
 
-def learned(
+def _learned(
     question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
-) -> _Learned:
-    """Judge the rounds of a question, which hold their prompts; the first right one counts."""
+) -> tuple[int | None, Example | None]:
+    """The first round with a right answer, and the example of it.
+
+    Without such a round (None) the example is of the kind "wrong". There is none where a limit
+    left it no prompt of a round.
+    """
     right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
-    if right is None:
-        return _Learned(None, _example(trace[-1], question.answers[0], name, "wrong"))
-    key = answer_key(right.text)
-    accepted = next((a for a in question.answers if answer_key(a) == key), question.answers[0])
-    if right.number:
-        return _Learned(right.number, _example(right, accepted, name, "mended"))
-    said, wanted = number(right.text), number(accepted)
-    blind = not callable(corpus.right) and None not in (said, wanted) and said != wanted
-    target = right.text if right.score < corpus.certain_below and not blind else accepted
-    kind: Kind = "preserved" if answer_key(target) == key else "mended"
-    return _Learned(0, _example(trace[1], target, name, kind) if trace[1:] else None)
-
-
-def _example(asked: Round, target: str, name: str, kind: Kind) -> Example | None:
-    if not asked.number or asked.prompt is None:
-        return None
-    return Example(asked.prompt, target, name, kind, asked.number)
+    target, kind, shown = question.answers[0], "wrong", trace[-1]
+    if right is not None:
+        key = answer_key(right.text)
+        target = next((a for a in question.answers if answer_key(a) == key), target)
+        kind, shown = "mended", right
+        if not right.number:
+            said, wanted = number(right.text), number(target)
+            blind = not callable(corpus.right) and None not in (said, wanted) and said != wanted
+            if right.score < corpus.certain_below and not blind:
+                target = right.text
+            kind = "preserved" if answer_key(target) == key else "mended"
+            shown = trace[1] if trace[1:] else right
+    first = None if right is None else right.number
+    if not shown.number or shown.prompt is None:
+        return first, None
+    return first, Example(shown.prompt, target, name, kind, shown.number)
 
 
 def _composed(
-    found: Sequence[_Learned], direct: Sequence[Example], corpus: CorpusSettings
+    found: Sequence[tuple[int | None, Example | None]],
+    direct: Sequence[Example],
+    corpus: CorpusSettings,
 ) -> list[Example]:
     """The examples that the settings keep, question by question."""
-    wrong = {i: e for i, one in enumerate(found) if (e := one.example) and e.kind == "wrong"}
+    wrong = {i: one for i, (_, one) in enumerate(found) if one and one.kind == "wrong"}
     # seeded by what it is drawn for, so that a question more leaves the order of the others
     order = sorted(wrong, key=lambda i: Random(f"{corpus.seed}|{wrong[i].prompt}").random())
-    drawn = set(order[: round(corpus.keep_wrong * len(wrong))])
+    dropped = order[round(corpus.keep_wrong * len(wrong)) :]
     examples: list[Example] = []
-    for i, (one, first) in enumerate(zip(found, direct, strict=True)):
-        kept = one.example if one.right_in is not None or i in drawn else None
-        if kept is not None:
-            examples.append(kept)
+    for i, ((_, example), first) in enumerate(zip(found, direct, strict=True)):
+        kept = example is not None and i not in dropped
+        if example is not None and kept:
+            examples.append(example)
         if corpus.include_direct == "all" or (kept and corpus.include_direct == "kept"):
             examples.append(first)
     return examples
 
 
 def _counts(
-    examples: Sequence[Example], found: Sequence[_Learned], questions: int, rounds: int
+    examples: Sequence[Example], right_in: Sequence[int | None], questions: int, rounds: int
 ) -> dict[str, Any]:
     """What came of the questions; of `pruned` ones, `wrong` stayed with the accepted answer."""
-    kinds = Counter(example.kind for example in examples)
-    first = Counter(one.right_in for one in found)
+    kinds, first = Counter(example.kind for example in examples), Counter(right_in)
     kept = kinds["mended"] + kinds["preserved"]
     return {
         "examples": len(examples),
         "kept": kept,
-        "pruned": questions - kept if found else 0,
+        "pruned": questions - kept if right_in else 0,
         **{kind: kinds[kind] for kind in ("mended", "preserved", "wrong", "direct")},
-        "first_right_in_round": [first[n] for n in range(rounds + 1)] if found else [],
+        "first_right_in_round": [first[n] for n in range(rounds + 1)] if right_in else [],
     }
 
 
-def _is_done(folder: Path, wanted: Mapping[str, Any]) -> bool:
-    """Whether the folder holds the data that this build would make; False where it holds none."""
-    if not (folder / MANIFEST).exists():
-        return False
-    found = read_manifest(folder)
-    before, now = ({name: one.get(name) for name in _SAME} for one in (found, wanted))
-    differing = differences(before, now)
-    if differing:
-        raise ArtifactMismatch(
-            f"{folder} holds other training data: {'; '.join(differing[:5])}. Name another folder, "
-            f"or move its {LINES} and {MANIFEST} away."
-        )
-    return True
-
-
-def _check_folder(folder: Path) -> None:
-    with writing(folder), TemporaryFile(dir=folder):
-        pass
-    if (folder / LINES).exists() and not (folder / _UNFINISHED).exists():
-        raise ArtifactMismatch(
-            f"{folder} holds a {LINES} and no {MANIFEST}, so it is not known whose it is. Name "
-            "another folder, or move it away."
-        )
-
-
-@contextmanager
-def _remembering(llm: LLM, folder: Path) -> Iterator[LLM]:
-    if isinstance(llm, CachedLLM):
-        yield llm
-        return
-    with CachedLLM(llm, folder / _UNFINISHED) as remembering:
-        yield remembering
+def _write(folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]) -> Dataset:
+    """Write the lines, then the manifest, each in one step."""
+    lines = []
+    for one in examples:
+        said = {"user": one.prompt, "assistant": one.target}
+        messages = [{"role": role, "content": text} for role, text in said.items()]
+        lines.append({"messages": messages, "id": one.id, "kind": one.kind, "round": one.round})
+    content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+    told = {"format": _FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
+    text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
+    with writing(folder):
+        replace_file(folder / _LINES, content)
+        replace_file(folder / _MANIFEST, f"{text}\n".encode())
+    return Dataset(tuple(examples), told)
 
 
 def _forget(folder: Path) -> None:
@@ -345,13 +359,47 @@ def _forget(folder: Path) -> None:
             path.unlink()
 
 
-def _digest(questions: Sequence[Question]) -> str:
-    lines = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in questions]
-    return hashlib.sha256(json.dumps(lines).encode()).hexdigest()
-
-
-def _version() -> str:
+def _content(path: Path) -> bytes:
     try:
-        return version("ltrag-plugins")
-    except PackageNotFoundError:
-        return "unknown"
+        return path.read_bytes()
+    except OSError as error:
+        raise UnreadableArtifact(
+            f"cannot read {path} ({error.strerror or error}); name a folder that build wrote, or "
+            "a .jsonl file"
+        ) from error
+
+
+def _examples(path: Path, content: bytes) -> tuple[Example, ...]:
+    found = []
+    for place, line in enumerate(content.split(b"\n"), start=1):
+        if line.strip():
+            try:
+                found.append(_example(json.loads(line.decode("utf-8-sig"))))
+            except (ValueError, RecursionError) as error:
+                why = getattr(error, "msg", error)  # JSON's own names a line 1
+                raise UnreadableArtifact(f"{path}, line {place}: {why}") from error
+    if not found:
+        raise UnreadableArtifact(f"{path} has no examples; expected one JSON object a line")
+    return tuple(found)
+
+
+def _example(told: object) -> Example:
+    match told:
+        case {
+            "messages": [
+                {"role": "user", "content": str(prompt)},
+                {"role": "assistant", "content": str(target)},
+            ],
+            **rest,
+        } if prompt.strip() and target.strip():
+            name, kind, place = rest.get("id"), rest.get("kind"), rest.get("round")
+        case _:
+            raise ValueError(
+                "expected {'messages': [a user's, then an assistant's]}, each with a text (put a "
+                f"system's into the user's), got {told!r:.200}"
+            )
+    if kind not in (None, *get_args(_Kind)):
+        raise ValueError(f"'kind' is {kind!r}; there are {', '.join(get_args(_Kind))}")
+    if place is not None and (type(place) is not int or place < 0):
+        raise ValueError(f"'round' is {place!r}; expected a whole number from 0 on")
+    return Example(prompt, target, "" if name is None else str(name), kind, place)

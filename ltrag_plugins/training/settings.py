@@ -1,18 +1,15 @@
 """What can be set about training data and about fine-tuning."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.metrics.answer import f1, normalized_exact_match
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.settings import Count, Percent, Positive, Range, Settings, Share
 
 _BelowOne = Annotated[float, Range(0, below=1)]
-_Judge = Callable[[str, Sequence[str]], float]
-"""From an answer and the accepted ones to how right it is, 0 to 1 (or a bool)."""
-_JUDGES: Mapping[str, _Judge] = {"em": normalized_exact_match, "f1": f1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +73,13 @@ class FinetuneSettings(Settings):
         if self.micro_batch is not None and self.batch % self.micro_batch:
             raise InvalidInput(
                 f"micro_batch {self.micro_batch} does not divide batch {self.batch}; choose one "
-                "that does, so that every step learns from as many examples."
+                "that does."
             )
         if self.method == "full" and self.layers is not None:
             raise InvalidInput("layers is for method='lora'; full tuning trains all of them.")
         if self.method == "full" and self.dtype == "bfloat16":
             raise InvalidInput(
-                "full tuning in bfloat16 loses steps smaller than its precision; use "
-                "dtype='auto', which computes in bfloat16 on a GPU and keeps float32 weights."
+                "full tuning in bfloat16 loses steps smaller than its precision; use dtype='auto'."
             )
 
 
@@ -105,9 +101,9 @@ class CorpusSettings(Settings):
     keep_wrong: Share = 0.0
     """Share of the questions that never got right that stay, their last prompt with the
     accepted answer (paper: 0). For models that are right too rarely to learn from the rest."""
-    right: Literal["em", "f1"] | _Judge = "em"
+    right: Literal["em", "f1"] | Callable[[str, Sequence[str]], float] = "em"
     """When an answer is right: exact match after SQuAD's normalization (paper), word F1, or a
-    function of yours."""
+    function of yours, from an answer and the accepted ones to how right it is, 0 to 1."""
     right_from: Annotated[float, Range(above=0, most=1)] = 0.8
     """The least value of `right` with which an answer is right."""
     certain_below: Percent = 50.0
@@ -129,23 +125,13 @@ class CorpusSettings(Settings):
         """
         if not answer.strip():
             return False
-        judge = self.right if callable(self.right) else _JUDGES[self.right]
+        if not callable(self.right):
+            metric = "f1" if self.right == "f1" else "normalized_exact_match"
+            return is_right(answer, references, metric, least=self.right_from)
         try:
-            value = float(judge(answer, references))
+            value = float(self.right(answer, references))
         except Exception as error:
-            raise InvalidInput(
-                f"the function of 'right' raised {type(error).__name__}: {error}"
-            ) from error
+            raise InvalidInput(f"'right' raised {type(error).__name__}: {error}") from error
         if not math.isfinite(value):
             raise InvalidInput(f"the function of 'right' gave {value} for {answer[:60]!r}")
         return value >= self.right_from
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; a function by its name."""
-        right = self.right if isinstance(self.right, str) else named(self.right)
-        return {**asdict(self), "right": right, "keep_wrong": float(self.keep_wrong)}
-
-
-def named(function: Callable[..., object]) -> str:
-    """What a function is called, to tell it from others in a manifest."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))

@@ -14,21 +14,14 @@ one. Checkpoints hold the optimizer's state as torch saves it; it is read back w
 ``weights_only=True``, which builds numbers and nothing else, and only from here.
 """
 
-import copy
 import hashlib
 import json
-import random
-import re
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ltrag_plugins.artifacts import DAMAGE, differences, replace_file, writing
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
@@ -41,36 +34,20 @@ from ltrag_plugins.llm.loading import (
     fingerprints,
     quiet,
     read_adapter,
-    read_adapter_manifest,
 )
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.training.examples import Dataset
+from ltrag_plugins.training.dataset import Dataset
 from ltrag_plugins.training.settings import FinetuneSettings
-from ltrag_plugins.training.sft import (
-    AnswerTrainer,
-    FinetuneStep,
-    TokenizedExample,
-    TooLong,
-    end_token,
-    is_whole,
-    rows_of,
-    split,
-    trainer_for,
-)
+from ltrag_plugins.training.sft import FinetuneStep, TooLong, rows_of, trained
 
 try:
-    import torch
     from peft import get_peft_model_state_dict
     from safetensors.torch import save as save_tensors
-    from torch import nn
-    from transformers import PreTrainedModel
 except ImportError as error:
     raise missing_extra("peft", "train") from error
 
 _RUN, _CHECKPOINTS, _HISTORY = "run.json", "checkpoints", "history.json"
 _VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
-_NOT_THE_NUMBERS = ("save_every",)
-"""Settings that change no number of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +84,7 @@ def finetune(
     weights being shared with the model handed in; with "full" four times the float32 weights.
 
     Args:
-        dataset: what to learn; see `ltrag_plugins.training.examples`.
+        dataset: what to learn; see `load`.
         model: the model, which is not changed, or what `TransformersLLM.load` takes.
         out: a new or empty folder, or the one of the same run.
         settings: see `FinetuneSettings`.
@@ -123,26 +100,30 @@ def finetune(
     """
     settings = settings or FinetuneSettings()
     llm = model if isinstance(model, TransformersLLM) else TransformersLLM.load(model)
-    end = end_token(llm.model, llm.prompting)
-    rows, dropped = rows_of(dataset, llm.prompting, end, max_tokens=settings.max_tokens)
-    learned, held_out = split(rows, settings.held_out, settings.seed)
-    numbers = {k: v for k, v in asdict(settings).items() if k not in _NOT_THE_NUMBERS}
+    rows, held_out, dropped = rows_of(dataset, llm, settings)
+    digest = hashlib.sha256()
+    for one in dataset.examples:
+        digest.update(json.dumps([one.id, one.prompt, one.target]).encode() + b"\n")
+    numbers = asdict(settings)
+    del numbers["save_every"]  # changes no number of the result
     identity = {
-        "dataset": _dataset_hash(dataset),
+        "dataset": digest.hexdigest(),
         "base": fingerprint(llm.model),
         "prompting": llm.prompting.name,
         "settings": numbers,
     }
     folder = Path(out).expanduser()
-    _begin(folder, identity, resume=resume)
+    _begin(folder, {"format": FORMAT, **identity}, resume=resume)
     if not (folder / MANIFEST).exists():
-        trainer = _trained(llm, learned, held_out, settings, folder, on_step)
-        history = _history(trainer) | {
-            "examples": len(learned),
+        own, losses = trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
+        history = {
+            **losses,
+            "examples": len(rows),
             "held_out": len(held_out),
             "dropped": [asdict(one) for one in dropped],
         }
-        _finish(trainer, folder, identity, history, llm, settings)
+        _write(folder, _HISTORY, history)
+        _finish(folder, own, llm, settings, identity, history)
     return _read_result(folder)
 
 
@@ -150,9 +131,9 @@ def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     """Make the folder this run's, if it is empty or this run's already."""
     with writing(folder):
         there = {entry.name for entry in folder.iterdir()} - {f"{_RUN}.new"}
-        if not there:
-            _write(folder, _RUN, {"format": FORMAT, **identity})
-            return
+    if not there:
+        _write(folder, _RUN, identity)
+        return
     if _RUN not in there:
         raise InvalidInput(
             f"{folder} holds other files ({', '.join(sorted(there)[:3])}); name a new or empty "
@@ -161,10 +142,8 @@ def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
     if not resume:
         raise ArtifactMismatch(f"{folder} holds a run already; name another folder, or resume it.")
     try:
-        differ = differences(
-            json.loads((folder / _RUN).read_bytes()), {"format": FORMAT, **identity}
-        )
-    except (OSError, ValueError, AttributeError) as error:
+        differ = differences(json.loads((folder / _RUN).read_bytes()), identity)
+    except DAMAGE as error:
         raise UnreadableArtifact(
             f"{folder / _RUN} cannot be read ({type(error).__name__}: {error}); name another "
             "folder."
@@ -181,160 +160,54 @@ def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
         replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
-def _last_checkpoint(checkpoints: Path) -> str | None:
-    """The last whole one; None where there is none."""
-    found = {
-        int(match[1]): path
-        for path in checkpoints.glob("checkpoint-*")
-        if (match := re.fullmatch(r"checkpoint-(\d+)", path.name))
-    }
-    return next(
-        (str(found[step]) for step in sorted(found, reverse=True) if is_whole(found[step])), None
-    )
-
-
-def _trained(
-    llm: TransformersLLM,
-    rows: list[TokenizedExample],
-    held_out: list[TokenizedExample],
-    settings: FinetuneSettings,
-    folder: Path,
-    on_step: Callable[[FinetuneStep], None] | None,
-) -> AnswerTrainer:
-    checkpoints = folder / _CHECKPOINTS
-    with _own_randomness(settings.seed), quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
-        trainer = trainer_for(
-            _copied(llm.model, settings),
-            llm.tokenizer,
-            rows,
-            held_out,
-            settings,
-            checkpoints,
-            on_step or (lambda _: None),
-        )
-        trainer.train(resume_from_checkpoint=_last_checkpoint(checkpoints))
-    return trainer
-
-
-def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
-    """A model of its own; what stays frozen shares its numbers with the one handed in."""
-    shared: dict[int, Any] = {}
-    if settings.method == "lora":
-        frozen = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in model.parameters()}
-        shared = dict(frozen)
-    own: Any = copy.deepcopy(model, shared)
-    # PEFT would ask the hub about a base model with a name, at every checkpoint
-    own.name_or_path = own.config._name_or_path = ""
-    return own.requires_grad_(settings.method == "full").to(_dtype(settings, model.device))
-
-
-def _dtype(settings: FinetuneSettings, device: torch.device) -> torch.dtype:
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    if settings.dtype == "bfloat16" or (
-        settings.dtype == "auto" and half and settings.method == "lora"
-    ):
-        return torch.bfloat16
-    return torch.float32
-
-
-@contextmanager
-def _own_randomness(seed: int) -> Iterator[None]:
-    """The trainer seeds all generators of the process; they are put back afterwards."""
-    python, numpy = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy)
-
-
-def _dataset_hash(dataset: Dataset) -> str:
-    """SHA-256 of the ids, prompts and targets, in order."""
-    digest = hashlib.sha256()
-    for one in dataset.examples:
-        digest.update(json.dumps([one.id, one.prompt, one.target]).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def _history(trainer: AnswerTrainer) -> dict[str, Any]:
-    logged = trainer.state.log_history
-    names = FinetuneStep.__dataclass_fields__
-    return {
-        "steps": [
-            {n: entry[n] for n in names} | {"epoch": round(entry["epoch"], 4)}
-            for entry in logged
-            if "loss" in entry
-        ],
-        "validation": [
-            [entry["step"], entry["validation_loss"]]
-            for entry in logged
-            if "validation_loss" in entry
-        ],
-    }
-
-
 def _finish(
-    trainer: AnswerTrainer,
     folder: Path,
+    model: Any,
+    llm: TransformersLLM,
+    settings: FinetuneSettings,
     identity: Mapping[str, Any],
     history: Mapping[str, Any],
-    llm: TransformersLLM,
-    settings: FinetuneSettings,
 ) -> None:
     """Write the result, its manifest last; then nothing is left to go on with."""
-    _write(folder, _HISTORY, history)
-    files = _adapter_files(trainer) if settings.method == "lora" else {}
-    for name, content in files.items():
-        with writing(folder):
-            replace_file(folder / name, content)
-    if settings.method == "full":
+    files: dict[str, bytes] = {}
+    if settings.method == "lora":
+        state = get_peft_model_state_dict(model).items()
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state}
+        config = model.peft_config["default"].to_dict() | {"inference_mode": True}
+        config["base_model_name_or_path"] = None  # a path of the machine it was trained on
+        text = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
+        files = {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: text.encode()}
+    else:
         with quiet():
-            trainer.model.save_pretrained(folder)  # type: ignore[union-attr]
+            model.save_pretrained(folder)
             llm.tokenizer.save_pretrained(folder)
+    with writing(folder):
+        for name, content in files.items():
+            replace_file(folder / name, content)
     steps = history["steps"]
-    _write(
-        folder,
-        MANIFEST,
-        {
-            "format": FORMAT,
-            "method": settings.method,
-            "base": {
-                "label": llm.name.partition("@")[0],
-                "fingerprints": fingerprints(llm.model),
-            },
-            "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
-            **{k: v for k, v in identity.items() if k != "base"},
-            "losses": {
-                "first": steps[0]["loss"],
-                "last": steps[-1]["loss"],
-                "validation": history["validation"],
-            },
-            "examples": history["examples"],
-            "held_out": history["held_out"],
-            "dropped": history["dropped"],
-            "versions": {name: version(name) for name in _VERSIONED},
+    manifest = {
+        "format": FORMAT,
+        "method": settings.method,
+        "base": {
+            "label": llm.name.partition("@")[0],
+            "fingerprints": fingerprints(llm.model),
         },
-    )
+        "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
+        **{k: v for k, v in identity.items() if k != "base"},
+        "losses": {
+            "first": steps[0]["loss"],
+            "last": steps[-1]["loss"],
+            "validation": history["validation"],
+        },
+        **{name: history[name] for name in ("examples", "held_out", "dropped")},
+        "versions": {name: version(name) for name in _VERSIONED},
+    }
+    _write(folder, MANIFEST, manifest)
     shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
 
 
-def _adapter_files(trainer: AnswerTrainer) -> dict[str, bytes]:
-    model: Any = trainer.model
-    tensors = {
-        k: v.detach().cpu().contiguous() for k, v in get_peft_model_state_dict(model).items()
-    }
-    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
-    config["base_model_name_or_path"] = None  # a path of the machine it was trained on
-    told = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-    return {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: told.encode()}
-
-
 def _read_result(folder: Path) -> FinetuneResult:
-    if read_adapter_manifest(folder)["method"] == "lora":
-        read_adapter(folder)
+    read_adapter(folder)
     try:
         history = json.loads((folder / _HISTORY).read_bytes())
         return FinetuneResult(
