@@ -16,11 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DURReranker", "GECERouter", "SGICCalibrator"]
 
-_HOMES = {
-    "DURReranker": "llama_index",
-    "GECERouter": "langchain",
-    "SGICCalibrator": "langchain",
-}
+_MODULES = {"langchain": "GECERouter SGICCalibrator", "llama_index": "DURReranker"}
 
-
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -1,30 +1,4 @@
-"""Every error this package raises on purpose.
-
-::
-
-    LtragError
-    ├── MissingExtra            (also ImportError)   a package that this part needs is not installed
-    ├── InvalidInput            (also ValueError)    what came in cannot be used
-    │   ├── EmptyQuestion                            no words to answer
-    │   ├── PromptTooLong                            more tokens than the model reads
-    │   ├── BadRecord                                a line of a data file; has file, line, field
-    │   ├── MissingReferences                        a labelled question without accepted answers
-    │   └── CalibrationError                         nothing can be fitted on these questions
-    ├── ModelError                                   the model, or what it sent
-    │   ├── ModelFailed                              the model's own call raised; see __cause__
-    │   ├── NoTokenProbabilities                     the provider gave none
-    │   ├── InvalidLogProbability                    NaN, or above 0
-    │   └── NeedsGradients                           a text-only model; local weights are needed
-    ├── RetrievalError
-    │   ├── NoRetriever                              a flow retrieves, the world has no retriever
-    │   └── RetrieverFailed                          the retriever's own call raised; see __cause__
-    ├── UnknownRequest          (also TypeError)     a flow yielded what no driver can answer
-    ├── CacheUnreadable                              the answer cache is corrupt or not a cache
-    └── ArtifactError                                a saved gate, head or scale
-        ├── UnreadableArtifact                       missing, incomplete or tampered with
-        ├── UnwritableArtifact                       its folder cannot be written to
-        └── ArtifactMismatch                         fitted for another model or tier
-"""
+"""Every error this package raises on purpose; `LtragError` is the root of them all."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches

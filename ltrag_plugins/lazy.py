@@ -5,21 +5,18 @@ from importlib import import_module
 
 
 def lazily(
-    package: str, homes: Mapping[str, str]
+    package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """What the package is to call `__getattr__` and `__dir__`.
+    """What the package, of this `__name__`, is to call `__getattr__` and `__dir__`.
 
     Args:
-        package: its `__name__`.
-        homes: name to the module below the package that has it.
+        modules: each module below the package to the names that it has, with spaces between.
     """
+    homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def attribute(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{homes[name]}"), name)
 
-    def names() -> list[str]:
-        return sorted(homes)
-
-    return attribute, names
+    return attribute, lambda: sorted(homes)

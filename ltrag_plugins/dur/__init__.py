@@ -16,16 +16,12 @@ if TYPE_CHECKING:
     from ltrag_plugins.dur.settings import DURSettings
     from ltrag_plugins.dur.train import DURTrainer, TrainingResult
 
-_HOMES = {
-    "FORMATS": "prompts",
-    "Batch": "batch",
-    "DURRanker": "ranker",
-    "DURSettings": "settings",
-    "DURTrainer": "train",
-    "PromptFormat": "prompts",
-    "Ranked": "ranker",
-    "Shot": "prompts",
-    "TrainingResult": "train",
+_MODULES = {
+    "batch": "Batch",
+    "prompts": "FORMATS PromptFormat Shot",
+    "ranker": "DURRanker Ranked",
+    "settings": "DURSettings",
+    "train": "DURTrainer TrainingResult",
 }
 
 __all__ = [
@@ -41,4 +37,4 @@ __all__ = [
 ]
 
 # a ranker at work needs no more than its head; the metrics' packages only the training
-__getattr__, __dir__ = lazily(__name__, _HOMES)
+__getattr__, __dir__ = lazily(__name__, _MODULES)

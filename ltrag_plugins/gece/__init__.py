@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ltrag_plugins.gece.settings import GECESettings
     from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies
 
-_HOMES = {
-    "decision": ("DecidingGate", "Decision", "Gate", "Tier", "routed"),
-    "fit": ("fit_outcomes",),
-    "gate": ("GECEGate",),
-    "models": ("FitReport",),
-    "score": ("GECEScore", "Outcome", "gece_score", "score_questions"),
-    "settings": ("GECESettings",),
-    "signals": ("SIGNALS", "Evidence", "WordFrequencies"),
+_MODULES = {
+    "decision": "DecidingGate Decision Gate Tier routed",
+    "fit": "fit_outcomes",
+    "gate": "GECEGate",
+    "models": "FitReport",
+    "score": "GECEScore Outcome gece_score score_questions",
+    "settings": "GECESettings",
+    "signals": "SIGNALS Evidence WordFrequencies",
 }
 
 __all__ = [
@@ -48,6 +48,4 @@ __all__ = [
 ]
 
 # the adapters need no more than the decision and the route; scikit-learn only the fit
-__getattr__, __dir__ = lazily(
-    __name__, {name: home for home, names in _HOMES.items() for name in names}
-)
+__getattr__, __dir__ = lazily(__name__, _MODULES)

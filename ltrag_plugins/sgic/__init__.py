@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
     from ltrag_plugins.sgic.settings import SGICSettings
 
-_NAMES = {
+_MODULES = {
     "answer": "CalibratedAnswer Round ScoredDocument",
     "calibrator": "Calibration Calibrator",
     "documents": "Truth steps_of",
@@ -32,7 +32,6 @@ _NAMES = {
     "scale": "ScoreScale WrongnessCalibration",
     "settings": "SGICSettings",
 }
-"""Module to what it has for users."""
 
 __all__ = [
     "Analysis",
@@ -61,6 +60,4 @@ __all__ = [
 
 
 # settings and answers need no scikit-learn, which a fit brings
-__getattr__, __dir__ = lazily(
-    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
-)
+__getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -27,13 +27,11 @@ __all__ = [
     "load",
 ]
 
-# settings and data need neither torch nor TRL
-_NAMES = {
+_MODULES = {
     "dataset": "Dataset Example build load",
     "settings": "CorpusSettings FinetuneSettings",
     "sft": "FinetuneStep TooLong",
     "tuning": "FinetuneResult finetune",
 }
-__getattr__, __dir__ = lazily(
-    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
-)
+# settings and data need neither torch nor TRL
+__getattr__, __dir__ = lazily(__name__, _MODULES)
