@@ -17,7 +17,7 @@ from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.sgic import SGICMethodSettings
-from ltrag_plugins.methods.trained_shots import DURShotsSettings, trained_shots
+from ltrag_plugins.methods.shots import DURShotsSettings, trained_shots
 from ltrag_plugins.report import write_report
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings, calibrate, read_run

@@ -12,7 +12,7 @@ from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.trained_shots import DURShotsSettings, PromptPGSettings, trained_shots
+from ltrag_plugins.methods.shots import DURShotsSettings, PromptPGSettings, trained_shots
 from ltrag_plugins.types import Question
 
 TRAINING = DURSettings(shots=2, epochs=4, batch_size=4, reward="match")

@@ -1,7 +1,6 @@
 """Every system that the papers compare with, and this package's own: one file each.
 
-A file holds its flow, its settings, its prompts (our wording) and a `METHOD`; `METHODS` is the
-table of them. `prompts` has what several methods ask, and how their replies are read.
+A file holds its flow, its settings, its prompts (our wording) and a `METHOD`.
 """
 
 from collections.abc import Mapping
@@ -19,11 +18,10 @@ from ltrag_plugins.methods.listwise import METHOD as LISTWISE
 from ltrag_plugins.methods.method import Method, Ready
 from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.methods.sgic import METHOD as SGIC
-from ltrag_plugins.methods.shots import BM25_SHOTS, RANDOM_SHOTS
+from ltrag_plugins.methods.shots import BM25_SHOTS, DUR_SHOTS, PROMPTPG, RANDOM_SHOTS
 from ltrag_plugins.methods.single import METHOD as SINGLE
 from ltrag_plugins.methods.skr import METHOD as SKR
 from ltrag_plugins.methods.sure import METHOD as SURE
-from ltrag_plugins.methods.trained_shots import DUR_SHOTS, PROMPTPG
 
 __all__ = ["METHODS", "Method", "Ready", "method_named"]
 

@@ -28,8 +28,6 @@ from ltrag_plugins.settings import Range
 from ltrag_plugins.types import Answer, Question
 
 _Route = Literal["none", "one", "many"]
-"""How often to search."""
-
 _ROUTES: tuple[str, ...] = get_args(_Route)  # the cheapest first
 
 
@@ -95,21 +93,13 @@ class Complexity:
 
 
 def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Complexity]:
-    """Answer all labelled questions on every route, and learn the cheapest right one.
-
-    At most `iterations` searches, `iterations` + 2 requests to the model and one to the encoder,
-    for all questions together.
-    """
+    """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
     questions = labelled_questions(questions, "adaptive")
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
-    labels: list[str] = []
-    for i, question in enumerate(questions):
-        right = (
-            route
-            for route, answer in zip(_ROUTES, answers[i * len(_ROUTES) :], strict=False)
-            if is_right(answer.text, question.answers, settings.correct)
-        )
-        labels.append(next(right, settings.unsolved))
+    rest, labels = iter(answers), []
+    for question in questions:
+        right = [is_right(next(rest).text, question.answers, settings.correct) for _ in _ROUTES]
+        labels.append(_ROUTES[right.index(True)] if any(right) else settings.unsolved)
     vectors = yield from embed(*(question.text for question in questions))
     return Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
 

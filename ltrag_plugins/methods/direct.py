@@ -37,5 +37,4 @@ METHOD = Method(
     answer=lambda question, settings, _: direct(
         question.text, template=settings.template, max_tokens=settings.max_tokens
     ),
-    most_calls=lambda _: 1,
 )

@@ -21,8 +21,6 @@ from ltrag_plugins.types import Answer, Question
 class DURMethodSettings(ReadingSettings):
     """How passages are reranked and read."""
 
-    k: Count = 3
-    """Of the passages found, those to read."""
     ranker: DURRanker | None = None
     """A trained head; None: the encoder's own similarity."""
     found: Count = 20
@@ -57,6 +55,5 @@ METHOD = Method(
     source="Yu et al., NAACL 2025",
     settings=DURMethodSettings,
     answer=_answer,
-    most_calls=lambda _: 1,
     needs=frozenset({"retriever", "encoder"}),
 )

@@ -1,33 +1,27 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
-The filter is a prompt to the model that then reads: one model does both. `filter_examples` makes
-data to train it to filter: a prompt about a passage, and the sentences that a measure finds useful.
-Each example's `chat` is a line of chat JSON, as `ltrag sgic finetune` and other trainers take them;
-the weights or the adapter that come of it also read.
+The filter is a prompt to the model that then reads. `filter_examples` makes data to train it to
+filter; each example's `chat` is a line of chat JSON, as `ltrag sgic finetune` takes them.
 
 References:
     Wang et al., 2023, "Learning to Filter Context for Retrieval-Augmented Generation", section 2,
-    https://arxiv.org/abs/2311.08377. There filter and reader are two models, both trained; our
-    wording.
+    https://arxiv.org/abs/2311.08377. There filter and reader are two trained models. Our wording.
 """
 
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import nlargest
+from itertools import islice
 from typing import Annotated, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, score, together
 from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_questions
 from ltrag_plugins.metrics.answer import contains, f1
-from ltrag_plugins.prompts.templates import (
-    beginning,
-    direct_prompt,
-    filled,
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.prompts import templates
+from ltrag_plugins.prompts.templates import filled
 from ltrag_plugins.settings import Count, Holds, Settings
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Passage, Question
@@ -54,8 +48,6 @@ _UNFINISHED = re.compile(
 class FILCOSettings(ReadingSettings):
     """How much is fetched, how it is filtered, and how it is read."""
 
-    k: Count = 3
-    """Passages to filter; each costs a call."""
     filter_template: _FilterTemplate = _FILTER_PROMPT
     """Asks for the sentences to keep; `{passage}` and `{question}` are replaced."""
     filter_tokens: Count = 128
@@ -68,11 +60,10 @@ class FilterDataSettings(Settings):
 
     measure: Literal["inclusion", "overlap", "cxmi"] = "inclusion"
     """"inclusion" of an accepted answer, lexical "overlap" with one, or "cxmi" (which needs a
-    model that tells how likely a text is). The paper finds the first best for short answers, the
-    second for dialogue, the third for questions of several steps."""
+    model that tells how likely a text is). The paper finds these best for short answers, for
+    dialogue and for questions of several steps."""
     threshold: float = 0.0
-    """A sentence is kept only above it; 0 keeps what helps at all. In [0, 1] for "inclusion" and
-    "overlap", in nats for "cxmi"."""
+    """A sentence is kept only above it: 0 to 1, for "cxmi" in nats."""
     most: Count = 1
     """Sentences to keep of a passage, the best first (authors' code: 1)."""
     k: Count = 3
@@ -84,15 +75,13 @@ class FilterDataSettings(Settings):
 def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer]:
     """One search, one request with a prompt for each passage, one answer from what was kept.
 
-    A passage is left out if the filter said "none", and whole if its reply is of no use. Where the
-    filter leaves out all of them, they all come back whole, as in the authors' code. Where nothing
-    is found, the question is asked as in `direct`.
+    A passage is left out if the filter said "none", and whole if its reply is of no use. Where all
+    would be left out, they all come back whole, as in the authors' code.
     """
     [found] = yield from fetch(question.text, k=settings.k)
-    if not found:
-        return (yield from settings.read(question, ()))
     prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
-    replies = yield from ask(*prompts, max_tokens=settings.filter_tokens, stop=("\n\n",))
+    length = settings.filter_tokens
+    replies = (yield from ask(*prompts, max_tokens=length, stop=("\n\n",))) if found else []
     left = []
     for passage, reply in zip(found, replies, strict=True):
         kept = _kept_sentences(reply.text, _as_shown(passage).text)
@@ -104,28 +93,27 @@ def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer
 
 
 def _filter_prompt(question: str, passage: Passage, template: str) -> str:
-    return filled(template, passage=passages_block([_as_shown(passage)]), question=question)
+    return filled(
+        template, passage=templates.passages_block([_as_shown(passage)]), question=question
+    )
 
 
 def _as_shown(passage: Passage) -> Passage:
-    shown = beginning(passage.text)
+    shown = templates.beginning(passage.text)
     return passage if shown.split() == passage.text.split() else replace(passage, text=shown)
 
 
 def _kept_sentences(reply: str, text: str) -> list[str] | None:
-    """The sentences of `text` that the filter copied, in their order; compared as `words`.
+    """The sentences of `text` that the reply holds, or holds a piece of as a sentence, as `words`.
 
-    One is copied if the reply holds it, or holds, as a sentence, a piece of it of at least 4 words.
-    No sentences where the filter said "none"; None where its reply is of no use.
+    None where the reply is of no use: it copies nothing and does not say "none".
     """
-    said = _padded(reply)
+    said, kept = _padded(reply), []
     pieces = [_padded(s) for s in sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
-    kept = [
-        sentence
-        for sentence in sentences(text)
-        for own in [_padded(sentence)]
-        if own.strip() and (own in said or any(piece in own for piece in pieces))
-    ]
+    for sentence in sentences(text):
+        own = _padded(sentence)
+        if own.strip() and (own in said or any(piece in own for piece in pieces)):
+            kept.append(sentence)
     return kept if kept or words(reply)[:1] == [_NONE] else None
 
 
@@ -153,8 +141,6 @@ def sentences(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _FilterExample:
-    """What the filter is asked, and what it should write."""
-
     prompt: str
     reply: str
 
@@ -170,8 +156,8 @@ def filter_examples(
 ) -> Flow[list[_FilterExample]]:
     """An example for each question and passage; at most one search and one request for all.
 
-    Only sentences that the prompt shows are taught, so of a longer passage those of its first 200
-    words. A passage with none above the threshold teaches the filter to say "none".
+    Only sentences that the prompt shows are taught. A passage with none above the threshold
+    teaches the filter to say "none".
     """
     settings = settings or FilterDataSettings()
     questions = labelled_questions(questions, "filco")
@@ -193,11 +179,11 @@ def _examples(
     else:
         measure = contains if settings.measure == "inclusion" else f1
         values = [measure(sentence, question.answers) for sentence in found]
-    examples, start = [], 0
+    rest, examples = iter(values), []
     for passage, own in zip(passages, split, strict=True):
-        value, start = values[start : start + len(own)], start + len(own)
+        value = [*islice(rest, len(own))]
         helping = [i for i in range(len(own)) if value[i] > settings.threshold]
-        best = sorted(sorted(helping, key=lambda i: -value[i])[: settings.most])
+        best = sorted(nlargest(settings.most, helping, key=value.__getitem__))
         prompt = _filter_prompt(question.text, passage, settings.template)
         examples.append(_FilterExample(prompt, " ".join(own[i] for i in best) or _NONE))
     return examples
@@ -208,14 +194,14 @@ def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -
 
     .. math:: \log p(a \mid s, q) - \log p(a \mid q)
 
-    Above 0 the sentence helps. The authors' code squeezes the difference through a logistic
-    function, which changes no order.
+    Above 0 the sentence helps.
     """
     if not found:
         return []
     if not answer.strip():
         raise InvalidInput("a blank answer has no probability to compare; give its text")
-    prompts = [direct_prompt(question), *(reading_prompt(question, [Passage(s)]) for s in found)]
+    read = (templates.reading_prompt(question, [Passage(sentence)]) for sentence in found)
+    prompts = [templates.direct_prompt(question), *read]
     scored = yield from score(prompts, [f" {answer.strip()}"] * len(prompts))
     without, *with_it = (math.fsum(t.logprob for t in checked_tokens(one)) for one in scored)
     return [one - without for one in with_it]

@@ -53,9 +53,9 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     def learn(questions: Sequence[Question], settings: GateSettings) -> Flow[FittedGate]:
         questions = labelled_questions(questions, name, answered=False)
         evidence = yield from together([evidence_of(q, settings) for q in questions])
-        frequencies, rate = WordFrequencies(settings.language), settings.target_rate
-        one = GECESettings(scorer=signal)
-        return FittedGate.on_signal(evidence, one, target_rate=rate, frequencies=frequencies)
+        own, words = GECESettings(scorer=signal), WordFrequencies(settings.language)
+        rate = settings.target_rate
+        return FittedGate.on_signal(evidence, own, target_rate=rate, frequencies=words)
 
     def answer(question: Question, settings: GateSettings, learned: FittedGate) -> Flow[Answer]:
         if learned.settings.scorer != signal:
@@ -81,9 +81,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         answer=answer,
         most_calls=lambda _: 2 if drafts else 1,
         needs=frozenset(
-            {"retriever", "labelled questions", "probabilities"}
-            if drafts
-            else {"retriever", "labelled questions"}
+            {"retriever", "labelled questions", *(("probabilities",) if drafts else ())}
         ),
         learn=learn,
     )

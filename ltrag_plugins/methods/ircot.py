@@ -46,11 +46,10 @@ class IRCoTSettings(ReadingSettings):
 
 
 def _answer(question: Question, settings: IRCoTSettings, _: None) -> Flow[Answer]:
-    """Answer from what the question and the reasoning about it have fetched.
+    """At most `steps` + 1 searches and model calls.
 
     The reasoning also ends where it can change nothing more: a sentence is blank or was said
-    before, or there is no room for another passage. Where the question finds nothing, it is asked
-    as in `direct`. At most `steps` + 1 model calls and `steps` + 1 searches.
+    before, or there is no room for another passage.
     """
     collected: dict[tuple[str, str], Passage] = {}
     thoughts: list[str] = []

@@ -41,11 +41,7 @@ class IterRetGenSettings(ReadingSettings):
 
 
 def _answer(question: Question, settings: IterRetGenSettings, _: None) -> Flow[Answer]:
-    """At most `iterations` searches and as many model calls.
-
-    It ends earlier where nothing would change: the same passages are found again, so that the
-    prompt is the last one, or none. Where the question finds nothing, it is asked as in `direct`.
-    """
+    """At most `iterations` searches and model calls; fewer where the same or nothing is found."""
     read: list[Passage] = []
     trace: list[Generation] = []
     prompt, query = "", question.text

@@ -1,8 +1,5 @@
 """K samples: several sampled answers over the same passages; the least uncertain one wins.
 
-An answer's uncertainty is one minus the product of its token probabilities. Where the model gives
-none, the answers vote: the most frequent normalized answer wins.
-
 References:
     Chen et al. (SGIC), section 5.2 and figure 3 (K = 1 to 5, temperature 0.7); the vote is Wang et
     al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning". Our wording.
@@ -54,16 +51,14 @@ def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Ans
 
 
 def _surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
-    """The least uncertain of them, the first of equals, and how uncertain it is.
+    """The least uncertain of them, the first of equals, and how uncertain it is, in [0, 1].
 
-    With token probabilities for all: one minus their product, in [0, 1]. Else by vote, where blank
-    answers have none: one minus the share of the samples that say the same, in [0, 1]; None where
-    there is one sample, and so nothing to agree with.
+    With token probabilities for all: one minus their product. Else by vote over normalized answers
+    that are not blank: one minus the share that says the same; None for a single sample.
     """
     if all(one.tokens is not None for one in said):
-        uncertainties = [estimate(one, "product") for one in said]
-        least = uncertainties.index(min(uncertainties))
-        return said[least], uncertainties[least]
+        least, best = min((estimate(one, "product"), i) for i, one in enumerate(said))
+        return said[best], least
     if len(said) == 1:
         return said[0], None
     keys = [normalized(one.text) or one.text.strip() for one in said]

@@ -1,7 +1,7 @@
 """Listwise reranking: the model itself puts the passages in order, a window at a time.
 
-The window starts at the end of the list and moves to its front by less than its own length, so
-that what is best wanders forward; the last window always starts at the very front.
+The window moves from the end of the list to its front by less than its own length, so that what is
+best wanders forward.
 
 References:
     Sun et al., EMNLP 2023, "Is ChatGPT Good at Search? Investigating Large Language Models as
@@ -27,7 +27,6 @@ _RANKING_PROMPT = (
 )
 
 _NUMBER = r"[0-9]{1,6}"
-_LABEL = r"\b(?:passage|document|doc|text)"
 # no part of a longer number, of a range, nor negative; but the 2 of "Passage-2"
 _PLACE = re.compile(
     rf"(?:(?<![0-9.-])|(?<=passage-)|(?<=document-)|(?<=doc-)|(?<=text-)){_NUMBER}(?![0-9])", re.I
@@ -38,7 +37,7 @@ _COUNT = re.compile(
     re.I,
 )
 _ITEM = re.compile(rf"^[ \t]*({_NUMBER})[.):][ \t]+(.*)", re.M)
-_LATER_ITEM = re.compile(rf"[ \t](?={_NUMBER}[.):][ \t]+{_LABEL}\b)", re.I)
+_LATER_ITEM = re.compile(rf"[ \t](?={_NUMBER}[.):][ \t]+\b(?:passage|document|doc|text)\b)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,8 @@ class ListwiseSettings(ReadingSettings):
 
 
 def windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int]]:
-    """(start, end) of each window over `count` passages, from the back to the front.
-
-    None where there are fewer than two passages, which are in order as they are.
-    """
-    if count < 2:
-        return []
-    starts = [*range(count - window, 0, -step), 0]
+    """(start, end) of each window over `count` passages, from back to front; none over one."""
+    starts = [*range(count - window, 0, -step), 0] if count > 1 else []
     return [(start, min(start + window, count)) for start in starts]
 
 
@@ -88,12 +82,9 @@ def places(reply: str, count: int) -> list[int]:
         reply = _COUNT.sub(" ", reply)
         by_lines = _LATER_ITEM.sub("\n", reply)
         items = _ITEM.findall(by_lines)
-        from_one = [int(number) for number, _ in items] == [*range(1, len(items) + 1)]
-        if (
-            len(items) > 1
-            and from_one
-            and all(_indices(_PLACE.findall(t), count) for _, t in items)
-        ):
+        # of the items that name a passage; all are to
+        numbers = [int(n) for n, text in items if _indices(_PLACE.findall(text), count)]
+        if len(items) > 1 and numbers == [*range(1, len(items) + 1)]:
             reply = _ITEM.sub(r"\2", by_lines)
         named = _PLACE.findall(reply)
     return list(dict.fromkeys([*_indices(named, count), *range(count)]))
@@ -104,11 +95,7 @@ def _indices(numbers: Sequence[str], count: int) -> list[int]:
 
 
 def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Answer]:
-    """One search, the passages put in order, one answer from the best `k`.
-
-    Their score is one over their place, 1 for the best. Where nothing is found, the question is
-    asked as in `direct`.
-    """
+    """One search, the passages put in order, one answer from the best `k`, scored 1 / place."""
     [order] = yield from fetch(question.text, k=settings.candidates)
     trace = []
     for start, end in windows(len(order), settings.window, settings.step):
@@ -118,8 +105,7 @@ def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Ans
         plain = [re.sub(r"\[(\d+)\]", r"(\1)", text) for text in shown]
         numbered = "\n".join(f"[{i}] {text}" for i, text in enumerate(plain, 1))
         prompt = filled(settings.ranking_template, passages=numbered, question=question.text)
-        # "[12] > " is five tokens or fewer; the rest is for a few words before it. The same for all
-        # windows, so that they merge across questions
+        # "[12] > " is five tokens or fewer; all windows ask for as many, so that they merge
         [reply] = yield from ask(prompt, max_tokens=6 * settings.window + 16)
         order[start:end] = [part[i] for i in places(reply.text, len(part))]
         trace.append(reply)

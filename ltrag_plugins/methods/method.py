@@ -18,8 +18,7 @@ from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 
 _Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
-"""What a method cannot do without, beside a model that writes: a search; vectors of texts; token
-probabilities of what was written; questions with accepted answers to learn from."""
+"""What a method cannot do without, beside a model that writes."""
 _A = TypeVar("_A", bound=Answer)
 
 
@@ -61,19 +60,18 @@ class Method:
     """A checked frozen dataclass; `settings()` are the defaults."""
     answer: Callable[[Question, Any, Any], Flow[Answer]]
     """(question, settings, what `learn` returned) to the flow that answers it."""
-    most_calls: Callable[[Any], int]
+    most_calls: Callable[[Any], int] = lambda _: 1
     """From settings to the most prompts that one question may send to the model."""
     needs: frozenset[_Need] = frozenset()
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
-    """In the place of `learn`, for a training that makes its own calls to the world's model."""
+    """In the place of `learn`: a training that makes its own calls to the world's model."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
-    """From what was learned to plain values for a report; None: there is nothing to report."""
+    """From what was learned to plain values for a report."""
     spells_out: bool = False
-    """It shows a question's options and context itself, and reads its replies as options. For
-    other methods they are part of the text, but for searches, which are by the question alone;
-    their answers are read by `picked`."""
+    """It shows options and context itself and reads its replies as options. For other methods they
+    are part of the question's text, though not of searches, and `picked` reads the answers."""
 
     @property
     def learns(self) -> bool:
@@ -92,16 +90,20 @@ class Method:
             return self.train(labelled, settings, world, observers)
         if self.learn is None:
             return None
-        known = labelled if self.spells_out else [*map(_spelled_out, labelled)]
-        flow = searching_for(labelled, self.learn(known, settings))
-        return run(flow, world, observers=observers)
+        flow = self.learn([*map(self._shown, labelled)], settings)
+        return run(searching_for(labelled, flow), world, observers=observers)
+
+    def _shown(self, question: Question) -> Question:
+        """The question as `answer` and `learn` see it: with everything in its text."""
+        if self.spells_out:
+            return question
+        return replace(question, text=render_question(question), options=(), context="")
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
         """Answer a question; where it offers options, with the one that the method picked.
 
         Raises:
-            InvalidInput: settings of another method, or nothing was learned and the method needs
-                it.
+            InvalidInput: settings of another method, or nothing was learned and it must be.
         """
         settings = self.settings() if settings is None else settings
         if not isinstance(settings, self.settings):
@@ -113,20 +115,13 @@ class Method:
                 f"{self.name} learns from labelled questions first: call "
                 "method.taught(questions, settings, world), and hand its result in as learned="
             )
-        if self.spells_out:
-            return self.answer(question, settings, learned)
-
-        def picking() -> Flow[Answer]:
-            flow = self.answer(_spelled_out(question), settings, learned)
-            return picked((yield from searching_for([question], flow)), question.options)
-
-        return picking()
+        flow = self.answer(self._shown(question), settings, learned)
+        return flow if self.spells_out else _picking(question, flow)
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
-        """Refuse a world that lacks what the method needs.
+        """Refuse a world that lacks what the method needs, save token probabilities.
 
-        Token probabilities are seen in a model's replies only: without them a method that needs
-        them fails on each question, and says so.
+        Those are seen in replies only: without them the method fails on each question.
 
         Raises:
             InvalidInput: something is missing; it is named.
@@ -142,16 +137,12 @@ class Method:
 
 
 def picked(answer: _A, options: Sequence[str]) -> _A:
-    """The answer as the option that it names, by its words or its letter; without options, itself.
-
-    The replies of all methods are read alike (`prompts.replies.read_reply`).
-    """
+    """The answer as the option that it names (see `read_reply`); without options, itself."""
     return replace(answer, text=read_reply(answer.text, options)) if options else answer
 
 
-def _spelled_out(question: Question) -> Question:
-    """The same with everything in its text."""
-    return replace(question, text=render_question(question), options=(), context="")
+def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
+    return picked((yield from searching_for([question], flow)), question.options)
 
 
 @dataclass(frozen=True, slots=True)

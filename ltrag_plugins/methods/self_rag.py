@@ -6,10 +6,8 @@ r"""Self-RAG: search on demand, answer from each passage, keep the answer that c
 
 .. math:: f = w_p \bar p + w_{rel} s_{rel} + w_{sup} s_{sup} + w_{use} s_{use}
 
-with p the geometric mean of the answer's token probabilities (0 without) and the critiques s: in a
-model that was trained to write reflection tokens, from these; in any other from its replies to
-yes-or-no questions, s the probability of yes, for usefulness 2 p - 1 in [-1, 1]. The tokens and the
-form of their prompt are those that such models were trained on.
+A model that was trained to write reflection tokens judges by these, in the form of its training.
+Any other replies to yes-or-no questions: s is the probability of yes, for usefulness 2 p - 1.
 
 References:
     Asai et al., ICLR 2024, "Self-RAG: Learning to Retrieve, Generate, and Critique through
@@ -21,18 +19,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.methods.method import Method, ReadingSettings
-from ltrag_plugins.prompts.templates import (
-    beginning,
-    direct_prompt,
-    filled,
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.prompts import templates
+from ltrag_plugins.prompts.templates import filled
 from ltrag_plugins.settings import Count, Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
@@ -56,6 +49,7 @@ _NOT_ANSWER = re.compile(
 )
 _DECISION_TOKENS = 8  # the reflection token, also where it is spelled in several
 
+_TRAINED_PROMPT = "### Instruction:\n{question}\n\n### Response:\n"
 _SEARCH_PROMPT = (
     "Question: {question}\nWould you have to look something up to be sure of the answer? "
     "Reply yes or no.\nReply:"
@@ -73,8 +67,6 @@ _USEFUL_PROMPT = (
     "Is this a useful answer to the question? Reply yes or no.\nReply:"
 )
 
-_Mode = Literal["reflection tokens", "yes-no probabilities", "yes-no texts"]
-"""What the critiques were read from."""
 _Weight = Annotated[float, Range(0, 1000)]
 
 
@@ -103,25 +95,24 @@ class SelfRAGSettings(ReadingSettings):
 
 @dataclass(frozen=True, slots=True)
 class _Critique:
-    """One passage, the answer from it without reflection tokens, and how good they are.
-
-    The likelihood is the geometric mean of the answer's token probabilities, 0 without; it, the
-    relevance and the support lie in [0, 1], the usefulness in [-1, 1].
-    """
+    """One passage, the answer from it without reflection tokens, and how good they are."""
 
     passage: Passage
     text: str
     likelihood: float
+    """Geometric mean of the answer's token probabilities, in [0, 1]; 0 without."""
     relevance: float
     support: float
     usefulness: float
+    """In [-1, 1]; relevance and support are in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelfRAGAnswer(Answer):
     """An answer with what was thought of all that could have been given."""
 
-    mode: _Mode = "yes-no probabilities"
+    mode: str = "yes-no probabilities"
+    """What the critiques were read from: these, "yes-no texts" or "reflection tokens"."""
     critiques: tuple[_Critique, ...] = ()
     """One for each passage, in the order of the search; empty where there was none."""
 
@@ -132,20 +123,19 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
     By reflection tokens at most 1 + `k` model calls, by yes and no 1 + 4 `k`. Where nothing is
     found, the model answers as if it had seen no need to search (by yes and no: as in `direct`).
     """
-    need, answering, begun = None, _by_tokens, []
+    asked, need, answering, begun = question.text, None, _by_tokens, []
     if settings.reflection_tokens:
-        begun += yield from ask(_trained_prompt(question.text), max_tokens=_DECISION_TOKENS)
+        prompt = filled(_TRAINED_PROMPT, question=asked)
+        begun += yield from ask(prompt, max_tokens=_DECISION_TOKENS)
         need = _reflection_value(begun[0], "retrieve")
     if need is None:
-        search_prompt = filled(_SEARCH_PROMPT, question=question.text)
-        begun += yield from ask(search_prompt, max_tokens=YES_NO_TOKENS)
+        begun += yield from ask(filled(_SEARCH_PROMPT, question=asked), max_tokens=YES_NO_TOKENS)
         need, answering = yes_probability(begun[-1]), _by_yes_and_no
     found: list[Passage] = []
     if need > settings.threshold:
-        [found] = yield from fetch(question.text, k=settings.k)
-    texts, drafts, values, judged = yield from answering(question.text, found, settings)
-    trace = (*begun, *drafts, *judged)
-    mode: _Mode = "reflection tokens"
+        [found] = yield from fetch(asked, k=settings.k)
+    texts, drafts, values, judged = yield from answering(asked, found, settings)
+    trace, mode = (*begun, *drafts, *judged), "reflection tokens"
     if answering is _by_yes_and_no:
         known = all(reply.tokens is not None for reply in (begun[-1], *judged))
         mode = "yes-no probabilities" if known else "yes-no texts"
@@ -155,28 +145,29 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
         _Critique(passage, text, math.exp(mean_logprob(draft)) if draft.tokens else 0.0, *three)
         for passage, text, draft, three in zip(found, texts, drafts, values, strict=True)
     )
-    best = max(critiques, key=lambda critique: _score(critique, settings))
+
+    def score(one: _Critique) -> float:
+        if not one.text:
+            return -math.inf
+        likely = settings.w_likelihood * one.likelihood + settings.w_relevance * one.relevance
+        return likely + settings.w_support * one.support + settings.w_usefulness * one.usefulness
+
+    best = max(critiques, key=score)
     return SelfRAGAnswer(best.text, None, (best.passage,), trace, mode, critiques)
 
 
+# a text for each passage, or one without any; the replies they are from; relevance, support and
+# usefulness of each; and the replies that judge them
 _Answered = tuple[list[str], list[Generation], list[list[float]], list[Generation]]
-"""A text for each passage, or one without any; the replies they are from; relevance, support and
-usefulness of each; and the replies that judge them."""
-
-
-def _trained_prompt(question: str) -> str:
-    return f"### Instruction:\n{question}\n\n### Response:\n"
 
 
 def _by_tokens(
     question: str, found: Sequence[Passage], settings: SelfRAGSettings
 ) -> Flow[_Answered]:
     """A reflection token that the model did not write counts as 0 (authors' code)."""
-    begins = [
-        f"[Retrieval]<paragraph>{passage.title}\n{beginning(passage.text)}</paragraph>"
-        for passage in found
-    ] or ["[No Retrieval]"]
-    prompts = [_trained_prompt(question) + begin for begin in begins]
+    shown = [f"{passage.title}\n{templates.beginning(passage.text)}" for passage in found]
+    begins = [f"[Retrieval]<paragraph>{text}</paragraph>" for text in shown] or ["[No Retrieval]"]
+    prompts = [filled(_TRAINED_PROMPT, question=question) + begin for begin in begins]
     replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
     texts = [" ".join(_NOT_ANSWER.sub(" ", reply.text).split()) for reply in replies]
     groups = ("relevant", "support", "useful")
@@ -187,12 +178,12 @@ def _by_tokens(
 def _by_yes_and_no(
     question: str, found: Sequence[Passage], settings: SelfRAGSettings
 ) -> Flow[_Answered]:
-    prompts = [reading_prompt(question, [passage], settings.template) for passage in found]
-    prompts = prompts or [direct_prompt(question)]
+    read = [templates.reading_prompt(question, [one], settings.template) for one in found]
+    prompts = read or [templates.direct_prompt(question)]
     drafts = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=("\n",))
     texts, judging = [draft.text.strip() for draft in drafts], []
     for passage, text in zip(found, texts, strict=False):
-        shown = passages_block([passage])
+        shown = templates.passages_block([passage])
         judging += [
             filled(_RELEVANT_PROMPT, passage=shown, question=question),
             filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=text),
@@ -202,17 +193,6 @@ def _by_yes_and_no(
     yes = [*map(yes_probability, judged)]
     values = [[yes[i], yes[i + 1], 2 * yes[i + 2] - 1] for i in range(0, len(yes), 3)]
     return texts, drafts, values, judged
-
-
-def _score(critique: _Critique, settings: SelfRAGSettings) -> float:
-    if not critique.text:
-        return -math.inf
-    return (
-        settings.w_likelihood * critique.likelihood
-        + settings.w_relevance * critique.relevance
-        + settings.w_support * critique.support
-        + settings.w_usefulness * critique.usefulness
-    )
 
 
 def _reflection_value(reply: Generation, group: str) -> float | None:
@@ -228,9 +208,8 @@ def _reflection_value(reply: Generation, group: str) -> float | None:
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
     # a special token can be left out of the text; it is then the likeliest alternative
     places = [options for text, options in spelled if (text or next(iter(options))) in value_of]
-    if group in ("retrieve", "relevant"):
-        places += [options for _, options in spelled[:1]]
-    for options in places:
+    opening = spelled[:1] if group in ("retrieve", "relevant") else []
+    for options in [*places, *(options for _, options in opening)]:
         shares = {name: p for name, p in options.items() if name in value_of}
         if sum(shares.values()) > 0:
             return sum(value_of[name] * p for name, p in shares.items()) / sum(shares.values())

@@ -1,28 +1,38 @@
-"""Solved examples in front of the question, drawn at random or the nearest by BM25; no retrieval.
+"""Solved examples in front of the question, and no retrieval.
+
+They are drawn at random, the nearest by BM25, or ranked by a head that is trained with the model of
+the run. Of the labelled questions the head ranks one part and learns from the other, so that
+nothing is shown that it has learned on.
 
 References:
     Brown et al., NeurIPS 2020, "Language Models are Few-Shot Learners"; "random sampling" and
-    "BM25" (Robertson & Zaragoza, 2009) in Yu et al., NAACL 2025 (DUR), table 1. Our wording.
+    "BM25" (Robertson & Zaragoza, 2009) in Yu et al., NAACL 2025 (DUR), table 1; section 6.1; Lu et
+    al., ICLR 2023 (PromptPG). Our wording.
 """
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ltrag_plugins.dur.prompts import Shot
+from ltrag_plugins.dur.prompts import Shot, format_for
+from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
-from ltrag_plugins.flow import Flow, ask
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled, render_question
-from ltrag_plugins.settings import Count, Holds, Settings, Whole
+from ltrag_plugins.settings import Count, Holds, Range, Settings, Whole
 from ltrag_plugins.types import Answer, Question
 
+if TYPE_CHECKING:
+    from ltrag_plugins.dur.batch import Batch
+
 _SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
-"""`{shots}` and `{question}` are replaced; other braces are left alone."""
+_MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
 
 _Ranks = Callable[[Sequence[Question]], Sequence[Sequence[Question]]]  # a ShotRanker of examples
 
@@ -49,13 +59,14 @@ class RandomShotsSettings(BM25ShotsSettings):
     """Of the draw; a question draws the same whatever else is asked."""
 
 
-def _bm25(examples: Sequence[Question], settings: BM25ShotsSettings) -> ShotRanker:
+def _bm25(known: Sequence[Question], settings: BM25ShotsSettings, *_: Any) -> ShotRanker:
     """Fewer examples where fewer share a word with the question."""
+    examples = labelled_questions(known, "bm25-shots")
     found = Preselector(examples, how="bm25", size=settings.shots, fill=False, text=_rendered)
     return ShotRanker(found, settings.shots)
 
 
-def _random(examples: Sequence[Question], settings: RandomShotsSettings) -> ShotRanker:
+def _random(known: Sequence[Question], settings: RandomShotsSettings, *_: Any) -> ShotRanker:
     def drawn(questions: Sequence[Question], _: Any, picks: list[np.ndarray]) -> list[np.ndarray]:
         found = []
         for question, others in zip(questions, picks, strict=True):
@@ -64,7 +75,8 @@ def _random(examples: Sequence[Question], settings: RandomShotsSettings) -> Shot
             found.append(np.array(drawn, dtype=int))
         return found
 
-    return ShotRanker(Preselector(examples, text=_rendered), settings.shots, drawn)
+    found = Preselector(labelled_questions(known, "random-shots"), text=_rendered)
+    return ShotRanker(found, settings.shots, drawn)
 
 
 def _rendered(shot: Shot) -> str:
@@ -73,10 +85,8 @@ def _rendered(shot: Shot) -> str:
 
 def _answer(question: Question, settings: BM25ShotsSettings, learned: _Ranks) -> Flow[Answer]:
     """One model call: the examples in their order, then the question; without, as in `direct`."""
-    [shots] = learned([question])
-    query, *others = (
-        render_question(one, context_words=settings.context_words) for one in (question, *shots)
-    )
+    [shots], most = learned([question]), settings.context_words
+    query, *others = (render_question(one, context_words=most) for one in (question, *shots))
     prompt = direct_prompt(query)
     if shots:
         pairs = zip(others, shots, strict=True)
@@ -87,19 +97,137 @@ def _answer(question: Question, settings: BM25ShotsSettings, learned: _Ranks) ->
     return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
 
-def _row(name: str, how: str, settings: type, ranker: Callable[..., ShotRanker]) -> Method:
-    return Method(
-        name=name,
-        summary=f"{how} in front of the question; no retrieval",
-        source="Yu et al., NAACL 2025, table 1",
-        settings=settings,
-        answer=_answer,
-        most_calls=lambda _: 1,
-        needs=frozenset({"labelled questions"}),
-        spells_out=True,
-        train=lambda known, settings, *_: ranker(labelled_questions(known, name), settings),
-    )
+@dataclass(frozen=True, slots=True)
+class DURShotsSettings(Settings):
+    """How the head is trained, and on what."""
+
+    training: DURSettings = field(default_factory=DURSettings)
+    """Shots, epochs and all else. Its seed gives way to `seed`, and its prompt format "Q-A" to one
+    that shows options or context, where the labelled questions or the one asked have them."""
+    examples: Annotated[float, Range(0.01, 0.99)] = 0.5
+    """Share of the labelled questions that are shown; the others train the head."""
+    max_calls: Count | None = None
+    """Training begins no batch after so many prompts; None: it runs its epochs."""
+    seed: int = 0
+    """Draws the examples, and is the training's."""
+    max_tokens: Count = 24
+    """Longest answer, in tokens; the training's are as long as its format says."""
+
+    def _check_together(self) -> None:
+        if not isinstance(self.training, DURSettings):
+            raise InvalidInput(f"training must be DURSettings, got {self.training!r:.60}")
 
 
-RANDOM_SHOTS = _row("random-shots", "solved examples drawn at random", RandomShotsSettings, _random)
-BM25_SHOTS = _row("bm25-shots", "the solved examples nearest by BM25", BM25ShotsSettings, _bm25)
+@dataclass(frozen=True, slots=True)
+class PromptPGSettings(DURShotsSettings):
+    """As `DURShotsSettings`, with PromptPG's training."""
+
+    training: DURSettings = field(default_factory=DURSettings.promptpg)
+    """One reward for all K shots, drawn from all examples; no threshold."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _TrainedShots:
+    ranker: ShotRanker
+    training: DURSettings
+    adapts: bool
+    """Whether the prompt format gives way to one that shows more, where a question has more."""
+    history: "tuple[Batch, ...]"
+
+
+def trained_shots(
+    questions: Sequence[Question],
+    settings: DURShotsSettings,
+    world: World,
+    observers: Iterable[Observer] = (),
+) -> _TrainedShots:
+    """Train a head on the labelled questions, with the world's model and encoder."""
+    from ltrag_plugins.dur.train import DURTrainer  # its rewards bring nltk
+
+    if world.llm is None or world.encoder is None:
+        raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
+    known = labelled_questions(questions, "a head")
+    if len(known) < 2:
+        raise CalibrationError(
+            "a head needs at least two labelled questions: one to show, one to learn from"
+        )
+    order = np.random.default_rng([settings.seed, 5]).permutation(len(known))
+    count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
+    examples = tuple(known[i] for i in sorted(order[:count]))
+    asked = [known[i] for i in sorted(order[count:])]
+    adapts = settings.training.format == "Q-A"
+    form = _showing(known) if adapts else settings.training.format
+    training = replace(settings.training, seed=settings.seed, format=form)
+    trainer = DURTrainer(world.encoder, world.llm, settings=training)
+    result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
+    ranker = ShotRanker.learned(result.ranker, examples)
+    return _TrainedShots(ranker, training, adapts, result.history)
+
+
+def _showing(questions: Sequence[Question]) -> str:
+    """The prompt format that shows all that the questions have."""
+    if any(question.context for question in questions):
+        return "SQO-A"
+    return "QO-A" if any(question.options for question in questions) else "Q-A"
+
+
+def _answer_trained(
+    question: Question, settings: DURShotsSettings, learned: _TrainedShots
+) -> Flow[Answer]:
+    """One encoding, one model call, asked as in the training with all that the question has."""
+    vectors = yield from embed(question.text)
+    form = learned.training.format
+    if learned.adapts:
+        form = max(str(form), _showing([question]), key=_MORE.index)
+    form = format_for(form)
+    [best] = learned.ranker([question], np.asarray(vectors, float))
+    prompt = form.prompt(best, question)
+    [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
+    return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
+
+
+def _told(learned: _TrainedShots) -> dict[str, Any]:
+    """The training as plain values, as far as pictures need them."""
+    history = [asdict(batch) for batch in learned.history]
+    return {"history": history, "settings": {"shots": learned.training.shots}}
+
+
+def _row(name: str, summary: str, source: str, settings: type, **others: Any) -> Method:
+    others = {"answer": _answer, "needs": frozenset({"labelled questions"})} | others
+    return Method(name, f"{summary}; no retrieval", source, settings, spells_out=True, **others)
+
+
+RANDOM_SHOTS = _row(
+    "random-shots",
+    "solved examples drawn at random in front of the question",
+    "Yu et al., NAACL 2025, table 1",
+    RandomShotsSettings,
+    train=_random,
+)
+BM25_SHOTS = _row(
+    "bm25-shots",
+    "the solved examples nearest by BM25 in front of the question",
+    "Yu et al., NAACL 2025, table 1",
+    BM25ShotsSettings,
+    train=_bm25,
+)
+_TRAINED: Mapping[str, Any] = {
+    "answer": _answer_trained,
+    "needs": frozenset({"encoder", "labelled questions"}),
+    "train": trained_shots,
+    "told": _told,
+}
+DUR_SHOTS = _row(
+    "dur-shots",
+    "solved examples that help this model first, ranked by a head trained in the run",
+    "Yu et al., NAACL 2025",
+    DURShotsSettings,
+    **_TRAINED,
+)
+PROMPTPG = _row(
+    "promptpg",
+    "solved examples ranked by a head that one reward for all of them trains",
+    "Lu et al., ICLR 2023",
+    PromptPGSettings,
+    **_TRAINED,
+)

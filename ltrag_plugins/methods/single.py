@@ -43,6 +43,5 @@ METHOD = Method(
     source="Lewis et al., NeurIPS 2020",
     settings=SingleSettings,
     answer=lambda question, settings, _: settings.searching(question),
-    most_calls=lambda _: 1,
     needs=frozenset({"retriever"}),
 )

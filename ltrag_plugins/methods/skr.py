@@ -15,8 +15,7 @@ References:
     both ways is known. Our wording.
 
     Li et al., ACL 2024 (GECE), appendix A: in their "SKR with GECE" the gate replaces the
-    known/unknown judgment, which here is "single" with the gate. A gate before this method stands
-    in front: SKR still decides on the questions that it lets through.
+    known/unknown judgment, which here is "single" with the gate.
 """
 
 from collections.abc import Sequence
@@ -76,11 +75,7 @@ class SelfKnowledge:
 
 
 def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKnowledge]:
-    """Answer all labelled questions both ways and encode those that tell something.
-
-    One search, at most two rounds of model calls and one of the encoder, for all questions
-    together.
-    """
+    """Answer all labelled questions both ways, at once, and encode those that tell something."""
     questions = labelled_questions(questions, "skr")
     flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
     answers = yield from together(flows)
@@ -113,7 +108,6 @@ METHOD = Method(
     source="Wang et al., Findings of EMNLP 2023",
     settings=SKRSettings,
     answer=_answer,
-    most_calls=lambda _: 1,
     needs=frozenset({"retriever", "encoder", "labelled questions"}),
     learn=_learn,
 )

@@ -2,8 +2,8 @@
 
 1. The model names candidate answers from the passages.
 2. For each it summarizes the passages as evidence for that candidate.
-3. Each summary is judged: is it valid, does it bear its candidate out, v in {0, 1}; and against
-   each other one, which tells more, r in [0, 1] (both orders, averaged, as models prefer a place).
+3. Each summary is judged: does it bear its candidate out, v in {0, 1}; and against each other one,
+   which tells more, r in [0, 1] (both orders, averaged, as models prefer a place).
 4. The candidate with the largest v + sum r is the answer; of equals the one named first.
 
 References:
@@ -78,32 +78,28 @@ def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]
         listed = yield from ask(prompt, max_tokens=settings.candidates * settings.max_tokens)
         candidates = _listed_candidates(listed[0].text, settings.candidates)
     if not candidates:
-        length = settings.max_tokens
-        return (yield from answer_from(asked, found, max_tokens=length, trace=listed))
+        most = settings.max_tokens
+        return (yield from answer_from(asked, found, max_tokens=most, trace=listed))
     if len(candidates) == 1:
         return Answer(candidates[0], passages=tuple(found), trace=tuple(listed))
-    prompts = [
-        filled(_SUMMARY_PROMPT, passages=passages, question=asked, candidate=candidate)
-        for candidate in candidates
-    ]
+    summing = {"passages": passages, "question": asked}
+    prompts = [filled(_SUMMARY_PROMPT, candidate=one, **summing) for one in candidates]
     said = yield from ask(*prompts, max_tokens=settings.summary_tokens, stop=("\n\n",))
     summaries = [one.text.strip() for one in said]
-    valid = [
+    judging = [
         filled(_VALID_PROMPT, summary=summary, question=asked, candidate=candidate)
         for candidate, summary in zip(candidates, summaries, strict=True)
     ]
-    better = [
-        filled(_BETTER_PROMPT, first=first, second=second, question=asked)
-        for first, second in permutations(summaries, 2)
-    ]
-    judged = yield from ask(*valid, *better, max_tokens=YES_NO_TOKENS)
+    for first, second in permutations(summaries, 2):
+        judging.append(filled(_BETTER_PROMPT, first=first, second=second, question=asked))
+    judged = yield from ask(*judging, max_tokens=YES_NO_TOKENS)
     scores = _plausibilities(judged, len(candidates))
     best = candidates[scores.index(max(scores))]
     return Answer(best, passages=tuple(found), trace=(*listed, *said, *judged))
 
 
 def _listed_candidates(reply: str, most: int) -> list[str]:
-    """The distinct answers of a list: by lines, or within one, "(a) one, (b) two", "1. one 2. two".
+    """The distinct answers of a list, by lines or within one: "(a) one, (b) two", "1. one 2. two".
 
     Bullets, numbers and letters before them go, and so do lines that end in a colon.
     """
@@ -131,11 +127,7 @@ def _numbered(line: str, begun: Collection[int]) -> list[str]:
 
 
 def _plausibilities(judged: Sequence[Generation], count: int) -> list[float]:
-    """v + sum r of each candidate, in [0, `count`].
-
-    Args:
-        judged: of each summary whether it is valid, then of each ordered pair which tells more.
-    """
+    """v + sum r of each candidate: first each summary is judged, then each ordered pair."""
     scores = [float(yes_probability(reply) > 0.5) for reply in judged[:count]]
     for (first, second), reply in zip(permutations(range(count), 2), judged[count:], strict=True):
         named = re.search(r"(?<!\d)[12](?!\d)", reply.text)
