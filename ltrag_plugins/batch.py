@@ -11,16 +11,15 @@ records of the run and its answer cache, which all workers share.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
-from ltrag_plugins.evaluate import Cell, Engine, Job, Record, Work
-from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.gece.decision import Decision, Gate
+from ltrag_plugins.evaluate import Engine, Job, Record, Work
+from ltrag_plugins.flow import World
+from ltrag_plugins.gece.decision import Gate
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.types import Question
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
@@ -62,30 +61,41 @@ def on_ray(
     """
     if workers < 1:
         raise InvalidInput(f"workers must be at least 1, got {workers}")
-    makers = _Makers(make_world, dict(gates or {}))
+    makers = dict(gates or {})
 
     def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
-        works, parts, kept = [], [], None
+        names, works, parts = [], [], []
+        kept = None if answers in (None, False, True) else str(answers)
         for work, questions in jobs:
-            makers.check(work.cell)
-            kept = _kept_in(answers, work.world)
+            cell, llm = work.cell, work.world.llm
+            if cell.gate is not None and cell.gate_name not in makers:
+                raise InvalidInput(
+                    f"the gate of {cell.name} holds a model, which does not travel to workers: "
+                    f"give on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
+                )
             if work.observers:
                 raise InvalidInput("observers do not travel to Ray's workers; leave them out")
-            parts += [
-                _Part(len(works), questions[start : start + work.batch])
-                for start in range(0, len(questions), work.batch)
-            ]
-            works.append(_travelling(work))
+            if answers is True:  # the run has put its own cache around the model
+                kept = str(llm.path) if isinstance(llm, CachedLLM) else None
+            starts = range(0, len(questions), work.batch)
+            parts += [(len(works), questions[i : i + work.batch]) for i in starts]
+            names.append(cell.name)
+            gate = None if cell.gate is None else cell.gate_name
+            works.append((replace(work, cell=replace(cell, gate=None), world=World()), gate))
         if not parts:
             return
-        _start()
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        context = DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
         data = ray.data.from_items(
             [{"part": i} for i in range(len(parts))],
             override_num_blocks=min(len(parts), _BLOCKS * workers),
         )
         done = data.map_batches(
             _Worker,
-            fn_constructor_args=(replace(makers, answers=kept), works, list(map(ray.put, parts))),
+            fn_constructor_args=(make_world, makers, kept, works, list(map(ray.put, parts))),
             batch_size=1,
             batch_format="numpy",
             compute=ActorPoolStrategy(size=workers),
@@ -95,85 +105,35 @@ def on_ray(
         try:
             for row in done.iter_rows():
                 lines = str(row["records"]).split("\n")  # a text may hold other ends of line
-                yield works[row["work"]].cell.name, [Record.from_line(line) for line in lines]
+                yield names[row["work"]], [Record.from_line(line) for line in lines]
         except RayError as error:
             raise ModelError(f"a worker failed: {type(error).__name__}: {error}") from error
 
     return engine
 
 
-@dataclass(frozen=True, slots=True)
-class _Makers:
-    """What a worker makes its parts with."""
-
-    world: Callable[[], World]
-    gates: Mapping[str, Callable[[World], Gate]]
-    answers: str | None = None
-
-    def check(self, cell: Cell) -> None:
-        if cell.gate is not None and cell.gate_name not in self.gates:
-            raise InvalidInput(
-                f"the gate of {cell.name} holds a model, which does not travel to workers: give "
-                f"on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """Questions that one worker answers side by side; handed over when it takes them up."""
-
-    work: int
-    questions: Sequence[Question]
-
-
-@dataclass(frozen=True, slots=True)
-class _GateThere:
-    """Stands for a gate on its way to the workers."""
-
-    def deciding(self, question: str) -> Flow[Decision]:
-        raise AssertionError("a worker makes its own gate")
-
-
 class _Worker:
     """Lives in a Ray actor."""
 
     def __init__(
-        self, makers: _Makers, works: Sequence[Work], parts: Sequence["ray.ObjectRef[_Part]"]
+        self,
+        make_world: Callable[[], World],
+        makers: Mapping[str, Callable[[World], Gate]],
+        answers: str | None,
+        works: Sequence[tuple[Work, str | None]],
+        parts: Sequence[Any],
     ) -> None:
-        world = makers.world()
-        if makers.answers is not None and world.llm is not None:
-            world = replace(world, llm=CachedLLM(world.llm, makers.answers))
-        gates = {name: make(world) for name, make in makers.gates.items()}
-        self._works = [replace(work, cell=_gated(work.cell, gates), world=world) for work in works]
+        world = make_world()
+        if answers is not None and world.llm is not None:
+            world = replace(world, llm=CachedLLM(world.llm, answers))
+        gates = {None: None} | {name: make(world) for name, make in makers.items()}
+        self._works = [
+            replace(work, cell=replace(work.cell, gate=gates[gate]), world=world)
+            for work, gate in works
+        ]
         self._parts = parts
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        [number] = batch["part"]
-        part = cast(_Part, ray.get(self._parts[int(number)]))
-        records = self._works[part.work].records(part.questions)
-        return {"work": [part.work], "records": ["\n".join(r.as_line() for r in records)]}
-
-
-def _kept_in(answers: str | Path | bool | None, world: World) -> str | None:
-    """The file for the workers' answers, of a run in this world; None: they are not kept."""
-    if answers is True:  # the run has put its own cache around the model
-        return str(world.llm.path) if isinstance(world.llm, CachedLLM) else None
-    return None if answers is None or answers is False else str(answers)
-
-
-def _travelling(work: Work) -> Work:
-    """Without what stays here."""
-    gate = None if work.cell.gate is None else _GateThere()
-    return replace(work, cell=replace(work.cell, gate=gate), world=World(), observers=())
-
-
-def _gated(cell: Cell, gates: Mapping[str, Gate]) -> Cell:
-    return cell if cell.gate is None else replace(cell, gate=gates[cell.gate_name])
-
-
-def _start() -> None:
-    if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
-    context = DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
+        work, questions = ray.get(self._parts[int(batch["part"][0])])
+        records = self._works[work].records(questions)
+        return {"work": [work], "records": ["\n".join(r.as_line() for r in records)]}

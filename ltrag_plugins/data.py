@@ -16,7 +16,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -72,7 +72,7 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     """
     passages, lines = [], dict[str, int]()
     for record in _records(path):
-        passage = _passage(record, record.fields, "")
+        passage = _passage(record)
         if passage.id in lines and not record.fields.get("id"):
             continue
         if passage.id in lines:
@@ -90,36 +90,54 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     Else they are solved examples.
 
     Args:
-        solved: an example without an answer is an error.
+        solved: an example without an answer, or with another's id, is an error.
     """
     first = next((record.fields for record in _records(path)), {})
     if "text" in first and "question" not in first:
         return read_passages(path)
-    questions = read_questions(path, require_answers=solved)
-    seen: dict[str, int] = {}
-    for number, question in enumerate(questions if solved else (), start=1):
-        if question.id in seen:
+    seen: set[str] = set()
+
+    def check(question: Question) -> None:
+        if solved and question.id in seen:
             raise InvalidInput(
-                f"{path}: candidates {seen[question.id]} and {number} have the same id "
-                f"{question.id!r}. Give each its own, or leave ids out."
+                f"another candidate has the same id {question.id!r}; give each its own, or leave "
+                "ids out"
             )
-        seen[question.id] = number
-    return questions
+        seen.add(question.id)
+
+    return read_questions(path, require_answers=solved, check=check)
 
 
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
     """The named fields of each line, as texts; null is an empty text."""
-    return [tuple(_text(record, field) for field in fields) for record in _records(path)]
+    found = []
+    for record in _records(path):
+        values = [record.value(field) for field in fields]
+        for field, value in zip(fields, values, strict=True):
+            if not isinstance(value, str | None):
+                raise record.wrong(field, f"expected a string or null, got {_kind(value)}")
+        found.append(tuple(value or "" for value in values))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
+    """A line, or an object in it whose name in the line is `within`."""
+
     path: str
     line: int
     fields: Mapping[str, Any]
+    within: str = ""
 
     def wrong(self, field: str, why: str, kind: type[InvalidInput] = BadRecord) -> InvalidInput:
-        return kind(f"{self.path}, line {self.line}, field {field!r}: {why}")
+        return kind(f"{self.path}, line {self.line}, field {self.within + field!r}: {why}")
+
+    def value(self, field: str) -> Any:
+        """What must be there, whatever it is."""
+        if field not in self.fields:
+            names = ", ".join(repr(name) for name in list(self.fields)[:8])
+            raise self.wrong(field, f"missing; there is only {names}" if names else "missing")
+        return self.fields[field]
 
     def listed(self, field: str, of: str = "strings") -> Iterator[tuple[str, Any]]:
         """The entries of a list, each with the name of its place; none where there is no list."""
@@ -131,6 +149,9 @@ class _Record:
         for i, value in enumerate(values):
             yield f"{field}[{i}]", value
 
+    def strings(self, field: str) -> tuple[str, ...]:
+        return tuple(self.string(value, place) for place, value in self.listed(field))
+
     def string(self, value: Any, field: str) -> str:
         """The value, if it is a string with something in it."""
         if not isinstance(value, str):
@@ -141,42 +162,43 @@ class _Record:
             raise self.wrong(field, "half of a surrogate pair in it, which is no character")
         return value
 
-
-def _text(record: _Record, field: str) -> str:
-    if field not in record.fields:
-        raise record.wrong(field, f"missing; this line has {_names(record.fields)}")
-    value = record.fields[field]
-    if not isinstance(value, str | None):
-        raise record.wrong(field, f"expected a string or null, got {_kind(value)}")
-    return value or ""
+    def id(self, value: Any, field: str = "id") -> str:
+        """A string, or a whole number as one; "" for none."""
+        if value is None or value == "":
+            return ""
+        return str(value) if type(value) is int else self.string(value, field)
 
 
 def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage]) -> Question:
-    if "question" not in record.fields:
-        raise record.wrong("question", f"missing; this line has {_names(record.fields)}")
-    text = record.string(record.fields["question"], "question").strip()
-    answers = _answers(record)
+    text = record.string(record.value("question"), "question").strip()
+    one, context = record.fields.get("answer"), record.fields.get("context")
+    if one is not None and record.fields.get("answers") is None:
+        answers = (record.string(one, "answer"),)
+    else:
+        answers = record.strings("answers")
     if require_answers and not answers:
         why = "no accepted answers, which are needed here; add them or leave the question out"
         raise record.wrong("answers", why, MissingReferences)
-    passages = (*_own_passages(record), *_pooled_passages(record, pool))
-    name = _id(record, record.fields.get("id"), "id") or _digest(text)
-    options = tuple(record.string(value, field) for field, value in record.listed("options"))
-    context = record.fields.get("context")
+    passages = []
+    for place, value in record.listed("passages", "objects"):
+        if not isinstance(value, dict):
+            raise record.wrong(place, f"expected an object, got {_kind(value)}")
+        passages.append(_passage(replace(record, fields=value, within=f"{place}.")))
+    for place, value in record.listed("passage_ids") if pool else ():
+        name = record.id(value, place)
+        if name not in pool:
+            raise record.wrong(place, f"{value!r} is not in the pool of passages")
+        passages.append(pool[name])
+    name = record.id(record.fields.get("id")) or _digest(text)
+    options = record.strings("options")
     return Question(
         text,
         _among(options, answers, record),
         name,
-        passages,
+        tuple(passages),
         options,
         "" if context in (None, "") else record.string(context, "context"),
     )
-
-
-def _answers(record: _Record) -> tuple[str, ...]:
-    if record.fields.get("answers") is None and record.fields.get("answer") is not None:
-        return (record.string(record.fields["answer"], "answer"),)
-    return tuple(record.string(value, field) for field, value in record.listed("answers"))
 
 
 def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) -> tuple[str, ...]:
@@ -197,38 +219,11 @@ def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) 
     return answers
 
 
-def _own_passages(record: _Record) -> Iterator[Passage]:
-    for field, value in record.listed("passages", "objects"):
-        if not isinstance(value, dict):
-            raise record.wrong(field, f"expected an object, got {_kind(value)}")
-        yield _passage(record, value, f"{field}.")
-
-
-def _pooled_passages(record: _Record, pool: Mapping[str, Passage]) -> Iterator[Passage]:
-    for field, value in record.listed("passage_ids") if pool else ():
-        name = _id(record, value, field)
-        if name not in pool:
-            raise record.wrong(field, f"{value!r} is not in the pool of passages")
-        yield pool[name]
-
-
-def _passage(record: _Record, fields: Mapping[str, Any], prefix: str) -> Passage:
-    if "text" not in fields:
-        raise record.wrong(f"{prefix}text", f"missing; it has {_names(fields)}")
-    text = record.string(fields["text"], f"{prefix}text")
-    title = fields.get("title") or ""
-    title = record.string(title, f"{prefix}title") if title else ""
-    name = _id(record, fields.get("id"), f"{prefix}id")
-    return Passage(text, id=name or _digest(f"{title}\n{text}"), title=title)
-
-
-def _id(record: _Record, value: Any, field: str) -> str:
-    """A string, or a whole number as one; "" for none."""
-    if value is None or value == "":
-        return ""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    return record.string(value, field)
+def _passage(record: _Record) -> Passage:
+    text, title = record.string(record.value("text"), "text"), record.fields.get("title")
+    title = record.string(title, "title") if title else ""
+    name = record.id(record.fields.get("id")) or _digest(f"{title}\n{text}")
+    return Passage(text, id=name, title=title)
 
 
 def _digest(text: str) -> str:
@@ -267,8 +262,3 @@ def _parsed(line: bytes, where: str) -> dict[str, Any]:
 
 def _kind(value: Any) -> str:
     return "null" if value is None else type(value).__name__
-
-
-def _names(fields: Mapping[str, Any]) -> str:
-    names = ", ".join(repr(name) for name in list(fields)[:8])
-    return f"only {names}" if names else "no fields"

@@ -64,10 +64,6 @@ class Holds:
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    def missing_from(self, template: str) -> list[str]:
-        """The places, in braces, that the template lacks."""
-        return [f"'{{{name}}}'" for name in self.names if f"{{{name}}}" not in template]
-
 
 Whole = Annotated[int, Range(0)]
 Count = Annotated[int, Range(1)]
@@ -91,7 +87,7 @@ class _Declaration:
     kinds: tuple[Any, ...]
     """Types and literal texts that a word can give; () for a field that Python alone can set."""
     bounds: Range | None
-    holds: Holds | None
+    places: tuple[str, ...]
     optional: bool
     open: bool
     """Whether values of other types (functions, objects) may be handed in too."""
@@ -119,14 +115,15 @@ class _Declaration:
 
     def check(self, value: object) -> None:
         """Refuse what the field does not take."""
-        if self.open and not isinstance(value, _Plain):  # a function, or another object
+        if not self.kinds or (self.open and not isinstance(value, _Plain)):
             return
         wrong = not self.fits(value)
-        if self.bounds is not None and isinstance(value, Real) and not isinstance(value, bool):
+        if self.bounds and isinstance(value, Real) and not isinstance(value, bool):
             wrong = wrong or float(value) not in self.bounds
         if wrong:
             raise InvalidInput(f"{self.name} must be {self.wanted()}, got {value!r}")
-        if self.holds and isinstance(value, str) and (lacks := self.holds.missing_from(value)):
+        lacks = [f"'{{{name}}}'" for name in self.places if f"{{{name}}}" not in str(value)]
+        if lacks:
             raise InvalidInput(f"{self.name} must hold {' and '.join(lacks)}, got {value!r}")
 
 
@@ -146,8 +143,7 @@ class Settings:
 def check_fields(values: Any) -> None:
     """Refuse a dataclass with a value that the annotation of its field does not take."""
     for name, declaration in _declarations(type(values)).items():
-        if declaration.kinds:
-            declaration.check(getattr(values, name))
+        declaration.check(getattr(values, name))
 
 
 @lru_cache
@@ -156,15 +152,16 @@ def _declarations(kind: type) -> Mapping[str, _Declaration]:
     hints, found = get_type_hints(kind, include_extras=True), {}
     for name in (field.name for field in fields(kind)):
         parts = [*_parts(hints[name])]
-        notes = [part for part in parts if isinstance(part, Range | Holds)]
         kinds = tuple(part for part in parts if isinstance(part, str) or part in _IN_WORDS)
+        bounds = [part for part in parts if isinstance(part, Range)]
+        holds = [part for part in parts if isinstance(part, Holds)]
         found[name] = _Declaration(
             name,
             kinds,
-            next((note for note in notes if isinstance(note, Range)), None),
-            next((note for note in notes if isinstance(note, Holds)), None),
+            bounds[0] if bounds else None,
+            holds[0].names if holds else (),
             optional=NoneType in parts,
-            open=not {*parts} <= {*kinds, *notes, NoneType},
+            open=not {*parts} <= {*kinds, *bounds, *holds, NoneType},
         )
     return found
 
@@ -244,10 +241,10 @@ def _read(declaration: _Declaration, text: str) -> _Plain:
     if not declaration.kinds:
         raise InvalidInput(f"{declaration.name} is no number or text; it can be set in Python only")
     try:
-        values = [json.loads(text), text]
+        value = json.loads(text)
     except ValueError:
-        values = [text]
-    for value in filter(declaration.fits, values):
-        whole = type(value) is int and int not in declaration.kinds
-        return float(str(value)) if whole else value
-    raise InvalidInput(f"{declaration.name} must be {declaration.wanted()}, got {text!r}")
+        return text
+    if not declaration.fits(value):
+        return text  # refused with the others, if it is no text of the field's either
+    whole = type(value) is int and int not in declaration.kinds
+    return float(str(value)) if whole else value

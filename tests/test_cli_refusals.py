@@ -49,7 +49,7 @@ EVALUATE = "evaluate {q} --out {d}/out"
     [
         ("{oops}", "line 2, column 2: not JSON"),
         ("[1]", "line 2: expected an object"),
-        ({"q": "who?"}, "line 2, field 'question': missing; this line has only 'q'"),
+        ({"q": "who?"}, "line 2, field 'question': missing; there is only 'q'"),
         ({**NOVEL, "question": " "}, "line 2, field 'question'"),
         ({**NOVEL, "question": 3}, "line 2, field 'question': expected a string, got int"),
         ({**NOVEL, "answers": "a"}, "line 2, field 'answers': expected a list"),
@@ -97,7 +97,7 @@ def test_a_file_that_is_missing_empty_or_cut_off_is_named(command, tmp_path):
 @pytest.mark.parametrize(
     ("records", "says"),
     [
-        ([NOVEL, NOVEL], "have the same id 'q0'"),
+        ([NOVEL, NOVEL], "has the same id 'q0'"),
         ([{"text": "a b"}, {"title": "a"}], "line 2, field 'text': missing"),
     ],
 )

@@ -149,8 +149,8 @@ def test_a_pool_of_passages_is_read(file):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ({"answers": []}, "field 'question': missing; this line has only 'answers'"),
-        ({}, "field 'question': missing; this line has no fields"),
+        ({"answers": []}, "field 'question': missing; there is only 'answers'"),
+        ({}, "field 'question': missing"),
         ({"question": 7}, "field 'question': expected a string, got int"),
         ({"question": " "}, "field 'question': expected a string with words, got an empty one"),
         ({"question": "q", "answers": 7}, "field 'answers': expected a list of strings, got int"),
