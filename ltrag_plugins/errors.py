@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class LtragError(Exception):
@@ -106,3 +109,10 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:
     near = get_close_matches(name.lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? There are" if near else "there are"
     return InvalidInput(f"there is no {kind} {name!r}; {hint} {', '.join(known)}")
+
+
+def checked(value: _T, kind: Any, name: str, wanted: str) -> _T:
+    """The value itself, if it is a `kind`; else InvalidInput says what is `wanted` as `name`."""
+    if isinstance(value, kind):
+        return value
+    raise InvalidInput(f"{name} must be {wanted}, got {type(value).__name__} {value!r:.60}.")

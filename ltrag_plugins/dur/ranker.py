@@ -4,11 +4,11 @@ No torch: the encoder gives vectors, the head is a matrix product. On disk a hea
 (readable) and `dur.safetensors` (numbers); no pickle.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Literal, Self, final
+from typing import Any, ClassVar, Literal, Self, cast, final
 
 import numpy as np
 from jaxtyping import Float
@@ -19,7 +19,13 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    EmptyQuestion,
+    InvalidInput,
+    UnreadableArtifact,
+    checked,
+)
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -189,33 +195,78 @@ class _NoEncoder:
         raise InvalidInput(f"this ranker left its encoder, {self.name}, behind: use rank_vectors")
 
 
-def chosen_ranker(
-    ranker: DURRanker | None,
-    encoder: Encoder | None,
-    untrained: Literal["encoder"] | None,
-    *,
-    top_n: int | None,
-    sigma: float,
-) -> DURRanker:
-    """The ranker itself, or plain similarity where that is asked for in so many words."""
-    if ranker is not None and not isinstance(ranker, DURRanker):
-        raise InvalidInput(
-            f"ranker must be a DURRanker, got {type(ranker).__name__} {ranker!r:.60}."
-        )
-    if ranker is not None and (encoder is not None or untrained is not None):
-        raise InvalidInput("a ranker brings its own encoder: leave encoder and untrained out.")
-    if ranker is None:
-        if untrained is None:
+class HeadHolder:
+    """What the rerankers and selectors of the integrations share.
+
+    Args:
+        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
+        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or the
+            framework's embeddings.
+        untrained: "encoder" ranks by plain similarity, without a trained head.
+        top_n: most to put out, at least 1; None: all that are above sigma.
+        sigma: what has a score of at most this is left out, 0 to 1; at 0 nothing is. The scores
+            of one call sum to 1.
+
+    Raises:
+        InvalidInput: there is no trained head (the message has the command that trains one),
+            or a value is out of its range.
+    """
+
+    ranker: DURRanker
+    _encoder_of: ClassVar[Callable[[Any], Encoder]]
+    """From the framework's embeddings, or an encoder of ours, to an encoder of ours."""
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | PathLike[str], *parts: Any, encoder: Any, **options: Any
+    ) -> Self:
+        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
+
+        Args:
+            encoder: the one the head was trained with, ours or the framework's.
+            parts, options: what the class takes beside its ranker.
+
+        Raises:
+            UnreadableArtifact: missing, incomplete or tampered with.
+            ArtifactMismatch: trained with another encoder.
+        """
+        ranker = DURRanker.load(folder, encoder=cls._encoder_of(encoder))
+        return cast(Any, cls)(ranker, *parts, **options)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write the head, and nothing else."""
+        self.ranker.save(folder)
+
+    @classmethod
+    def _chosen(
+        cls,
+        ranker: DURRanker | None,
+        encoder: Any,
+        untrained: Literal["encoder"] | None,
+        *,
+        top_n: int | None,
+        sigma: float,
+    ) -> DURRanker:
+        """The ranker itself, or plain similarity where that is asked for in so many words."""
+        ours = None if encoder is None else cls._encoder_of(encoder)
+        if ranker is not None:
+            checked(ranker, DURRanker, "ranker", "a DURRanker")
+            if ours is not None or untrained is not None:
+                raise InvalidInput(
+                    "a ranker brings its own encoder: leave encoder and untrained out."
+                )
+        elif untrained is None:
             raise InvalidInput(
                 "there is no trained head to rank with. Train one with 'ltrag dur train "
                 "candidates.jsonl validation.jsonl --model ... --out head/', and load it with "
                 "from_pretrained; or rank by plain similarity with untrained='encoder'."
             )
-        if untrained != "encoder" or encoder is None:
+        elif untrained != "encoder" or ours is None:
             raise InvalidInput(
                 f"plain similarity needs encoder=... and untrained='encoder', got {untrained!r}"
             )
-        ranker = DURRanker.untrained(encoder, settings=DURSettings(preselect="encoder"))
-    # refuses bad bounds
-    ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), top_n=top_n, sigma=sigma)
-    return ranker
+        else:
+            ranker = DURRanker.untrained(ours, settings=DURSettings(preselect="encoder"))
+        # refuses bad bounds
+        ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), top_n=top_n, sigma=sigma)
+        return ranker

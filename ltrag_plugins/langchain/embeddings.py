@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from langchain_core.embeddings import Embeddings
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import checked
 from ltrag_plugins.langchain.model import model_name
 from ltrag_plugins.llm.base import Encoder
 
@@ -16,9 +16,7 @@ class LtragEmbeddings(Embeddings):
     """An `Encoder` as a LangChain `Embeddings`; queries and documents are encoded alike."""
 
     def __init__(self, encoder: Encoder) -> None:
-        if not isinstance(encoder, Encoder):
-            raise InvalidInput(f"LtragEmbeddings takes an Encoder, got {encoder!r:.60}.")
-        self.encoder = encoder
+        self.encoder = checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
 
     @property
     def model(self) -> str:
@@ -39,12 +37,7 @@ class LangChainEncoder:
     """Encodes with any `Embeddings`, by its `embed_documents`."""
 
     def __init__(self, embeddings: Embeddings) -> None:
-        if not isinstance(embeddings, Embeddings):
-            raise InvalidInput(
-                "LangChainEncoder takes a langchain_core.embeddings.Embeddings, "
-                f"got {embeddings!r:.60}."
-            )
-        self._embeddings = embeddings
+        self._embeddings = checked(embeddings, Embeddings, "embeddings", "LangChain Embeddings")
 
     @property
     def name(self) -> str:
@@ -61,9 +54,5 @@ def encoder_of(encoder: Encoder | Embeddings) -> Encoder:
     """LangChain embeddings wrapped, an encoder of ours as it is."""
     if isinstance(encoder, Embeddings):
         return LangChainEncoder(encoder)
-    if not isinstance(encoder, Encoder):
-        raise InvalidInput(
-            "encoder must be an ltrag_plugins Encoder (embedded_encoder(), ...) or a "
-            f"langchain_core.embeddings.Embeddings, got {type(encoder).__name__} {encoder!r:.60}."
-        )
-    return encoder
+    wanted = "an ltrag_plugins Encoder (embedded_encoder(), ...) or LangChain Embeddings"
+    return checked(encoder, Encoder, "encoder", wanted)

@@ -4,6 +4,7 @@ The gate's decision is a run of its own (GECEGate), which callbacks and traces c
 metadata `gece` of every run after it.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
@@ -26,7 +27,7 @@ from langchain_core.runnables.utils import (
 )
 from pydantic import BeforeValidator, ConfigDict
 
-from ltrag_plugins.errors import InvalidInput, LtragError
+from ltrag_plugins.errors import InvalidInput, LtragError, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.langchain.model import run_merged
@@ -77,22 +78,20 @@ def _inspected(function: _F) -> _F:
     return function
 
 
-class FlowRunnable(Runnable[Any, Any]):
-    """A flow as a component; in `batch` the model calls of all inputs are merged."""
+class _Calls(Runnable[Any, Any]):
+    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
 
-    def __init__(
-        self, flow: Callable[[str], Flow[Any]], world: World, *, name: str, question_key: str
-    ) -> None:
-        self.flow, self.world = flow, world
-        self.name, self.question_key = name, question_key
+    _invoke: ClassVar[Callable[..., Any]]
+    _ainvoke: ClassVar[Callable[..., Any]]
+    _batch: ClassVar[Callable[..., list[Any]]]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """What the flow returns for the question in the input, as `_shown` puts it out."""
-        return self._call_with_config(self._one, input, config)
+        """What the component puts out for one input."""
+        return self._call_with_config(self._invoke, input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`."""
-        return await self._acall_with_config(self._aone, input, config)
+        """As `invoke`; a cancellation stops before the next model call."""
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
 
     def batch(
         self,
@@ -102,28 +101,40 @@ class FlowRunnable(Runnable[Any, Any]):
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """As `invoke` for each input, side by side."""
+        """As `invoke` for each input, with the model calls of all of them merged."""
+        together = partial(self._batch, keep_going=return_exceptions)
         return self._batch_with_config(
-            self._many, inputs, config, return_exceptions=return_exceptions
+            together, inputs, config, return_exceptions=return_exceptions, **kwargs
         )
+
+
+class FlowRunnable(_Calls):
+    """A flow as a component; `_shown` says how its answer is put out."""
+
+    def __init__(
+        self, flow: Callable[[str], Flow[Any]], world: World, *, name: str, question_key: str
+    ) -> None:
+        self.flow, self.world = flow, world
+        self.name, self.question_key = name, question_key
 
     def _shown(self, answer: Any) -> Any:
         return answer
 
     @_inspected
-    def _one(self, value: Any) -> Any:
+    def _invoke(self, value: Any, **_: Any) -> Any:
         return self._shown(run(self.flow(question_of(value, self.question_key)), self.world))
 
-    async def _aone(self, value: Any) -> Any:
+    async def _ainvoke(self, value: Any, **_: Any) -> Any:
         return self._shown(await arun(self.flow(question_of(value, self.question_key)), self.world))
 
-    def _many(self, values: list[Any], run_manager: Any, config: list[RunnableConfig]) -> list[Any]:
+    def _batch(
+        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
+    ) -> list[Any]:
         found = [caught(question_of, value, self.question_key) for value in values]
         asked = [i for i, question in enumerate(found) if isinstance(question, str)]
         flows = [self.flow(found[i]) for i in asked]
-        for i, answer in zip(
-            asked, run_merged(flows, self.world, [config[i] for i in asked]), strict=True
-        ):
+        answers = run_merged(flows, self.world, [config[i] for i in asked])
+        for i, answer in zip(asked, answers, strict=True):
             found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
         return found
 
@@ -155,56 +166,31 @@ class _Verdict(dict[str, Any]):
 
     def with_decision_metadata(self, config: RunnableConfig) -> RunnableConfig:
         """The config for what follows the decision."""
-        metadata = {**config.get("metadata", {}), "gece": {**self}}
-        return {**config, "metadata": metadata}
+        return {**config, "metadata": {**config.get("metadata", {}), "gece": {**self}}}
 
 
-class _Draft(Runnable[Any, str]):
+class _Draft(_Calls):
     """The draft as a branch, so that it too is a run that carries the decision."""
 
     name = "GECEDraft"
+    batch = Runnable.batch
 
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
-        return self._call_with_config(self._say, input, config)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **_: Any) -> str:
-        async def say(_: Any) -> str:
-            return self.text
-
-        return await self._acall_with_config(say, input, config)
-
     @_inspected
-    def _say(self, _: Any) -> str:
+    def _invoke(self, _: Any, **__: Any) -> str:
+        return self.text
+
+    async def _ainvoke(self, _: Any, **__: Any) -> str:
         return self.text
 
 
-class Component(RunnableSerializable[Any, Any]):
-    """A component whose calls are runs of their own: `_invoke`, `_stream`, ... do the work."""
+class Component(_Calls, RunnableSerializable[Any, Any]):
+    """A component that streams: `_stream` and `_astream` give the chunks."""
 
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """What the component puts out for one input."""
-        return self._call_with_config(self._invoke, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`; a cancellation stops before the next model call."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input, with the model calls of all of them merged."""
-        together = partial(self._batch, keep_going=return_exceptions)
-        return self._batch_with_config(
-            together, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
 
     def stream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -223,12 +209,6 @@ class Component(RunnableSerializable[Any, Any]):
         chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
         async for chunk in chunks:
             yield chunk
-
-    _invoke: ClassVar[Callable[..., Any]]
-    _ainvoke: ClassVar[Callable[..., Any]]
-    _batch: ClassVar[Callable[..., list[Any]]]
-    _stream: ClassVar[Callable[..., Iterator[Any]]]
-    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
 
 
 class GECERouter(Component):
@@ -323,14 +303,11 @@ class GECERouter(Component):
         **kwargs: Any,
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
-        groups: dict[Any, list[int]] = {}
-        chosen = {
-            i: self._chosen(verdict, config[i])
-            for i, verdict in enumerate(outputs)
-            if isinstance(verdict, _Verdict)  # errors stay in their places
-        }
-        for i, (branch, _, _) in chosen.items():
-            groups.setdefault(id(branch), []).append(i)
+        chosen, groups = {}, defaultdict[int, list[int]](list)
+        for i, verdict in enumerate(outputs):
+            if isinstance(verdict, _Verdict):  # errors stay in their places
+                chosen[i] = self._chosen(verdict, config[i])
+                groups[id(chosen[i][0])].append(i)
         for members in groups.values():
             answers = chosen[members[0]][0].batch(
                 [values[i] for i in members],
@@ -351,11 +328,9 @@ class GECERouter(Component):
         self, verdict: _Verdict, config: RunnableConfig
     ) -> tuple[Runnable[Any, Any], Decision, RunnableConfig]:
         """The branch that answers, what was decided, and the branch's config."""
-        decision, direct = verdict.decision, self.direct
-        if decision.retrieve:
-            branch = self.retrieving
-        else:
-            branch = _Draft(decision.answer) if direct is None else direct
+        decision, branch = verdict.decision, self.retrieving
+        if not decision.retrieve:
+            branch = _Draft(decision.answer) if self.direct is None else self.direct
         return branch, decision, verdict.with_decision_metadata(config)
 
     def _shown(self, decision: Decision, output: Any) -> Any:
@@ -402,12 +377,7 @@ def gece_edge(
 
 
 def _checked_gate(gate: Any) -> DecidingGate:
-    if not isinstance(gate, DecidingGate):
-        raise InvalidInput(
-            f"a gate must have decide, adecide, decide_many and world, got {gate!r:.60}. "
-            "Fit or load one with ltrag_plugins.gece.GECEGate."
-        )
-    return gate
+    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
 class GECERetriever(BaseRetriever):
@@ -430,8 +400,7 @@ class GECERetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k = checked_k(self.k if k is None else k, least=0)
-        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        k, config = self._most(k), RunnableConfig(callbacks=run_manager.get_child())
         verdict = _GateStep(self.gate).invoke(query, config)
         if not verdict.decision.retrieve:
             return []
@@ -441,10 +410,12 @@ class GECERetriever(BaseRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k = checked_k(self.k if k is None else k, least=0)
-        config: RunnableConfig = {"callbacks": run_manager.get_child()}
+        k, config = self._most(k), RunnableConfig(callbacks=run_manager.get_child())
         verdict = await _GateStep(self.gate).ainvoke(query, config)
         if not verdict.decision.retrieve:
             return []
         config = verdict.with_decision_metadata(config)
         return (await asking_for(self.retriever, k).ainvoke(query, config))[:k]
+
+    def _most(self, k: int | None) -> int | None:
+        return checked_k(self.k if k is None else k, least=0)

@@ -1,11 +1,9 @@
 """Any LangChain chat model or LLM as ours, and our models as LangChain's.
 
-LangChain has no common way to set a model. `ChatOpenAI` takes settings as call arguments and as
-fields,
-`ChatOllama` only as fields (an unknown call argument is an error in its client),
-`HuggingFacePipeline` as the call argument `pipeline_kwargs`, and fakes take none. What most
-of them share: a setting is a declared field, read anew at every call. So the default,
-`set_fields`, sets those fields on a copy; any other way is a function of the same kind::
+LangChain has no common way to set a model: `ChatOllama` refuses call arguments,
+`HuggingFacePipeline` wants `pipeline_kwargs`, fakes take none. What most models share is a declared
+field for each setting, read anew at every call. So the default, `set_fields`, sets those fields on
+a copy; any other way is a function of the same kind::
 
     LangChainLLM(pipeline, settings=lambda model, asked: model.bind(
         pipeline_kwargs={"max_new_tokens": asked.max_tokens, "do_sample": False}))
@@ -31,13 +29,14 @@ from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import set_config_context
 from pydantic import BaseModel, ConfigDict
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
 from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
+_COUNTS = ("prompt_tokens", "completion_tokens")
 
 
 def model_name(model: object) -> str:
@@ -46,17 +45,14 @@ def model_name(model: object) -> str:
     return next((name for name in names if isinstance(name, str) and name), "")
 
 
-def identity(model: Runnable[Any, Any]) -> str:
+def _identity(model: Runnable[Any, Any]) -> str:
     """Class, model name, and a digest of the parameters that LangChain calls identifying.
 
     The digest changes with the parameters but does not show them: they may hold keys.
     """
     inner, bound = _unwrapped(model)
-    parameters = {
-        "type": getattr(inner, "_llm_type", ""),
-        "identifying": dict(getattr(inner, "_identifying_params", {})),
-        "bound": bound,
-    }
+    kind, identifying = getattr(inner, "_llm_type", ""), getattr(inner, "_identifying_params", {})
+    parameters = {"type": kind, "identifying": dict(identifying), "bound": bound}
     # a value without a JSON form counts by its type alone: its repr may hold a memory address
     readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
     digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
@@ -96,22 +92,16 @@ def _generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -
 def _generations_of(result: LLMResult, model: str) -> list[Generation]:
     """The first generation for each prompt; a call's token counts where it had one prompt."""
     read = [_generation_of(options[0], model) for options in result.generations]
-    used = (result.llm_output or {}).get("token_usage") or {}
-    if len(read) != 1:
-        return read
-    return [
-        replace(
-            read[0],
-            prompt_tokens=used.get("prompt_tokens"),
-            completion_tokens=used.get("completion_tokens"),
-        )
-    ]
+    if len(read) == 1:
+        used = (result.llm_output or {}).get("token_usage") or {}
+        read = [replace(read[0], **{name: used.get(name) for name in _COUNTS})]
+    return read
 
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
     """Our generations in LangChain's form, their tokens where `_generations_of` finds them."""
     used, replies = dict[str, int](), list[list[LangChainGeneration]]()
-    for name in ("prompt_tokens", "completion_tokens"):
+    for name in _COUNTS:
         counts = [getattr(generation, name) for generation in generations]
         used |= {} if None in counts else {name: sum(counts)}
     for generation in generations:
@@ -200,11 +190,7 @@ class LangChainLLM:
         settings: _SetModel = set_fields,
         name: str | None = None,
     ) -> None:
-        if not isinstance(model, Runnable):
-            raise InvalidInput(
-                f"LangChainLLM takes a LangChain chat model or LLM, got {model!r:.60}. "
-                "For an OpenAI-compatible server without LangChain use ltrag_plugins.llm.openai."
-            )
+        checked(model, Runnable, "model", "a LangChain chat model or LLM")
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
             raise InvalidInput(
                 f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "
@@ -219,7 +205,7 @@ class LangChainLLM:
     @cached_property
     def name(self) -> str:
         """As given; else class, model name and a digest of the parameters (which are not shown)."""
-        return self._name or identity(self._ready(AskSettings(logprobs=self._logprobs)))
+        return self._name or _identity(self._ready(AskSettings(logprobs=self._logprobs)))
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -229,10 +215,10 @@ class LangChainLLM:
             return []
         model = self._copy(settings)
         if isinstance(model, BaseLLM):
-            result = model.generate_prompt(**_llm_call(prompts, settings.stop))
-            return self._ended(_generations_of(result, self.name), settings.stop)
-        replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
-        return self._ended([_generation_of(reply, self.name) for reply in replies], settings.stop)
+            replies = model.generate_prompt(**_llm_call(prompts, settings.stop))
+        else:
+            replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
+        return self._read(replies, settings.stop)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -240,14 +226,12 @@ class LangChainLLM:
         """As `generate`, with the model's own async call."""
         if not prompts:
             return []
-        model = self._copy(settings)
+        model, stop = self._copy(settings), _stop(settings.stop)
         if isinstance(model, BaseLLM):
-            result = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
-            return self._ended(_generations_of(result, self.name), settings.stop)
-        replies = await model.abatch(
-            [*map(str, prompts)], _configs(prompts), **_stop(settings.stop)
-        )
-        return self._ended([_generation_of(reply, self.name) for reply in replies], settings.stop)
+            replies = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
+        else:
+            replies = await model.abatch([*map(str, prompts)], _configs(prompts), **stop)
+        return self._read(replies, settings.stop)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
@@ -257,7 +241,11 @@ class LangChainLLM:
             AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
         )
 
-    def _ended(self, generations: Sequence[Generation], stop: Sequence[str]) -> list[Generation]:
+    def _read(self, replies: LLMResult | list[Any], stop: Sequence[str]) -> list[Generation]:
+        if isinstance(replies, LLMResult):
+            generations = _generations_of(replies, self.name)
+        else:
+            generations = [_generation_of(reply, self.name) for reply in replies]
         # models that know no stop strings (fakes, pipelines) write past them
         return [stopped(generation, stop) for generation in generations]
 
@@ -267,12 +255,8 @@ def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
     if isinstance(llm, Runnable):
         ours = LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
         return cast(LLM, ours)  # its name is computed late, which the protocol does not foresee
-    if not isinstance(llm, LLM):
-        raise InvalidInput(
-            "llm must be a LangChain chat model or LLM, or an ltrag_plugins LLM "
-            f"(TransformersLLM, ...), got {type(llm).__name__} {llm!r:.60}."
-        )
-    return llm
+    wanted = "a LangChain chat model or LLM, or an ltrag_plugins LLM (TransformersLLM, ...)"
+    return checked(llm, LLM, "llm", wanted)
 
 
 def run_merged(
@@ -300,18 +284,13 @@ def _stop(stop: Sequence[str]) -> dict[str, Any]:
 
 def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
     """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
-    configs: list[RunnableConfig] = _configs(prompts)
+    configs = _configs(prompts)
+    told = ("callbacks", "tags", "metadata", "run_name")
     return {
         "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
-        "callbacks": [config.get("callbacks") for config in configs],
-        "tags": [config.get("tags") for config in configs],
-        "metadata": [config.get("metadata") for config in configs],
-        "run_name": [config.get("run_name") for config in configs],
+        **{name: [config.get(name) for config in configs] for name in told},
         **_stop(stop),
     }
-
-
-_SETTINGS = {"max_tokens", "temperature", "seed"}
 
 
 class LtragLLM(BaseLLM):
@@ -359,7 +338,7 @@ class LtragLLM(BaseLLM):
         return _result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
 
     def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> GenerationSettings:
-        if unknown := sorted(set(kwargs) - _SETTINGS):
+        if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "seed"}):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )

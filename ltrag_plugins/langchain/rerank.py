@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -11,7 +10,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.example_selectors import BaseExampleSelector
 from pydantic import ConfigDict, Field
 
-from ltrag_plugins.dur.ranker import DURRanker, chosen_ranker
+from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain.embeddings import encoder_of
@@ -20,24 +19,13 @@ from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
 from ltrag_plugins.llm.base import Encoder
 
 
-class DURReranker(BaseDocumentCompressor):
+class DURReranker(HeadHolder, BaseDocumentCompressor):
     """Reranks documents by a trained head, with the score under `relevance_score`.
 
     A document is read as its title (metadata `title`) and its text, as in training. The
     documents put out are new ones; ids and other metadata are kept.
 
-    Args:
-        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by; an `Encoder` of ours, or LangChain
-            embeddings.
-        untrained: "encoder" ranks by plain similarity, without a trained head.
-        top_n: most documents to put out, at least 1; None: all that are above sigma.
-        sigma: documents with a score of at most this are left out, 0 to 1; at 0 none is. The
-            scores of one call sum to 1.
-
-    Raises:
-        InvalidInput: there is no trained head (the message has the command that trains one),
-            or a value is out of its range.
+    Arguments and errors are those of `dur.ranker.HeadHolder`.
     """
 
     ranker: DURRanker = Field(exclude=True)
@@ -45,6 +33,7 @@ class DURReranker(BaseDocumentCompressor):
     sigma: float = 0.0
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    _encoder_of = staticmethod(encoder_of)
 
     def __init__(
         self,
@@ -55,32 +44,9 @@ class DURReranker(BaseDocumentCompressor):
         top_n: int | None = None,
         sigma: float = 0.0,
     ) -> None:
-        ours = None if encoder is None else encoder_of(encoder)
-        ranker = chosen_ranker(ranker, ours, untrained, top_n=top_n, sigma=sigma)
+        ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(**fields)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | PathLike[str],
-        *,
-        encoder: Encoder | Embeddings,
-        top_n: int | None = None,
-        sigma: float = 0.0,
-    ) -> Self:
-        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
-        """
-        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
-        return cls(ranker, top_n=top_n, sigma=sigma)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the head; `top_n` and `sigma` are not part of it."""
-        self.ranker.save(folder)
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -92,7 +58,8 @@ class DURReranker(BaseDocumentCompressor):
         """
         passages = [passage_of(document) for document in documents]
         ranked = self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
-        return [_rescored(documents[place.index], place.score) for place in ranked]
+        best = ((documents[place.index], {SCORE_KEYS[0]: place.score}) for place in ranked)
+        return [one.model_copy(update={"metadata": one.metadata | score}) for one, score in best]
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -101,19 +68,14 @@ class DURReranker(BaseDocumentCompressor):
         return await asyncio.to_thread(self.compress_documents, list(documents), query)
 
 
-def _rescored(document: Document, score: float) -> Document:
-    """A copy whose score is the new one, whatever its metadata held."""
-    return document.model_copy(update={"metadata": {**document.metadata, SCORE_KEYS[0]: score}})
-
-
-class DURExampleSelector(BaseExampleSelector):
+class DURExampleSelector(HeadHolder, BaseExampleSelector):
     """Chooses shots for a few-shot prompt by a trained head, best first.
 
     The questions of the examples are encoded once, when they are added. An example whose
     question is the one being asked is never chosen.
 
     Args:
-        ranker, encoder, untrained: as in `DURReranker`.
+        ranker, encoder, untrained: as in `dur.ranker.HeadHolder`.
         examples: solved examples, as few-shot templates want them; they are copied.
         question_key: which entry is the question, in the examples and in the input.
         k: most examples to choose, at least 1; None: as many as in the ranker's training.
@@ -124,6 +86,8 @@ class DURExampleSelector(BaseExampleSelector):
         InvalidInput: there is no trained head (the message has the command that trains one),
             a value is out of its range, or an example has no question.
     """
+
+    _encoder_of = staticmethod(encoder_of)
 
     def __init__(
         self,
@@ -136,43 +100,14 @@ class DURExampleSelector(BaseExampleSelector):
         encoder: Encoder | Embeddings | None = None,
         untrained: Literal["encoder"] | None = None,
     ) -> None:
-        ours = None if encoder is None else encoder_of(encoder)
-        self.ranker = chosen_ranker(ranker, ours, untrained, top_n=k, sigma=sigma)
+        self.ranker = self._chosen(ranker, encoder, untrained, top_n=k, sigma=sigma)
         self.question_key, self.k, self.sigma = question_key, k, sigma
         self._pool: ExamplePool[dict[str, str]] = ExamplePool(self.ranker, shots=k, sigma=sigma)
         self._add(examples)
 
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | PathLike[str],
-        examples: Sequence[Mapping[str, str]] = (),
-        *,
-        encoder: Encoder | Embeddings,
-        question_key: str = "question",
-        k: int | None = None,
-        sigma: float = 0.0,
-    ) -> Self:
-        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
-        """
-        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
-        return cls(ranker, examples, question_key=question_key, k=k, sigma=sigma)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the head; the examples are not part of it."""
-        self.ranker.save(folder)
-
     def add_example(self, example: dict[str, str]) -> None:
         """Add one more; only its question is encoded."""
         self._add([example])
-
-    async def aadd_example(self, example: dict[str, str]) -> None:
-        """As `add_example`, encoded in a thread."""
-        await asyncio.to_thread(self.add_example, dict(example))
 
     def select_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
         """Copies of the chosen examples, best first.
@@ -184,20 +119,13 @@ class DURExampleSelector(BaseExampleSelector):
         chosen = self._pool.choose(question_of(input_variables, self.question_key))
         return [dict(example) for example in chosen]
 
-    async def aselect_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
-        """As `select_examples`; the encoder computes in a thread, not on the event loop."""
-        return await asyncio.to_thread(self.select_examples, dict(input_variables))
-
     def _add(self, examples: Sequence[Mapping[str, str]]) -> None:
-        texts = [_question_in(example, self.question_key) for example in examples]
+        for example in examples:
+            text = example.get(self.question_key)
+            if not isinstance(text, str) or not text.strip():
+                raise InvalidInput(
+                    f"an example has no question under {self.question_key!r}: "
+                    f"{dict(example)!r:.80}. Name the entry that holds it with question_key."
+                )
+        texts = [example[self.question_key] for example in examples]
         self._pool.add(texts, [dict(example) for example in examples])
-
-
-def _question_in(example: Mapping[str, str], key: str) -> str:
-    text = example.get(key)
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInput(
-            f"an example has no question under {key!r}: {dict(example)!r:.80}. Name the entry "
-            "that holds it with question_key."
-        )
-    return text

@@ -2,8 +2,7 @@
 
 import asyncio
 from importlib import import_module
-from os import PathLike
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
@@ -13,7 +12,7 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.dur.ranker import DURRanker, Ranked, chosen_ranker
+from ltrag_plugins.dur.ranker import DURRanker, HeadHolder, Ranked
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.retriever import shown_passage
@@ -23,29 +22,21 @@ _RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
 
 
-def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
-    """A copy with the new score; the old one goes to the copied node's metadata."""
-    node = found.node
-    update: dict[str, Any] = {"metadata": {**node.metadata, _RETRIEVAL_SCORE: found.score}}
-    for key in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
-        update[key] = list(dict.fromkeys([*getattr(node, key), _RETRIEVAL_SCORE]))
-    return found.model_copy(update={"node": node.model_copy(update=update), "score": score})
-
-
 _dispatcher = get_dispatcher(__name__)
 
 
-class DURReranker(BaseNodePostprocessor):
+class DURReranker(HeadHolder, BaseNodePostprocessor):
     """Reranks nodes by a trained head; for `node_postprocessors=[...]`.
 
     A node is read as it shows itself to embedding models. The nodes put out are new ones, with
     the score they came with in their metadata as `retrieval_score`, which neither language nor
-    embedding models are shown.
+    embedding models are shown. Arguments and errors are those of `dur.ranker.HeadHolder`.
     """
 
     ranker: DURRanker = Field(exclude=True, description="The trained head and its encoder.")
     top_n: int | None = Field(default=None, description="Most nodes; None: all above sigma.")
     sigma: float = Field(default=0.0, description="Leave out scores of at most this, 0 to 1.")
+    _encoder_of = staticmethod(encoder_of)
 
     def __init__(
         self,
@@ -57,19 +48,7 @@ class DURReranker(BaseNodePostprocessor):
         sigma: float = 0.0,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        """Rank with `ranker`; see also `from_pretrained`.
-
-        Args:
-            ranker: from `DURTrainer` or `DURRanker.load`.
-            encoder: with `untrained="encoder"`, what to rank by; an `Encoder` of ours, or a
-                LlamaIndex embedding model.
-            untrained: "encoder" ranks by plain similarity, without a trained head.
-            top_n: most nodes to put out, at least 1; None: all that are above sigma.
-            sigma: nodes with a score of at most this are left out, 0 to 1; at 0 none is. The
-                scores of one call sum to 1.
-        """
-        ours = None if encoder is None else encoder_of(encoder)
-        ranker = chosen_ranker(ranker, ours, untrained, top_n=top_n, sigma=sigma)
+        ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(callback_manager=callback_manager or CallbackManager(), **fields)
 
@@ -77,28 +56,6 @@ class DURReranker(BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The class's name in LlamaIndex's traces."""
         return "DURReranker"
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        folder: str | PathLike[str],
-        *,
-        encoder: Encoder | BaseEmbedding,
-        top_n: int | None = None,
-        sigma: float = 0.0,
-    ) -> Self:
-        """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
-        """
-        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
-        return cls(ranker, top_n=top_n, sigma=sigma)
-
-    def save(self, folder: str | PathLike[str]) -> None:
-        """Write the head; `top_n` and `sigma` are not part of it."""
-        self.ranker.save(folder)
 
     def as_langchain(self) -> Any:
         """The same reranker as `ltrag_plugins.langchain.DURReranker`.
@@ -144,3 +101,12 @@ def _ended(nodes: list[NodeWithScore], ranked: list[Ranked]) -> list[NodeWithSco
     best = [_rescored(nodes[place.index], place.score) for place in ranked]
     _dispatcher.event(ReRankEndEvent(nodes=best))
     return best
+
+
+def _rescored(found: NodeWithScore, score: float) -> NodeWithScore:
+    """A copy with the new score; the old one goes to the copied node's metadata."""
+    node = found.node
+    update: dict[str, Any] = {"metadata": {**node.metadata, _RETRIEVAL_SCORE: found.score}}
+    for key in ("excluded_llm_metadata_keys", "excluded_embed_metadata_keys"):
+        update[key] = list(dict.fromkeys([*getattr(node, key), _RETRIEVAL_SCORE]))
+    return found.model_copy(update={"node": node.model_copy(update=update), "score": score})
