@@ -48,7 +48,7 @@ def read_questions(
         check: raises `InvalidInput` where a question cannot serve; the error names its line.
     """
     known, questions = {passage.id: passage for passage in pool}, []
-    for record in islice(_records(path), limit):
+    for record in islice(json_lines(path), limit):
         question = _question(record, require_answers, known)
         if require_passages and not question.passages:
             raise record.wrong("passages", "missing; add them, or 'passage_ids' and their pool")
@@ -71,7 +71,7 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
     once.
     """
     passages, lines = [], dict[str, int]()
-    for record in _records(path):
+    for record in json_lines(path):
         passage = _passage(record)
         if passage.id in lines and not record.fields.get("id"):
             continue
@@ -92,7 +92,7 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     Args:
         solved: an example without an answer, or with another's id, is an error.
     """
-    first = next((record.fields for record in _records(path)), {})
+    first = next((record.fields for record in json_lines(path)), {})
     if "text" in first and "question" not in first:
         return read_passages(path)
     seen: set[str] = set()
@@ -111,7 +111,7 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
     """The named fields of each line, as texts; null is an empty text."""
     found = []
-    for record in _records(path):
+    for record in json_lines(path):
         values = [record.value(field) for field in fields]
         for field, value in zip(fields, values, strict=True):
             if not isinstance(value, str | None):
@@ -230,7 +230,8 @@ def _digest(text: str) -> str:
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:12]
 
 
-def _records(path: str | PathLike[str]) -> Iterator[_Record]:
+def json_lines(path: str | PathLike[str]) -> Iterator[_Record]:
+    """The objects of a file of JSON lines; a line that holds none is named."""
     opened = gzip.open if Path(path).suffix == ".gz" else open
     number = 0
     try:

@@ -7,6 +7,7 @@ References:
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from typing import Any
 
 from ltrag_plugins.errors import InvalidInput
@@ -44,23 +45,20 @@ class _AnswerFigures:
     auroc: float | None
     """Of the uncertainty for "wrong", 0 to 1; None where all are right, or all wrong."""
     score_auroc: float | None
-    """Of the score. It differs from `auroc` only where answers of several rounds stand together,
-    as each round has its own scale, or where the scores are an oracle's."""
+    """Of the score; another than `auroc` where rounds with scales of their own stand together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The questions whose answer went one way."""
+    """The questions whose answer went one way, right or wrong before and after."""
 
     before: bool
-    """Whether the earlier answer was right."""
     after: bool
-    """Whether the answer of the round is."""
     count: int
     uncertainty: float | None
-    """Mean of the answers of the round, 0 to 1; None where there are none."""
+    """Mean of the answers after, 0 to 1; None where there are none."""
     score: float | None
-    """The same as a score, 0 to 100; what figure 4 draws."""
+    """Mean, 0 to 100; what figure 4 draws."""
 
     @property
     def name(self) -> str:
@@ -70,12 +68,10 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """How answers changed in one round (figure 4)."""
+    """How answers changed up to one round (figure 4)."""
 
     round: int
     """From 1 on."""
-    since: str
-    """"before": from the answer of the round before; "first": from that of round 0."""
     turns: tuple[_Turn, ...]
     """Right to right, right to wrong, wrong to right, wrong to wrong."""
 
@@ -98,16 +94,12 @@ class _Transitions:
     fell: int
     """Failed, the last answer less uncertain than the first (paper: "declining uncertainty")."""
     rose: int
-    """Failed, after all rounds, the last answer no less uncertain than the first (paper: "reached
-    the 5-round limit with rising uncertainty")."""
+    """Failed after all rounds, no less uncertain (paper: "reached the 5-round limit with rising
+    uncertainty")."""
     stopped: int
     """Failed, no less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
     missed: int
     """Failed though some round had it right: another answer was chosen."""
-    mended_uncertainty: float | None
-    """Mean of the first answers that were mended, 0 to 1; None of nothing."""
-    failed_uncertainty: float | None
-    """Mean of the first answers that were not, 0 to 1; None of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +108,6 @@ class _Histogram:
 
     counts: tuple[int, ...]
     mean: float | None
-    """0 to 1; None of nothing."""
 
     @property
     def total(self) -> int:
@@ -149,8 +140,6 @@ class Analysis:
     turns_from_first: tuple[_Turns, ...]
     first: Spread
     """Of the first answers (figure 1)."""
-    chosen: Spread
-    """Of the answers returned."""
     documents: Spread | None
     """Of all documents that were asked about alone and are known to help or not (figure 1)."""
     recall: Mapping[int, float]
@@ -192,28 +181,22 @@ class Analysis:
             f": {found.fell} grew less uncertain, {found.rose} did not in all rounds, "
             f"{found.stopped} stopped early; {found.missed} were right in some round"
         )
-        for name, count, more in (
-            ("mended", found.mended, f": {found.mended_early} of them within {_EARLY} rounds"),
-            ("failed", found.failed, failures),
-            ("spoiled", found.spoiled, ""),
-            ("kept", found.kept, ""),
-        ):
-            yield name, f"{count} ({count / found.questions:.1%}){more if count else ''}"
+        early = f": {found.mended_early} of them within {_EARLY} rounds"
+        more = {"mended": early, "failed": failures, "spoiled": "", "kept": ""}
+        for name, text in more.items():
+            count = getattr(found, name)
+            yield name, f"{count} ({count / found.questions:.1%}){text if count else ''}"
         if (seen := self.documents) is not None:
             for name, kind in (("that help", seen.good), ("that do not", seen.bad)):
                 yield f"documents {name}", f"{kind.total}, uncertainty {_number(kind.mean)}"
             yield "AUROC of documents", _number(seen.auroc)
-        for k, value in self.recall.items():
-            yield f"R@{k}", f"{value:.3f}"
+        yield from ((f"R@{k}", f"{value:.3f}") for k, value in self.recall.items())
         if (told := self.reliability) is not None:
             yield "P(wrong): AUROC, calibration error", f"{_number(told.auroc)}, {told.ece:.3f}"
 
 
 def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysis:
     """Everything that can be said of these answers.
-
-    A turn goes from one answer to a later one. The paper says "how answers change in each
-    calibration round": we read, from the answer of round n - 1 to that of round n.
 
     Args:
         run: from `labelled`, or read with `read_run`.
@@ -232,29 +215,26 @@ def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysi
         )
     if bins < 1:
         raise InvalidInput(f"bins must be at least 1, got {bins}")
-    lengths = [len(one.right) for one in run]
-    reached = [[one for one in run if n < len(one.right)] for n in range(max(lengths))]
+    most = max(len(one.right) for one in run)
+    reached = [[one for one in run if n < len(one.right)] for n in range(most)]
     documents = [
         (document.uncertainty, helps)
         for one in run
         for document, helps in zip(one.answer.documents, one.relevant, strict=False)
         if document.uncertainty is not None
     ]
-    ranked = [
-        (values, one.relevant) for one in run if any(one.relevant) and (values := _ranks(one))
-    ]
+    ranked = [(row, one.relevant) for one in run if any(one.relevant) and (row := _ranks(one))]
     promised = [(p, not one.returned_right) for one in run if (p := one.answer.p_wrong) is not None]
     first_right = sum(one.first_right for one in run)
     rarer, kind = min((first_right, "right"), (len(run) - first_right, "wrong"))
-    short = sum(length < max(lengths) for length in lengths)
-    notes = (
-        (rarer < _ENOUGH, f"only {rarer} first answers are {kind}: the AUROCs are guesses"),
-        (
-            short,
+    notes = []
+    if rarer < _ENOUGH:
+        notes.append(f"only {rarer} first answers are {kind}: the AUROCs are guesses")
+    if short := len(run) - len(reached[-1]):
+        notes.append(
             f"{short} of {len(run)} questions stopped before the last round: the figures of later "
-            "rounds are of the others",
-        ),
-    )
+            "rounds are of the others"
+        )
     return Analysis(
         estimator=run[0].answer.estimator,
         rounds=tuple(
@@ -262,19 +242,15 @@ def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysi
             for n, there in enumerate(reached)
         ),
         returned=_answers("returned", [(one.returned, one.returned_right) for one in run]),
-        turns=tuple(_turns(there, n - 1, n) for n, there in enumerate(reached) if n),
-        turns_from_first=tuple(
-            _turns(there, 0, n, "first") for n, there in enumerate(reached) if n
-        ),
+        # the paper's "how answers change in each calibration round", read as since the one before
+        turns=tuple(_turns(reached[n], n - 1, n) for n in range(1, most)),
+        turns_from_first=tuple(_turns(reached[n], 0, n) for n in range(1, most)),
         first=_spread([(one.first.uncertainty, one.first_right) for one in run], bins),
-        chosen=_spread([(one.returned.uncertainty, one.returned_right) for one in run], bins),
         documents=_spread(documents, bins) if documents else None,
-        recall=r_at_k([v for v, _ in ranked], [r for _, r in ranked], ks) if ranked else {},
+        recall=r_at_k(*zip(*ranked, strict=True), ks=ks) if ranked else {},
         mending=_transitions(run),
-        reliability=Reliability.of([p for p, _ in promised], [wrong for _, wrong in promised], bins)
-        if promised
-        else None,
-        notes=tuple(note for applies, note in notes if applies),
+        reliability=Reliability.of(*zip(*promised, strict=True), bins=bins) if promised else None,
+        notes=tuple(notes),
     )
 
 
@@ -286,9 +262,7 @@ def r_at_k(
     r"""Mean share of the relevant documents among the k with the largest values, in [0, 1].
 
     Of t documents that tie, with b above them, each is among the first k with the probability
-    :math:`\min(1, \max(0, (k - b) / t))`. So ties count as what a random order gives on average,
-    and not as the place in which a retriever happened to put them (table 10: attention, k = 2 and
-    5, of ten documents).
+    :math:`\min(1, \max(0, (k - b) / t))`, as in a random order (table 10: attention, k = 2 and 5).
 
     Args:
         values: for each question one number a document, larger is ranked higher; of attention
@@ -325,35 +299,27 @@ def r_at_k(
     for k in ks:
         if k < 1:
             raise InvalidInput(f"k must be at least 1, got {k}")
-        shares = (recall(*one, k) for one in zip(values, relevant, strict=True))
-        found[k] = sum(shares) / len(values)
+        found[k] = sum(map(recall, values, relevant, repeat(k))) / len(values)
     return found
 
 
 def _answers(name: str, answers: Sequence[tuple[Round, bool]]) -> _AnswerFigures:
     wrong = [not right for _, right in answers]
-    doubts = [one.uncertainty for one, _ in answers]
-    scores = [one.score for one, _ in answers]
+    measures = [one.uncertainty for one, _ in answers], [one.score for one, _ in answers]
     count = len(answers)
-    return _AnswerFigures(
-        name,
-        count,
-        1 - sum(wrong) / count,
-        sum(doubts) / count,
-        sum(scores) / count,
-        _auroc(doubts, wrong),
-        _auroc(scores, wrong),
-    )
+    means = [sum(values) / count for values in measures]
+    areas = [_auroc(values, wrong) for values in measures]
+    return _AnswerFigures(name, count, 1 - sum(wrong) / count, *means, *areas)
 
 
-def _turns(run: _Run, start: int, end: int, since: str = "before") -> _Turns:
-    """What became of right and wrong answers from one round to a later one that all got to."""
+def _turns(run: _Run, start: int, end: int) -> _Turns:
+    """What became of right and wrong answers from one round to a later one."""
     found = []
     for way in _WAYS:
         went = [one.answer.trace[end] for one in run if (one.right[start], one.right[end]) == way]
         means = (_mean([r.uncertainty for r in went]), _mean([r.score for r in went]))
         found.append(_Turn(*way, len(went), *means))
-    return _Turns(end, since, tuple(found))
+    return _Turns(end, tuple(found))
 
 
 def _transitions(run: _Run) -> _Transitions:
@@ -375,18 +341,15 @@ def _transitions(run: _Run) -> _Transitions:
         rose=rose,
         stopped=len(grown) - rose,
         missed=sum(any(one.right) for one in failed),
-        mended_uncertainty=_mean([one.first.uncertainty for one in mended]),
-        failed_uncertainty=_mean([one.first.uncertainty for one in failed]),
     )
 
 
 def _ranks(one: LabelledAnswer) -> list[float]:
     """Minus the uncertainty (or the score) of each document; nothing where one has none."""
-    documents = one.answer.documents
-    for found in ([d.uncertainty for d in documents], [d.score for d in documents]):
-        known = [-value for value in found if value is not None]
-        if len(known) == len(documents):
-            return known
+    for name in ("uncertainty", "score"):
+        found = [getattr(document, name) for document in one.answer.documents]
+        if None not in found:
+            return [-value for value in found]
     return []
 
 

@@ -15,7 +15,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import writing
+from ltrag_plugins.artifacts import replace_file, writing
+from ltrag_plugins.data import json_lines
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
@@ -36,9 +37,9 @@ class LabelledAnswer:
 
     answer: CalibratedAnswer
     right: tuple[bool, ...]
-    """Whether the answer of each round is, in the order of the trace."""
+    """Whether the answer of each round is."""
     relevant: tuple[bool, ...] = ()
-    """Whether each document helps to answer, in their order; empty where nobody knows."""
+    """Whether each document helps to answer; empty where nobody knows."""
     question: str = ""
 
     def __post_init__(self) -> None:
@@ -99,15 +100,11 @@ def labelled(
             f"{len(answers)} answers came with {len(truths)} truths and {len(questions)} "
             "questions; give one truth for each answer, and one question each or none"
         )
-    return tuple(
-        LabelledAnswer(
-            answer,
-            tuple(measure(one.text, truth.answers) >= 0.5 for one in answer.trace),
-            truth.relevant,
-            text,
-        )
-        for answer, truth, text in zip(answers, truths, texts, strict=True)
-    )
+    found = []
+    for answer, truth, text in zip(answers, truths, texts, strict=True):
+        right = tuple(measure(one.text, truth.answers) >= 0.5 for one in answer.trace)
+        found.append(LabelledAnswer(answer, right, truth.relevant, text))
+    return tuple(found)
 
 
 def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
@@ -120,62 +117,43 @@ def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
     """
     path = Path(path)
     text = "".join(f"{json.dumps(as_record(one), allow_nan=False)}\n" for one in run)
-    new = path.with_name(f"{path.name}.new")
     with writing(path.parent):
-        new.write_text(text, encoding="ascii")
-        try:
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)  # there is one only where it could not take its place
+        replace_file(path, text.encode("ascii"))
     return path
 
 
 def read_run(path: str | PathLike[str]) -> tuple[LabelledAnswer, ...]:
     """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did.
 
-    A round's `generation` has its text alone. Records of questions that SGIC did not answer,
-    because a gate did or it failed, are left out; of one that has several records the last counts.
+    A round's `generation` has its text alone. Records of questions that SGIC did not answer are
+    left out; of a question with several records the last counts.
 
     Raises:
         BadRecord: a line is not what it should be; the message names file, line and field.
         InvalidInput: the file cannot be read.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}") from error
-    found: dict[str | int, LabelledAnswer | None] = {}
-    key: str | int
-    for n, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    found: dict[str, LabelledAnswer | None] = {}
+    for one in json_lines(path):
+        key, record = f"line {one.line}", one.fields
+        if "rounds" in record:  # of an evaluation
+            key, record = f"id {record.get('id', key)}", record["rounds"]
         try:
-            key, record = n, json.loads(line)
-            if isinstance(record, dict) and "rounds" in record:  # of an evaluation
-                key, record = str(record.get("id", n)), record["rounds"]
-                if record is None:
-                    found[key] = None
-                    continue
-            found[key] = from_record(record)
-        except json.JSONDecodeError as error:
-            raise BadRecord(
-                f"{path}, line {n}, column {error.colno}: not JSON, {error.msg}"
-            ) from error
+            found[key] = None if record is None else from_record(record)
         except BadRecord as error:
-            raise BadRecord(f"{path}, line {n}: {error}") from error
+            raise BadRecord(f"{path}, line {one.line}: {error}") from error
     return tuple(one for one in found.values() if one is not None)
 
 
 def as_record(one: LabelledAnswer) -> dict[str, Any]:
     """Plain values for JSON; a round goes without its replies, many times the rest."""
-    answer = _plain(one.answer)
-    answer["documents"] = [
-        _plain(d) | {"passage": _plain(d.passage, "metadata")} for d in one.answer.documents
-    ]
-    answer["trace"] = [_plain(r, "generation", "samples") for r in one.answer.trace]
-    answer["notes"] = list(one.answer.notes)
+    documents = one.answer.documents
+    lists = {
+        "documents": [_plain(d) | {"passage": _plain(d.passage, "metadata")} for d in documents],
+        "trace": [_plain(r, "generation", "samples") for r in one.answer.trace],
+        "notes": list(one.answer.notes),
+    }
     labels = {"right": list(one.right), "relevant": list(one.relevant)}
-    return {"question": one.question, **labels, "answer": answer}
+    return {"question": one.question, **labels, "answer": _plain(one.answer) | lists}
 
 
 def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
