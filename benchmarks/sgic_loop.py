@@ -119,11 +119,15 @@ def every(
 def rows(found: Sequence[Item], ways: Iterator[Variant]) -> Iterator[Row]:
     """A line for each question and way."""
     for one in ways:
+        columns = one.columns
         for i, item in enumerate(found):
-            tokens = None if one.tokens is None else float(one.tokens[i])
-            ms = None if one.seconds is None else 1000 * float(one.seconds[i])
-            right, calls = (float(one.em[i]), float(one.f1[i])), float(one.calls[i])
-            yield Row(one.name, item.question.id, one.answers[i].text, *right, calls, tokens, ms)
+            em, overlap, calls = (float(columns[name][i]) for name in ("em", "f1", "calls"))
+            tokens, ms = (
+                float(columns[name][i]) if name in columns else None
+                for name in ("tokens", "milliseconds")
+            )
+            text = one.answers[i].text
+            yield Row(one.name, item.question.id, text, em, overlap, calls, tokens, ms)
 
 
 def kept_run(

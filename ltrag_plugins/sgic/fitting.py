@@ -15,28 +15,21 @@ from jaxtyping import Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.flow import Ask, Observer, Step, World, run_many
+from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
+from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.settings import Range, Settings
+from ltrag_plugins.sgic import replay
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import best_round, check_samples, sampled
-from ltrag_plugins.sgic.replay import (
-    Variant,
-    by_other_estimators,
-    cut_settings,
-    record,
-    replay,
-    samples_of,
-    variants_of,
-)
+from ltrag_plugins.sgic.replay import Variant
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
-from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
 _Metric = Literal["em", "f1"]
 _Rows = Int[np.ndarray, " rows"]
@@ -54,24 +47,24 @@ class _VariantFigures:
     name: str
     kind: str
     """"direct", "rounds", "cut" (to the surest documents) or "samples"."""
+    keepable: bool
+    """Whether a `Calibration` can express it. Not: samples; nor another estimator where it would
+    change what the prompts show, as these are held fixed."""
+    gain: Interval
+    """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
+    pays: bool
+    """Whether the whole interval is above 0."""
     em: float
     """Share of answers that match exactly after SQuAD's normalization, 0 to 1."""
     f1: float
     """Mean word F1, 0 to 1."""
     calls: float
     """Mean prompts a question, with the stop rules of the settings."""
-    tokens: float | None
+    tokens: float | None = None
     """Mean tokens a question, read and written; None where a reply did not say."""
-    milliseconds: float | None = field(compare=False)
+    milliseconds: float | None = field(default=None, compare=False)
     """Mean time of the model a question, as an answer cache measured it when each reply was
     computed (of a batch, its share); None without one."""
-    gain: Interval
-    """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
-    pays: bool
-    """Whether the whole interval is above 0."""
-    keepable: bool
-    """Whether a `Calibration` can express it. Not: samples; nor another estimator where it would
-    change what the prompts show, as these are held fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +129,17 @@ class FitReport:
             told["P(wrong): AUROC, calibration error"] = f"{self.auroc:.3f}, {self.ece:.3f}"
         for name, value in sorted(self.estimator_aurocs.items(), key=lambda item: -item[1]):
             told[f"AUROC of {name}, direct answer wrong"] = f"{value:.3f}"
-        costs = {
-            "tokens": [row.tokens for row in self.variants],
-            "ms": [row.milliseconds for row in self.variants],
-        }
-        costs = {name: each for name, each in costs.items() if set(each) != {None}}
+        costs = {"tokens": "tokens", "milliseconds": "ms"}
+        known = [n for n in costs if any(getattr(row, n) is not None for row in self.variants)]
         wide = 2 + max(map(len, (*told, *(f"* {row.name}" for row in self.variants))))
         head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}"
-        head += "".join(f"{name:>9}" for name in costs)
+        head += "".join(f"{costs[name]:>9}" for name in known)
         lines = [f"{head}  gain in {self.metric.upper()}"]
-        for i, row in enumerate(self.variants):
+        for row in self.variants:
             name = f"{'*' if row.name == self.kept else ' '} {row.name}"
             line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
-            for each in costs.values():
-                line += f"{'-' if (cost := each[i]) is None else f'{cost:.0f}':>9}"
+            for cost in (getattr(row, name) for name in known):
+                line += f"{'-' if cost is None else f'{cost:.0f}':>9}"
             if row.name != "direct":
                 line += f"  {signed(row.gain)}{' pays' * row.pays}"
                 line += "" if row.keepable else " (compared only)"
@@ -183,12 +173,10 @@ def fit(
             under 10 nothing but the direct answer is kept.
         settings: how rounds ask, score and stop; its `rounds` is the most that is tried. None: the
             defaults.
-        metric: what has to rise. An answer under 0.5 in it is wrong for P(wrong).
-        level: of the intervals, inside (0, 1); the lower end of a gain must be above 0.
+        metric, level, method: see `FitOptions`.
         cut_to: the m of "one more look at the m surest documents alone"; empty: none.
         samples: K sampled answers beside it, at 1..K; "equal": as many as the dearest variant
             takes calls (at most `max_calls`). They are compared, never kept.
-        method: of P(wrong); "isotonic" wants several hundred answers.
         relevance, encoder: for the settings' `source`.
         batch: most prompts of one model call; None: all of a round together.
 
@@ -214,56 +202,50 @@ def fit(
             "source='oracle' knows the answers, so a fit on it says nothing about other questions; "
             "use it in calibrate(..., truth=...) for analysis"
         )
-    calls = 0
-
-    def count(step: Step) -> None:
-        nonlocal calls
-        if step.kind == "request" and isinstance(step.request, Ask):
-            calls += len(step.request.prompts)
-
     most = max(len(question.passages) for question in questions)
-    # those that cut nothing off any question are left out
-    cuts = [way for m in sorted({*cut_to}) if (way := cut_settings(settings, m)) and m < most]
-    world, watching = World(llm=llm, encoder=encoder), (count, *observers)
-    recorded = record(
+    cuts = [
+        way for m in sorted({*cut_to}) if (way := replay.cut_settings(settings, m)) and m < most
+    ]
+    world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
+    recorded = replay.record(
         questions, world, settings, cuts, relevance=relevance, observers=watching, batch=batch
     )
-    direct, *others = variants_of(recorded, questions)
+    direct, *others = replay.variants_of(recorded, questions)
     if samples == "equal":
-        dearest = max((variant.calls.mean() for variant in others), default=1.0)
+        dearest = max((one.columns["calls"].mean() for one in others), default=1.0)
         samples = min(max(2, int(dearest)), settings.max_calls)
     if samples:
         flows = [sampled(q.text, q.passages, samples, settings) for q in questions]
         drawn = run_many(flows, world, observers=watching, batch=batch)
-        others += samples_of(drawn, recorded[0], questions)
+        others += replay.samples_of(drawn, recorded[0], questions)
     best = rule.cheapest_that_pays(others, direct)
     unseen = rule.unseen_gain(others, direct)
     harms = unseen is not None and unseen.value < 0
     kept = direct if harms or len(questions) < _FEWEST_QUESTIONS else best
     means = kept.recorded.scale.means[: kept.settings.rounds + 1]
     scale = ScoreScale(kept.settings.estimator, means)
-    wrongness = _wrongness(kept, scale, questions, metric, method)
+    wrongness = _wrongness(kept, scale, questions, rule)
     wrong = rule.quality(direct) < 0.5
-    doubts = {
-        seen.settings.estimator: [trace[0].uncertainty for trace in seen.traces]
-        for seen in (recorded[0], *by_other_estimators(recorded[0]))
-    }
-    both = 0 < wrong.sum() < len(wrong)
+    readings = (recorded[0], *replay.by_other_estimators(recorded[0]))
     report = FitReport(
         questions=len(questions),
         metric=metric,
         level=level,
         estimator=settings.estimator,
         kept=kept.name,
-        variants=tuple(_figures(one, direct, rule) for one in (direct, *others)),
+        variants=tuple(rule.figures(one, direct) for one in (direct, *others)),
         unseen_gain=unseen,
         means=recorded[0].scale.means,
         wrong=float((rule.quality(kept) < 0.5).mean()),
         auroc=None if wrongness is None else wrongness.auroc,
         ece=None if wrongness is None else wrongness.ece,
-        estimator_aurocs={name: auroc(us, wrong) for name, us in doubts.items() if both},
-        calls=calls,
-        notes=tuple(_notes(direct, others, kept, best, unseen, wrongness, {*doubts}, rule)),
+        estimator_aurocs={
+            seen.settings.estimator: auroc([trace[0].uncertainty for trace in seen.traces], wrong)
+            for seen in readings
+            if 0 < wrong.sum() < len(wrong)
+        },
+        calls=counter.cost.calls,
+        notes=tuple(_notes(direct, others, kept, best, unseen, wrongness, rule)),
     )
     return Calibration(kept.settings, scale, wrongness), report
 
@@ -288,7 +270,7 @@ class _Rule(FitOptions):
 
     def quality(self, variant: Variant) -> Float[np.ndarray, " questions"]:
         """EM or F1 of each question, in [0, 1]."""
-        return variant.em if self.metric == "em" else variant.f1
+        return variant.columns[self.metric]
 
     def gain(
         self, after: Float[np.ndarray, " questions"], before: Float[np.ndarray, " questions"]
@@ -296,16 +278,22 @@ class _Rule(FitOptions):
         """Of the mean quality, by a paired bootstrap over the questions."""
         return paired_bootstrap(after, before, level=self.level, seed=self.seed).interval
 
+    def figures(self, variant: Variant, direct: Variant) -> _VariantFigures:
+        """The means over the questions, and the gain over direct."""
+        gain = self.gain(self.quality(variant), self.quality(direct))
+        means = {name: float(column.mean()) for name, column in variant.columns.items()}
+        kind, keepable = variant.kind, variant.keepable
+        return _VariantFigures(variant.name, kind, keepable, gain, gain.low > 0, **means)
+
     def cheapest_that_pays(
         self, variants: Sequence[Variant], direct: Variant, rows: _Rows | slice = slice(None)
     ) -> Variant:
         """The variant of fewest calls whose gain over direct has an interval above 0; else direct.
 
-        It is judged by the questions in `rows`. Of equally many calls the better answers count,
-        then the order given.
+        It is judged by the questions in `rows`. Of equally many calls the better answers count.
         """
         kept = [variant for variant in variants if variant.keepable]
-        kept.sort(key=lambda v: (v.calls[rows].mean(), -self.quality(v)[rows].mean()))
+        kept.sort(key=lambda v: (v.columns["calls"][rows].mean(), -self.quality(v)[rows].mean()))
         before = self.quality(direct)[rows]
         for variant in kept:
             after = self.quality(variant)[rows]
@@ -352,11 +340,7 @@ def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
 
 
 def _wrongness(
-    kept: Variant,
-    scale: ScoreScale,
-    questions: Sequence[Question],
-    metric: _Metric,
-    method: CalibrationMethod,
+    kept: Variant, scale: ScoreScale, questions: Sequence[Question], rule: _Rule
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept variant; each score by a scale that was fitted without its question."""
     settings, estimator = kept.settings, kept.settings.estimator
@@ -365,34 +349,19 @@ def _wrongness(
     for train, test in _folds(len(traces), settings.seed):
         others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
         for i in test:
-            best = best_round(replay(others.rescored(traces[i]), settings), settings.choose)
+            trace = replay.replay(others.rescored(traces[i]), settings)
+            best = best_round(trace, settings.choose)
             found[int(i)] = CalibratedAnswer(
                 best.text, best.uncertainty, best.score, best.number, "rounds", estimator
             )
     answers = [found[i] for i in range(len(traces))]
-    correct = "f1" if metric == "f1" else "normalized_exact_match"
-    wrong = [
-        not is_right(a.text, q.answers, correct) for a, q in zip(answers, questions, strict=True)
-    ]
+    correct = "f1" if rule.metric == "f1" else "normalized_exact_match"
+    pairs = zip(answers, questions, strict=True)
+    wrong = [not is_right(answer.text, q.answers, correct) for answer, q in pairs]
     if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
         return None
-    return WrongnessCalibration.fit(answers, wrong, scale=scale, method=method, seed=settings.seed)
-
-
-def _figures(variant: Variant, direct: Variant, rule: _Rule) -> _VariantFigures:
-    gain = rule.gain(rule.quality(variant), rule.quality(direct))
-    return _VariantFigures(
-        variant.name,
-        variant.kind,
-        float(variant.em.mean()),
-        float(variant.f1.mean()),
-        float(variant.calls.mean()),
-        None if variant.tokens is None else float(variant.tokens.mean()),
-        None if variant.seconds is None else float(1000 * variant.seconds.mean()),
-        gain,
-        gain.low > 0,
-        variant.keepable,
-    )
+    fit, seed = WrongnessCalibration.fit, settings.seed
+    return fit(answers, wrong, scale=scale, method=rule.method, seed=seed)
 
 
 def _notes(
@@ -402,60 +371,46 @@ def _notes(
     best: Variant,
     unseen: Interval | None,
     wrongness: WrongnessCalibration | None,
-    compared: set[str],
     rule: _Rule,
 ) -> Iterator[str]:
     """What a user should know; `best` is not kept where choosing so does harm."""
-    settings, traces = direct.recorded.settings, direct.recorded.traces
-    questions, too_few = len(traces), len(traces) < _FEWEST_QUESTIONS
-    own = (v for v in others if v.recorded is direct.recorded and v.kind == "rounds")
-    *_, last = direct, *(v for v in own if v.settings.choose == "last")
-    again = last is not direct
-    before, after = (rule.quality(v) >= 0.5 for v in (direct, last))
-    mended, spoiled = int((after & ~before).sum()), int((before & ~after).sum())
-    short = sum(len(trace) <= settings.rounds for trace in traces)
-    fixed = any(v.kind == "rounds" and not v.keepable for v in others)
-    missing = ", ".join(name for name in TOKEN_SIGNALS if name not in compared)
-    left_out = [f"{missing}, as the model gives too little for them"] * bool(missing)
-    if AGREEMENT not in compared:
-        left_out.append(f"{AGREEMENT}, as it asks each prompt {settings.samples} times more")
+    traces, rounds = direct.recorded.traces, direct.recorded.settings.rounds
+    questions = len(traces)
+    if kept is not best and questions < _FEWEST_QUESTIONS:
+        yield "under 10 questions nothing but the direct answer is kept"
+    elif kept is not best:
+        yield (
+            f"{best.name} is above direct here, but choosing so loses on other questions "
+            "(cross-validated): the direct answer is kept"
+        )
+    if best is direct:
+        yield "nothing pays with this model: the direct answer is kept"
+    elif kept is best and unseen is not None and unseen.value == 0:
+        yield "what was kept gains nothing when cross-validated, it may be luck: add questions"
+    own = [v for v in others if v.recorded is direct.recorded and v.kind == "rounds"]
+    if own:
+        [last] = [v for v in own if v.settings.rounds == rounds and v.settings.choose == "last"]
+        before, after = (rule.quality(v) >= 0.5 for v in (direct, last))
+        mended, spoiled = int((after & ~before).sum()), int((before & ~after).sum())
+        yield (f"the last of {last.name.split(',')[0]} mends {mended} answers and spoils {spoiled}")
+        if kept.kind != "rounds":
+            yield "the rounds do not pay with this model: fine-tune it, or leave them off"
+    if short := sum(len(trace) <= rounds for trace in traces):
+        yield (
+            f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an "
+            "error ended them"
+        )
     right = int((rule.quality(kept) >= 0.5).sum())
     rarer, kind = min((right, "right"), (questions - right, "wrong"))
     few = f"only {rarer} {kind} answers:"
-    uncalibrated = (
-        f"P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones each"
-    )
-    lucky = kept is not direct and unseen is not None and unseen.value == 0
-    loses = f"{best.name} is above direct here, but choosing so loses on other questions"
-    useless = wrongness is not None and wrongness.auroc <= 0.5
-    for applies, note in (
-        (too_few and kept is not best, "under 10 questions nothing but the direct answer is kept"),
-        (not too_few and kept is not best, f"{loses} (cross-validated): the direct answer is kept"),
-        (best is direct, "nothing pays with this model: the direct answer is kept"),
-        (lucky, "what was kept gains nothing when cross-validated, it may be luck: add questions"),
-        (
-            again,
-            f"the last of {last.name.split(',')[0]} mends {mended} answers and spoils {spoiled}",
-        ),
-        (
-            again and kept.kind != "rounds",
-            "the rounds do not pay with this model: fine-tune it, or leave them off",
-        ),
-        (
-            short,
-            f"{short} of {questions} questions did not get all {settings.rounds} rounds: a limit "
-            "or an error ended them",
-        ),
-        (
-            fixed,
-            f"rows 'by' another estimator keep the prompts, with the scores of "
-            f"{settings.estimator!r}; for its own, fit again with SGICSettings(estimator=...)",
-        ),
-        (left_out, f"estimators that were not compared: {'; '.join(left_out)}"),
-        (wrongness is None, f"{few} {uncalibrated}"),
-        (wrongness and rarer < _ENOUGH, f"{few} the P(wrong) calibration is a guess"),
-        (useless, "larger scores do not go with wrong answers here: do not rely on P(wrong)"),
-        (questions < 100, f"{questions} questions leave wide intervals; 100 or more are better"),
-    ):
-        if applies:
-            yield note
+    if wrongness is None:
+        yield (
+            f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
+            "each"
+        )
+    elif rarer < _ENOUGH:
+        yield f"{few} the P(wrong) calibration is a guess"
+    if wrongness is not None and wrongness.auroc <= 0.5:
+        yield "larger scores do not go with wrong answers here: do not rely on P(wrong)"
+    if questions < 100:
+        yield f"{questions} questions leave wide intervals; 100 or more are better"

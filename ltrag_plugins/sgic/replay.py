@@ -7,8 +7,9 @@ References:
     Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,24 +18,18 @@ from jaxtyping import Float
 from ltrag_plugins.errors import LtragError, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, Observer, World, run_many
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
+from ltrag_plugins.sgic import loop
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
 from ltrag_plugins.sgic.budget import token_count
 from ltrag_plugins.sgic.documents import Relevance
-from ltrag_plugins.sgic.loop import (
-    Session,
-    as_rounds,
-    best_round,
-    own_words,
-    reason_to_stop,
-    scores_documents,
-)
+from ltrag_plugins.sgic.loop import Session, best_round, scores_documents
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS, Measured
 
-_Column = Float[np.ndarray, " questions"]
 _Kind = Literal["direct", "rounds", "cut", "samples"]
+_Columns = Mapping[str, Float[np.ndarray, " questions"]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +40,7 @@ class Recorded:
     traces: Sequence[tuple[Round, ...]]
     """All rounds of each question, but for those that a limit (or an error) cut off."""
     documents: Sequence[Sequence[Measured]]
-    """The answers by which the documents of each question are scored; empty where no round needs
-    the scores."""
+    """The answers that score its documents; empty where no round needs the scores."""
     scale: ScoreScale
 
 
@@ -61,14 +55,10 @@ class Variant:
     keepable: bool
     """Whether `calibrate` with these settings and the recorded scale sends just these prompts."""
     answers: Sequence[Round]
-    em: _Column
-    f1: _Column
-    calls: _Column
-    """Prompts that each question takes with the stop rules of the settings."""
-    tokens: _Column | None = None
-    """Read and written for each question; None where a reply did not say."""
-    seconds: _Column | None = None
-    """Of the model for each question; None where no answer cache measured a reply."""
+    columns: _Columns
+    """"em" and "f1"; "calls" (prompts, with the stop rules of the settings); "tokens" (read and
+    written) and "milliseconds" (of the model, as an answer cache measured them), if all replies
+    say them."""
 
 
 def record(
@@ -84,14 +74,10 @@ def record(
 ) -> list[Recorded]:
     """The rounds of the settings, then those of each of `cuts`; see `cut_settings`.
 
-    All questions go through a round before any goes into the next. So the mean of a round (eq. 2)
-    is known before a prompt shows its scores, and the prompts are those that `calibrate` sends
-    with the fitted scale. The prompts show scores on `scale`; None: the means of these answers.
+    The prompts show scores on `scale`; None: the means of these answers (eq. 2). All questions go
+    through a round before any goes into the next, so its mean is known before a prompt shows it.
     """
-    observers = tuple(observers)
-
-    def run(flows: Iterable[Flow[Any]]) -> None:
-        run_many(flows, world, observers=observers, batch=batch)
+    run = partial(run_many, world=world, observers=tuple(observers), batch=batch)
 
     def rescale(line: Sequence[Session]) -> None:
         traces = [session.trace for session in line]
@@ -120,11 +106,11 @@ def record(
     for number in range(1, max(way.rounds for way in (settings, *cuts)) + 1):
         # the cuts come first, as they end here: a local model that remembers the beginnings of so
         # many prompts and no more then still has those that the next round begins with
-        line_by_line = [session for line in reversed(lines) for session in line]
         run(
             [
                 attempt(session)
-                for session in line_by_line
+                for line in reversed(lines)
+                for session in line
                 if len(session.trace) == number <= session.settings.rounds and not session.limit()
             ]
         )
@@ -164,19 +150,19 @@ def variants_of(recorded: Sequence[Recorded], questions: Sequence[Question]) -> 
         answers, replies = [], []
         for recorded, documents in zip(seen.traces, seen.documents, strict=True):
             trace = replay(recorded, other)
-            goes_on = reason_to_stop(trace[:1], other) is None
+            goes_on = loop.reason_to_stop(trace[:1], other) is None
             scored = always or (goes_on and scores_documents(other))
             asked = [*trace, *(documents if scored else ())]
             answers.append(best_round(trace, other.choose))
             replies.append([r for one in asked for r in (one.generation, *one.samples * again)])
-        return _variant(name, kind, other, seen, questions, answers, replies, keepable=keepable)
+        columns = _columns(questions, answers, replies)
+        return Variant(name, kind, other, seen, keepable, answers, columns)
 
     yield replayed("direct", "direct", first, rounds=0)
     for k in range(1, settings.rounds + 1):
         for choose in get_args(Choose):
-            yield replayed(
-                f"{_plural(k, 'round')}, {choose}", "rounds", first, rounds=k, choose=choose
-            )
+            name = f"{_plural(k, 'round')}, {choose}"
+            yield replayed(name, "rounds", first, rounds=k, choose=choose)
     for cut in cuts:
         for choose in ("least uncertain", "last"):
             yield replayed(f"cut to {cut.settings.cut_to}, {choose}", "cut", cut, choose=choose)
@@ -194,78 +180,60 @@ def samples_of(
     drawn: Sequence[CalibratedAnswer], like: Recorded, questions: Sequence[Question]
 ) -> Iterator[Variant]:
     """The least uncertain of the first 1, 2, ... samples."""
+    settings = like.settings
     for k in range(1, max((len(answer.trace) for answer in drawn), default=0) + 1):
         replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
-        rated = (as_rounds(said, like.settings, like.scale) for said in replies)
+        rated = (loop.as_rounds(said, settings, like.scale) for said in replies)
         answers = [best_round(trace, "least uncertain") for trace in rated]
+        columns = _columns(questions, answers, replies)
         name = f"{_plural(k, 'sample')}, least uncertain"
-        yield _variant(
-            name, "samples", like.settings, like, questions, answers, replies, keepable=False
-        )
+        yield Variant(name, "samples", settings, like, False, answers, columns)
 
 
 def by_other_estimators(recorded: Recorded) -> Iterator[Recorded]:
-    """The recorded answers as each other estimator sees them that can read them.
-
-    The prompts stay what they were.
-    """
-    for name in TOKEN_SIGNALS:
+    """The recorded answers as each other estimator sees them that can read them."""
+    for name in (n for n in TOKEN_SIGNALS if n != recorded.settings.estimator):
         settings = replace(recorded.settings, estimator=name)
 
         def seen(one: Round, settings: SGICSettings = settings) -> Round:
-            _, doubt = own_words(one.number, one.generation, one.samples, settings)
+            _, doubt = loop.own_words(one.number, one.generation, one.samples, settings)
             return replace(one, uncertainty=doubt)
 
-        if settings != recorded.settings:
-            try:
-                traces = [tuple(map(seen, trace)) for trace in recorded.traces]
-            except NoTokenProbabilities:
-                continue
-            scale = ScoreScale.of_rounds(name, traces)
-            traces = [scale.rescored(trace) for trace in traces]
-            yield Recorded(settings, traces, recorded.documents, scale)
+        try:
+            traces = [tuple(map(seen, trace)) for trace in recorded.traces]
+        except NoTokenProbabilities:
+            continue
+        scale = ScoreScale.of_rounds(name, traces)
+        traces = [scale.rescored(trace) for trace in traces]
+        yield Recorded(settings, traces, recorded.documents, scale)
 
 
 def replay(trace: tuple[Round, ...], settings: SGICSettings) -> tuple[Round, ...]:
     """The rounds that `calibrate` makes with these settings, of those that were recorded."""
-    for n in range(1, len(trace)):
-        if reason_to_stop(trace[:n], settings):
-            return trace[:n]
-    return trace
+    ends = (n for n in range(1, len(trace)) if loop.reason_to_stop(trace[:n], settings))
+    return trace[: next(ends, len(trace))]
 
 
-def _variant(
-    name: str,
-    kind: _Kind,
-    settings: SGICSettings,
-    recorded: Recorded,
+def _columns(
     questions: Sequence[Question],
     answers: Sequence[Round],
     replies: Sequence[Sequence[Generation]],
-    *,
-    keepable: bool,
-) -> Variant:
-    """With its quality, and what all replies to a question cost."""
+) -> _Columns:
+    """The quality of the answers, and what all replies to a question cost."""
     said = [(answer.text, q.answers) for answer, q in zip(answers, questions, strict=True)]
-
-    def sums(costs: Sequence[Sequence[float | None]]) -> _Column | None:
-        known = [[cost for cost in one if cost is not None] for one in costs]
-        complete = [len(one) for one in known] == [len(one) for one in costs]
-        return np.array([float(sum(one)) for one in known]) if complete else None
-
-    return Variant(
-        name,
-        kind,
-        settings,
-        recorded,
-        keepable,
-        answers,
-        em=np.array([normalized_exact_match(*one) for one in said]),
-        f1=np.array([f1(*one) for one in said]),
-        calls=np.array([float(len(one)) for one in replies]),
-        tokens=sums([[token_count(reply) for reply in one] for one in replies]),
-        seconds=sums([[reply.seconds for reply in one] for one in replies]),
-    )
+    found = {
+        "em": np.array([normalized_exact_match(*one) for one in said]),
+        "f1": np.array([f1(*one) for one in said]),
+        "calls": np.array([float(len(one)) for one in replies]),
+    }
+    costs: dict[str, list[list[Any]]] = {
+        "tokens": [[token_count(reply) for reply in one] for one in replies],
+        "milliseconds": [[reply.seconds for reply in one] for one in replies],
+    }
+    for (name, rows), unit in zip(costs.items(), (1, 1000), strict=True):
+        if not any(None in row for row in rows):
+            found[name] = unit * np.array([float(sum(row)) for row in rows])
+    return found
 
 
 def _plural(count: int, name: str) -> str:
