@@ -190,7 +190,8 @@ class LangChainLLM:
         settings: _SetModel = set_fields,
         name: str | None = None,
     ) -> None:
-        checked(model, Runnable, "model", "a LangChain chat model or LLM")
+        wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
+        checked(model, Runnable, "model", wanted)
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
             raise InvalidInput(
                 f"LangChainLLM takes a chat model or LLM, and {type(model).__name__} is none: wrap "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Self, Unpack
+from typing import Any, NoReturn, Self, Unpack
 
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -25,7 +25,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
-from ltrag_plugins.llama_index.gate import awritten, written
+from ltrag_plugins.llama_index.gate import written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
 from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import LLM
@@ -131,18 +131,12 @@ class SGICCalibrator(BaseSynthesizer):
             additional_source_nodes: go to the response's source nodes, unread.
 
         Raises:
-            EmptyQuestion: the query has no words.
             InvalidInput: keywords came along; settings belong into the constructor.
-            NoTokenProbabilities: the model gives none; set `estimator="agreement"`.
-            ModelError, PromptTooLong: the model failed; see `SGICSettings.on_error`.
+            EmptyQuestion, NoTokenProbabilities, ModelError, PromptTooLong: as `sgic.calibrate`.
         """
-        _refuse_keywords(response_kwargs)
-        with self._synthesis(query) as (question, ended):
-            answer = self._calibrator.answer(
-                question, [shown_passage(node, MetadataMode.LLM) for node in nodes]
-            )
-            text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
-            return ended(written(text, sources, metadata, streaming=self._streaming))
+        sources = [*nodes, *(additional_source_nodes or ())]
+        with self._synthesis(query, sources, response_kwargs) as (question, ended):
+            return ended(self._calibrator.answer(question, _shown(nodes)))
 
     async def asynthesize(
         self,
@@ -152,20 +146,17 @@ class SGICCalibrator(BaseSynthesizer):
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
         """As `synthesize`; cancelling it stops within the model call that is under way."""
-        _refuse_keywords(response_kwargs)
-        with self._synthesis(query) as (question, ended):
-            answer = await self._calibrator.aanswer(
-                question, [shown_passage(node, MetadataMode.LLM) for node in nodes]
-            )
-            text, sources, metadata = self._parts(answer, nodes, additional_source_nodes)
-            return ended(awritten(text, sources, metadata, streaming=self._streaming))
+        sources = [*nodes, *(additional_source_nodes or ())]
+        with self._synthesis(query, sources, response_kwargs) as (question, ended):
+            answer = await self._calibrator.aanswer(question, _shown(nodes))
+            return ended(answer, awaited=True)
 
     def get_response(
         self, query_str: str, text_chunks: Sequence[str], **response_kwargs: Any
     ) -> str:
         """The answer's text alone, or the refusal; raises as `synthesize`."""
         _refuse_keywords(response_kwargs)
-        answer = self._calibrator.answer(query_str, [Passage(text) for text in text_chunks])
+        answer = self._calibrator.answer(query_str, [*map(Passage, text_chunks)])
         return self._calibrator.refusal.said(answer)
 
     async def aget_response(
@@ -173,41 +164,39 @@ class SGICCalibrator(BaseSynthesizer):
     ) -> str:
         """As `get_response`."""
         _refuse_keywords(response_kwargs)
-        passages = [Passage(text) for text in text_chunks]
-        answer = await self._calibrator.aanswer(query_str, passages)
+        answer = await self._calibrator.aanswer(query_str, [*map(Passage, text_chunks)])
         return self._calibrator.refusal.said(answer)
 
     @contextmanager
     def _synthesis(
-        self, query: QueryType
-    ) -> Iterator[tuple[str, Callable[[RESPONSE_TYPE], RESPONSE_TYPE]]]:
+        self, query: QueryType, sources: list[NodeWithScore], keywords: dict[str, Any]
+    ) -> Iterator[tuple[str, Callable[..., RESPONSE_TYPE]]]:
         """The events that the base class emits around a synthesis.
 
-        Yields the question and what ends the synthesis.
+        Yields the question, and what makes the response of an answer and ends the synthesis.
         """
+        _refuse_keywords(keywords)
         query = query if isinstance(query, QueryBundle) else QueryBundle(query)
         _dispatcher.event(SynthesizeStartEvent(query=query))
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query.query_str}
         with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
 
-            def ended(response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+            def ended(answer: CalibratedAnswer, *, awaited: bool = False) -> RESPONSE_TYPE:
+                refusal = self._calibrator.refusal
+                theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
+                ours = _metadata(answer, refused=refusal.refuses(answer))
+                response = written(
+                    refusal.said(answer),
+                    sources,
+                    {**theirs, _KEY: ours},
+                    streaming=self._streaming,
+                    awaited=awaited,
+                )
                 event.on_end(payload={EventPayload.RESPONSE: response})
                 _dispatcher.event(SynthesizeEndEvent(query=query, response=response))
                 return response
 
             yield query.query_str, ended
-
-    def _parts(
-        self,
-        answer: CalibratedAnswer,
-        nodes: Sequence[NodeWithScore],
-        more: Sequence[NodeWithScore] | None,
-    ) -> tuple[str, list[NodeWithScore], dict[str, Any]]:
-        """What a response is made of; its metadata is that of the base class, and ours."""
-        sources, refusal = [*nodes, *(more or ())], self._calibrator.refusal
-        theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
-        ours = _metadata(answer, refused=refusal.refuses(answer))
-        return refusal.said(answer), sources, {**theirs, _KEY: ours}
 
     def _get_prompts(self) -> PromptDictType:
         return {}
@@ -231,14 +220,12 @@ class SGICEvaluator(BaseEvaluator):
     For `RetryQueryEngine` and the like; asks no model. The result's score is the certainty,
     1 - score / 100, in [0, 1]: larger is better, as with LlamaIndex's own evaluators. The
     feedback has the figures in words.
+
+    Args:
+        pass_below: 0-100; on a fitted scale 50 is as uncertain as the mean answer.
     """
 
     def __init__(self, pass_below: float = 50.0) -> None:
-        """Set the threshold.
-
-        Args:
-            pass_below: 0-100; on a fitted scale 50 is as uncertain as the mean answer.
-        """
         self._pass_below = _Passing(pass_below).pass_below
 
     def evaluate_response(
@@ -276,13 +263,7 @@ class SGICEvaluator(BaseEvaluator):
         """As `evaluate_response`; there is nothing to wait for."""
         return self.evaluate_response(query, response, **kwargs)
 
-    def evaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> EvaluationResult:
+    def evaluate(self, query: Any = None, response: Any = None, *_: Any, **__: Any) -> NoReturn:
         """A text alone carries no uncertainty.
 
         Raises:
@@ -293,21 +274,19 @@ class SGICEvaluator(BaseEvaluator):
             "of an SGICCalibrator to evaluate_response."
         )
 
-    async def aevaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> EvaluationResult:
+    async def aevaluate(self, *texts: Any, **keywords: Any) -> NoReturn:
         """As `evaluate`."""
-        return self.evaluate(query, response, contexts, **kwargs)
+        self.evaluate(*texts, **keywords)
 
     def _get_prompts(self) -> PromptDictType:
         return {}
 
     def _update_prompts(self, prompts_dict: PromptDictType) -> None:
         pass
+
+
+def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:
+    return [shown_passage(node, MetadataMode.LLM) for node in nodes]
 
 
 def _metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
-from ltrag_plugins.llama_index.concurrency import demand
+from ltrag_plugins.errors import checked
 from ltrag_plugins.llm.base import Encoder
 
 
@@ -18,7 +18,7 @@ class LtragEmbedding(BaseEmbedding):
     _encoder: Encoder = PrivateAttr()
 
     def __init__(self, encoder: Encoder, **fields: Any) -> None:
-        demand(encoder, Encoder, "encoder", "an Encoder")
+        checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
         super().__init__(model_name=encoder.name, **fields)
         self._encoder = encoder
 
@@ -50,8 +50,8 @@ class LlamaIndexEncoder:
     """A LlamaIndex embedding model as our `Encoder`; texts are embedded as texts, not queries."""
 
     def __init__(self, embedding: BaseEmbedding) -> None:
-        demand(embedding, BaseEmbedding, "embedding", "a LlamaIndex BaseEmbedding")
-        self._embedding = embedding
+        wanted = "a LlamaIndex BaseEmbedding"
+        self._embedding = checked(embedding, BaseEmbedding, "embedding", wanted)
 
     @property
     def name(self) -> str:
@@ -69,5 +69,4 @@ def encoder_of(encoder: Encoder | BaseEmbedding) -> Encoder:
     if isinstance(encoder, BaseEmbedding):
         return LlamaIndexEncoder(encoder)
     wanted = "an ltrag_plugins Encoder (embedded_encoder(), ...) or a LlamaIndex BaseEmbedding"
-    demand(encoder, Encoder, "encoder", wanted)
-    return encoder
+    return checked(encoder, Encoder, "encoder", wanted)

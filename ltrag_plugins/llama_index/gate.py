@@ -25,11 +25,10 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.decision import DecidingGate, Decision
-from ltrag_plugins.llama_index.concurrency import demand
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
-from ltrag_plugins.llama_index.retriever import aretrieve
+from ltrag_plugins.llama_index.retriever import aretrieve, checked_retriever
 
 _GATE = "a gate (GECEGate.fit or GECEGate.load gives one)"
 _dispatcher = get_dispatcher(__name__)
@@ -74,6 +73,12 @@ class GECERouter(BaseQueryEngine):
 
     The direct answer is the gate's draft, at no further call, unless `direct` is given. The
     decision is in the response's `metadata["gece"]` and in a `GECEDecisionEvent`.
+
+    Args:
+        direct: a query engine or an LLM to answer in the draft's place.
+        streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for callers
+            that read `response_gen`; the engine's own streams pass either way.
+        callback_manager: the engine's, by default.
     """
 
     def __init__(
@@ -85,42 +90,33 @@ class GECERouter(BaseQueryEngine):
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        """Put `gate` in front of `query_engine`.
-
-        Args:
-            direct: a query engine or an LLM to answer in the draft's place.
-            streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for
-                callers that read `response_gen`; the engine's own streams pass either way.
-            callback_manager: the engine's, by default.
-        """
-        demand(gate, DecidingGate, "gate", _GATE)
-        demand(query_engine, BaseQueryEngine, "query_engine", "a LlamaIndex BaseQueryEngine")
-        kinds = (BaseQueryEngine, BaseLLM, type(None))
-        demand(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
+        self._gate = checked(gate, DecidingGate, "gate", _GATE)
+        engine = "a LlamaIndex BaseQueryEngine"
+        self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", engine)
+        kinds = BaseQueryEngine | BaseLLM | None
+        checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
         super().__init__(callback_manager or query_engine.callback_manager)
-        self._gate = gate
-        self._query_engine = query_engine
         # without keywords, so that it answers under its own settings
         self._direct = LlamaIndexLLM(direct, keywords={}) if isinstance(direct, BaseLLM) else direct
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        decision = gece_decide(self._gate, query_bundle.query_str)
+        question = query_bundle.query_str
+        decision = gece_decide(self._gate, question)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
-        asked = [query_bundle.query_str]
-        text = engine.generate(asked)[0].text if engine else decision.answer
+        text = engine.generate([question])[0].text if engine else decision.answer
         return _with(decision, written(text, streaming=self._streaming))
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        decision = await gece_adecide(self._gate, query_bundle.query_str)
+        question = query_bundle.query_str
+        decision = await gece_adecide(self._gate, question)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
-        asked = [query_bundle.query_str]
-        text = (await engine.agenerate(asked))[0].text if engine else decision.answer
-        return _with(decision, awritten(text, streaming=self._streaming))
+        text = (await engine.agenerate([question]))[0].text if engine else decision.answer
+        return _with(decision, written(text, streaming=self._streaming, awaited=True))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         direct = self._direct
@@ -128,11 +124,7 @@ class GECERouter(BaseQueryEngine):
         return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
 
     def update_prompts(self, prompts_dict: PromptDictType) -> None:
-        """Update prompts under the keys of `get_prompts`.
-
-        LlamaIndex's own method splits a key at every colon and fails on an engine's
-        prompts, which lie two levels down.
-        """
+        """Update prompts by the keys of `get_prompts`; LlamaIndex's own fails two levels down."""
         below: defaultdict[str, PromptDictType] = defaultdict(dict)
         for key, prompt in prompts_dict.items():
             module, _, rest = key.partition(":")
@@ -149,28 +141,18 @@ def written(
     sources: Sequence[NodeWithScore] = (),
     metadata: dict[str, Any] | None = None,
     *,
-    streaming: bool = False,
+    streaming: bool,
+    awaited: bool = False,
 ) -> RESPONSE_TYPE:
-    """The finished text as a response, or as a stream of one piece for `response_gen`."""
-    if streaming:
-        return StreamingResponse((piece for piece in [text]), [*sources], metadata)
-    return Response(text, [*sources], metadata)
-
-
-def awritten(
-    text: str,
-    sources: Sequence[NodeWithScore] = (),
-    metadata: dict[str, Any] | None = None,
-    *,
-    streaming: bool = False,
-) -> RESPONSE_TYPE:
-    """As `written`, with a stream to await."""
+    """The finished text as a response, or as a stream of one piece (to await) in its place."""
 
     async def pieces() -> AsyncGenerator[str, None]:
         yield text
 
-    if streaming:
+    if streaming and awaited:
         return AsyncStreamingResponse(pieces(), [*sources], metadata)
+    if streaming:
+        return StreamingResponse((piece for piece in [text]), [*sources], metadata)
     return Response(text, [*sources], metadata)
 
 
@@ -180,21 +162,19 @@ def _with(decision: Decision, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
 
 
 class GECESelector(BaseSelector):
-    """Chooses between two tools of a `RouterQueryEngine` by the gate's decision."""
+    """Chooses between two tools of a `RouterQueryEngine` by the gate's decision.
+
+    Args:
+        retrieving: place (0 or 1) of the tool that retrieves.
+        direct: place of the tool that answers without retrieval.
+    """
 
     def __init__(self, gate: DecidingGate, *, retrieving: int = 0, direct: int = 1) -> None:
-        """Let `gate` choose.
-
-        Args:
-            retrieving: place (0 or 1) of the tool that retrieves.
-            direct: place of the tool that answers without retrieval.
-        """
-        demand(gate, DecidingGate, "gate", _GATE)
+        self._gate = checked(gate, DecidingGate, "gate", _GATE)
         if {retrieving, direct} != {0, 1}:
             raise InvalidInput(
                 f"retrieving and direct must be 0 and 1, got {retrieving}, {direct}."
             )
-        self._gate = gate
         self._places = {True: retrieving, False: direct}
 
     def _get_prompts(self) -> PromptDictType:
@@ -204,24 +184,26 @@ class GECESelector(BaseSelector):
         pass
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        _demand_two(choices)
-        return self._selection(gece_decide(self._gate, query.query_str))
+        question = _for_two(choices, query)
+        return self._selection(gece_decide(self._gate, question))
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        _demand_two(choices)
-        return self._selection(await gece_adecide(self._gate, query.query_str))
+        question = _for_two(choices, query)
+        return self._selection(await gece_adecide(self._gate, question))
 
     def _selection(self, decision: Decision) -> SelectorResult:
         index = self._places[decision.retrieve]
         return SelectorResult(selections=[SingleSelection(index=index, reason=decision.reason)])
 
 
-def _demand_two(choices: Sequence[ToolMetadata]) -> None:
-    if len(choices) != 2:
-        raise InvalidInput(
-            f"GECESelector chooses between two tools, one that retrieves and one that answers "
-            f"directly; it was given {len(choices)}. Nest routers where there are more."
-        )
+def _for_two(choices: Sequence[ToolMetadata], query: QueryBundle) -> str:
+    """The question, where there are two choices."""
+    if len(choices) == 2:
+        return query.query_str
+    raise InvalidInput(
+        f"GECESelector chooses between two tools, one that retrieves and one that answers "
+        f"directly; it was given {len(choices)}. Nest routers where there are more."
+    )
 
 
 class GECERetriever(BaseRetriever):
@@ -239,12 +221,9 @@ class GECERetriever(BaseRetriever):
         *,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        """Put `gate` in front of `retriever`."""
-        demand(gate, DecidingGate, "gate", _GATE)
-        demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
+        self._gate = checked(gate, DecidingGate, "gate", _GATE)
+        self._retriever = checked_retriever(retriever)
         super().__init__(callback_manager or retriever.callback_manager)
-        self._gate = gate
-        self._retriever = retriever
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._retriever}

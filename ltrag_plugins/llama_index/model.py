@@ -6,8 +6,10 @@ written; it is read only where the likeliest ones join to the very text that cam
 """
 
 import asyncio
+import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -29,8 +31,8 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.llms import CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.concurrency import amapped, demand, in_pool, inherits, mapped
+from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
 from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
@@ -96,6 +98,17 @@ class LlamaIndexLLM:
     (HuggingFaceLLM, LlamaCPP) ignore keywords and are set up when they are built. A setting
     that `keywords` leaves out stays as the LLM has it; stop strings are cut off here in any
     case.
+
+    Args:
+        keywords: our setting -> the LLM's keyword, for the settings to send.
+        logprobs: sent as `logprobs=` with each call, to ask for token probabilities: True for
+            OpenAI-like chat, a number for their completions; None sends nothing.
+        chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
+        name: give one where class and model name do not tell two of your LLMs apart; equal names
+            must mean equal answers.
+        concurrency: most calls at once: over all callers for calls in threads, within one
+            `agenerate` for async ones. None is 8, or 1 for an LLM without async calls of its own
+            (most of those compute on this machine).
     """
 
     def __init__(
@@ -108,29 +121,14 @@ class LlamaIndexLLM:
         name: str | None = None,
         concurrency: int | None = None,
     ) -> None:
-        """Wrap `llm`.
-
-        Args:
-            keywords: our setting -> the LLM's keyword, for the settings to send.
-            logprobs: sent as `logprobs=` with each call, to ask for token probabilities:
-                True for OpenAI-like chat, a number for their completions; None sends
-                nothing.
-            chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
-            name: give one where class and model name do not tell two of your LLMs apart;
-                equal names must mean equal answers.
-            concurrency: most calls at once: over all callers for calls in threads, within
-                one `agenerate` for async ones. None is 8, or 1 for an LLM without async
-                calls of its own (most of those compute on this machine).
-        """
-        demand(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
+        self._llm = checked(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
-        self._llm = llm
-        self._keywords = dict(keywords)
-        self._logprobs = logprobs
+        self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
         self._chat = llm.metadata.is_chat_model if chat is None else chat
-        self._name = name
-        self._sync_only = _has_no_async(llm, self._chat)
+        # CustomLLM's own async calls run sync code on the event loop
+        asked = "achat" if self._chat else "acomplete"
+        self._sync_only = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
         self._most = concurrency or (1 if self._sync_only else 8)
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="ltrag-llm")
 
@@ -157,20 +155,29 @@ class LlamaIndexLLM:
     ) -> list[Generation]:
         """One generation per prompt, in order; see `LLM.generate`."""
         sent = self._sent(settings)
-        call = partial(_respond, self._llm, chat=self._chat, **sent)
-        return self._read(mapped(call, prompts, self._pool), settings.stop)
+        # each in a copy of the caller's context, which carries LlamaIndex's active span
+        calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
+        return self._read(list(self._pool.map(operator.call, calls)), settings.stop)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; an LLM without async calls of its own answers in threads."""
-        sent = self._sent(settings)
+        call = partial(self._arespond, sent=self._sent(settings))
+        return self._read(await amapped(call, prompts, self._most), settings.stop)
+
+    def _respond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
+        if self._chat:
+            return self._llm.chat([ChatMessage(role="user", content=prompt)], **sent)
+        return self._llm.complete(prompt, **sent)
+
+    async def _arespond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
         if self._sync_only:
-            call = partial(_respond, self._llm, chat=self._chat, **sent)
-            acall = partial(in_pool, call, pool=self._pool)
-        else:
-            acall = partial(_arespond, self._llm, chat=self._chat, **sent)
-        return self._read(await amapped(acall, prompts, self._most), settings.stop)
+            loop, context = asyncio.get_running_loop(), copy_context()
+            return await loop.run_in_executor(self._pool, context.run, self._respond, prompt, sent)
+        if self._chat:
+            return await self._llm.achat([ChatMessage(role="user", content=prompt)], **sent)
+        return await self._llm.acomplete(prompt, **sent)
 
     def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
         stop = [*settings.stop] or None
@@ -189,28 +196,8 @@ def model_of(llm: LLM | BaseLLM) -> LLM:
     """A LlamaIndex LLM wrapped, a model of ours as it is."""
     if isinstance(llm, BaseLLM):
         return LlamaIndexLLM(llm)
-    demand(llm, LLM, "llm", "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)")
-    return llm
-
-
-def _respond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> _Response:
-    """Ask once, through `chat` or `complete`."""
-    if chat:
-        return llm.chat([ChatMessage(role="user", content=prompt)], **sent)
-    return llm.complete(prompt, **sent)
-
-
-async def _arespond(llm: BaseLLM, prompt: str, *, chat: bool, **sent: Any) -> _Response:
-    """Ask once, through `achat` or `acomplete`."""
-    if chat:
-        return await llm.achat([ChatMessage(role="user", content=prompt)], **sent)
-    return await llm.acomplete(prompt, **sent)
-
-
-def _has_no_async(llm: BaseLLM, chat: bool) -> bool:
-    """Whether the LLM's async call is CustomLLM's, which runs sync code on the event loop."""
-    asked = "achat" if chat else "acomplete"
-    return isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
+    wanted = "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)"
+    return checked(llm, LLM, "llm", wanted)
 
 
 class LtragLLM(CustomLLM):
@@ -219,7 +206,8 @@ class LtragLLM(CustomLLM):
     A completion model: prompts go on as text, and our model wraps them in its chat template
     itself. Streams come in one piece. A call takes the keywords `max_tokens`, `temperature`,
     `stop` and `seed`; token probabilities are in `raw`, in OpenAI's shape. Give a gate our
-    model itself, not this one wrapped again: it answers many prompts in one call.
+    model itself, not this one wrapped again: it answers many prompts in one call. `data` are the
+    other fields of LlamaIndex's LLM class.
     """
 
     llm: Any = Field(exclude=True, description="The model.")
@@ -229,8 +217,7 @@ class LtragLLM(CustomLLM):
     def __init__(
         self, llm: LLM, *, context_window: int = 2048, num_output: int = 64, **data: Any
     ) -> None:
-        """Wrap `llm`; `data` are the other fields of LlamaIndex's LLM class."""
-        demand(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, embedded(), ...)")
+        checked(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, embedded(), ...)")
         super().__init__(llm=llm, context_window=context_window, num_output=num_output, **data)
 
     @classmethod
@@ -296,7 +283,7 @@ class LtragLLM(CustomLLM):
         return self.messages_to_prompt(messages)
 
     def _written(self, prompt: str, formatted: bool, kwargs: dict[str, Any]) -> CompletionResponse:
-        [written] = self.llm.generate(self._prompts(prompt, formatted), self._settings(kwargs))
+        [written] = self.llm.generate(*self._asked(prompt, formatted, kwargs))
         return _response_of(written)
 
     async def _awritten(
@@ -304,21 +291,19 @@ class LtragLLM(CustomLLM):
     ) -> CompletionResponse:
         if not isinstance(self.llm, AsyncLLM):
             return await asyncio.to_thread(self._written, prompt, formatted, kwargs)
-        [written] = await self.llm.agenerate(
-            self._prompts(prompt, formatted), self._settings(kwargs)
-        )
+        [written] = await self.llm.agenerate(*self._asked(prompt, formatted, kwargs))
         return _response_of(written)
 
-    def _prompts(self, prompt: str, formatted: bool) -> list[str]:
-        assert self.completion_to_prompt is not None
-        return [prompt if formatted else self.completion_to_prompt(prompt)]
-
-    def _settings(self, kwargs: dict[str, Any]) -> GenerationSettings:
+    def _asked(
+        self, prompt: str, formatted: bool, kwargs: dict[str, Any]
+    ) -> tuple[list[str], GenerationSettings]:
         if unknown := sorted(set(kwargs) - set(_KEYWORDS)):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )
-        return GenerationSettings(**{"max_tokens": self.num_output, **kwargs})
+        assert self.completion_to_prompt is not None
+        asked = prompt if formatted else self.completion_to_prompt(prompt)
+        return [asked], GenerationSettings(**{"max_tokens": self.num_output, **kwargs})
 
 
 def _piece(response: CompletionResponse) -> CompletionResponse:

@@ -1,7 +1,4 @@
-"""LlamaIndex's retrievers as ours, and ours as LlamaIndex's.
-
-LlamaIndex's nodes as passages, and passages as nodes.
-"""
+"""LlamaIndex's retrievers and nodes as our retrievers and passages, and ours as LlamaIndex's."""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,8 +10,8 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llama_index.concurrency import amapped, demand, inherits
+from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Passage
 
@@ -64,20 +61,17 @@ class LlamaIndexRetriever:
 
     `k` only cuts: how many nodes LlamaIndex looks for is set where its retriever is built
     (`similarity_top_k`), and the retriever is not changed here.
+
+    Args:
+        concurrency: most searches of one `asearch` at once.
+        name: what tells it from searches over other documents, in the records of an evaluation;
+            by default the name of its class, which does not.
     """
 
     def __init__(
         self, retriever: BaseRetriever, *, concurrency: int = 8, name: str | None = None
     ) -> None:
-        """Wrap `retriever`.
-
-        Args:
-            concurrency: most searches of one `asearch` at once.
-            name: what tells it from searches over other documents, in the records of an
-                evaluation; by default the name of its class, which does not.
-        """
-        demand(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
-        self._retriever = retriever
+        self._retriever = checked_retriever(retriever)
         self._most = concurrency
         self.name = name or type(retriever).__name__
 
@@ -95,18 +89,13 @@ class PassageRetriever(BaseRetriever):
     """Our `Retriever` as a LlamaIndex retriever of at most `k` nodes."""
 
     def __init__(
-        self,
-        retriever: Retriever,
-        *,
-        k: int = 5,
-        callback_manager: CallbackManager | None = None,
+        self, retriever: Retriever, *, k: int = 5, callback_manager: CallbackManager | None = None
     ) -> None:
-        """Wrap `retriever`."""
-        demand(retriever, Retriever, "retriever", "an ltrag_plugins.retrieval Retriever")
+        wanted = "an ltrag_plugins.retrieval Retriever"
+        self._retriever = checked(retriever, Retriever, "retriever", wanted)
         if k < 1:
             raise InvalidInput(f"k must be at least 1, got {k}.")
         super().__init__(callback_manager)
-        self._retriever = retriever
         self._k = k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -118,6 +107,11 @@ class PassageRetriever(BaseRetriever):
             return await asyncio.to_thread(self._retrieve, query_bundle)
         [found] = await self._retriever.asearch([query_bundle.query_str], self._k)
         return [node_of(passage) for passage in found]
+
+
+def checked_retriever(retriever: BaseRetriever) -> BaseRetriever:
+    """The retriever itself, if it is LlamaIndex's."""
+    return checked(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
 
 
 async def aretrieve(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
