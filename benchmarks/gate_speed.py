@@ -90,7 +90,7 @@ def as_fitted(run: Run, metric: str) -> str:
 
 
 def _gain(now: np.ndarray, before: np.ndarray) -> str:
-    gain = paired_bootstrap(now, before).interval
+    gain = paired_bootstrap(now, before)
     return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
 
 

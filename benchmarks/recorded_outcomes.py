@@ -124,8 +124,8 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
     versus = paired_bootstrap(gate_right, mended)
     print(
         f"the gate as fitted for 25 %: retrieves {chosen.mean():.1%}, EM {gate_right.mean():.4f}; "
-        f"minus always {versus.interval.value:+.4f} "
-        f"({versus.interval.low:+.4f} to {versus.interval.high:+.4f})"
+        f"minus always {versus.value:+.4f} "
+        f"({versus.low:+.4f} to {versus.high:+.4f})"
     )
 
 

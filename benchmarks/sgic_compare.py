@@ -62,7 +62,7 @@ def gain(a: dict[str, Row], b: dict[str, Row]) -> Interval:
     if a.keys() != b.keys():
         sys.exit(f"{len(a.keys() ^ b.keys())} questions are in one of the two alone")
     ids = list(a)
-    return paired_bootstrap([b[i].em for i in ids], [a[i].em for i in ids], level=0.9).interval
+    return paired_bootstrap([b[i].em for i in ids], [a[i].em for i in ids], level=0.9)
 
 
 def table(pairs: Sequence[tuple[dict[str, Row], dict[str, Row]]]) -> str:

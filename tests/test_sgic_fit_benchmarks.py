@@ -135,7 +135,7 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     compare.write(rows("0111", range(3, -1, -1)), tmp_path / "b.jsonl")
     a = compare.read(tmp_path / "deep" / "a.jsonl")["direct"]
     b = compare.read(tmp_path / "b.jsonl")["direct"]
-    expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.9).interval
+    expected = paired_bootstrap([0, 1, 1, 1], [0, 0, 1, 1], level=0.9)
     assert compare.gain(a, b) == expected
     [_, line] = compare.table([(a, b)]).splitlines()
     assert line.split() == [

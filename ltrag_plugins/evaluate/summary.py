@@ -163,7 +163,7 @@ def _row(
     gains, parts = {}, {}
     if name != compared:
         others = {m: np.array([record.scores[m] for record in base]) for m in metrics}
-        gains = {m: paired_bootstrap(scores[m], others[m], **how).interval for m in metrics}
+        gains = {m: paired_bootstrap(scores[m], others[m], **how) for m in metrics}
     if (direct := direct_of(records)) is not None:
         easy = np.array([record.right(metrics[0]) for record in records[direct]])
         parts = {

@@ -1,6 +1,7 @@
 """Do probabilities keep what they promise, and how sure is a figure from a few questions?"""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,16 +26,6 @@ class Interval:
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """How much larger the mean of `a` is than that of `b` on the same questions."""
-
-    interval: Interval
-    share_not_larger: float
-    """Share of the resamples in which the mean of `a` is not above that of `b`, 0 to 1. Near 0:
-    `a` is larger; near 1: it is not. Read it like a one-sided p-value."""
 
 
 def expected_calibration_error(
@@ -86,20 +77,14 @@ class Reliability:
     ece: float
     """`expected_calibration_error` over these bins."""
     brier: float
-    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best, always saying
-    0.5 gives 0.25 (Brier, Monthly Weather Review 1950, for two classes)."""
+    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best (Brier, Monthly
+    Weather Review 1950, for two classes)."""
     auroc: float | None
     """None where all outcomes are alike."""
 
     @classmethod
     def of(cls, probabilities: ArrayLike, wrong: ArrayLike, bins: int = 10) -> "Reliability":
-        """The figures of the reliability diagram.
-
-        Args:
-            probabilities: of being wrong, in [0, 1].
-            wrong: 0 or 1.
-            bins: those of `expected_calibration_error`.
-        """
+        """The figures of the reliability diagram: of probabilities of being wrong, and 0 or 1."""
         ece = expected_calibration_error(probabilities, wrong, bins)
         p, y = _columns(probabilities, wrong)
         found = []
@@ -151,61 +136,47 @@ def bootstrap_interval(
 
     Args:
         columns: arrays of one length, resampled together (row i of all is question i).
-        statistic: takes as many arrays and gives a number, as `auroc` does; None: the mean of one
-            column, all resamples in a few array operations.
-
-    Resamples on which the statistic raises `CalibrationError` (AUROC on one kind only) are
-    left out.
+        statistic: takes as many arrays and gives a number, as `auroc` does. Resamples on which it
+            raises `CalibrationError` are left out. None: the mean of one column, which is fast.
 
     References:
         Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
     """
     arrays = _columns(*columns)
+    if not 0 < level < 1:
+        raise InvalidInput(f"a bootstrap interval needs 0 < level < 1, got {level}")
+    n, rng, drawn = len(arrays[0]), np.random.default_rng(seed), []
+    value = float(statistic(*arrays) if statistic else arrays[0].mean())
     if statistic is None:
         [x] = arrays
-        return _interval(float(x.mean()), _resampled_means(x, resamples, seed), level)
-    value = float(statistic(*arrays))
-    n, rng, drawn = len(arrays[0]), np.random.default_rng(seed), []
-    for _ in range(resamples):
-        rows = rng.integers(n, size=n)
-        try:
-            drawn.append(float(statistic(*(column[rows] for column in arrays))))
-        except CalibrationError:
-            continue
+        at_once = max(1, 2_000_000 // n)  # bounds the table of indices to 16 MB
+        for start in range(0, resamples, at_once):
+            rows = rng.integers(n, size=(min(at_once, resamples - start), n))
+            drawn += x[rows].mean(axis=1).tolist()
+    else:
+        for _ in range(resamples):
+            rows = rng.integers(n, size=n)
+            with suppress(CalibrationError):
+                drawn.append(float(statistic(*(column[rows] for column in arrays))))
     if len(drawn) * 2 < resamples:
         raise CalibrationError(
             f"the statistic exists on only {len(drawn)} of {resamples} resamples of {n} questions; "
             "give more questions, of both kinds"
         )
-    return _interval(value, np.asarray(drawn), level)
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(value, float(low), float(high), level)
 
 
 def paired_bootstrap(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
-) -> _Difference:
+) -> Interval:
     """Mean of `a` minus mean of `b` where row i of both is the same question.
 
     References:
         Koehn, EMNLP 2004, "Statistical Significance Tests for Machine Translation Evaluation".
     """
     x, y = _columns(a, b)
-    means = _resampled_means(x - y, resamples, seed)
-    interval = _interval(float((x - y).mean()), means, level)
-    return _Difference(interval, float(np.mean(means <= 0)))
-
-
-def _resampled_means(x: _Column, resamples: int, seed: int) -> Float[np.ndarray, " resamples"]:
-    rng, n = np.random.default_rng(seed), x.size
-    at_once = max(1, 2_000_000 // n)  # bounds the table of indices to 16 MB
-    parts = [min(at_once, resamples - i) for i in range(0, resamples, at_once)]
-    return np.concatenate([x[rng.integers(n, size=(part, n))].mean(axis=1) for part in parts])
-
-
-def _interval(value: float, drawn: _Column, level: float) -> Interval:
-    if not 0 < level < 1:
-        raise InvalidInput(f"a bootstrap interval needs 0 < level < 1, got {level}")
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(low), float(high), level)
+    return bootstrap_interval(x - y, level=level, resamples=resamples, seed=seed)
 
 
 def _columns(*columns: ArrayLike) -> tuple[_Column, ...]:

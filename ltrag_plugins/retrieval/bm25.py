@@ -13,17 +13,16 @@ References:
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Literal, final, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any, Literal, final, get_args
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Float64
 from rank_bm25 import BM25Okapi
 
 from ltrag_plugins.errors import InvalidInput, missing_extra
-from ltrag_plugins.retrieval.base import check_search, pool_name
+from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
@@ -32,12 +31,11 @@ _LARGE_POOL = 5_000
 
 
 @final
-class BM25Retriever:
+class BM25Retriever(PassagePool):
     """Finds passages by the query's words; a `Retriever`.
 
-    Title and text are indexed as `words`. Passages come back as copies with their score; of
-    equal scores the one handed in first comes first; passages that share no word with the query
-    are left out, so there may be fewer than `k`.
+    Title and text are indexed as `words`. Passages that share no word with the query are left out,
+    so there may be fewer than `k`.
 
     Args:
         passages: the pool; at least one of them with words.
@@ -60,7 +58,7 @@ class BM25Retriever:
         b: float = 0.75,
         engine: BM25Engine = "rank-bm25",
     ) -> None:
-        self.passages = tuple(passages)
+        super().__init__(passages, f"bm25:{k1:g}:{b:g}")
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
         if not any(documents):
             raise InvalidInput(
@@ -71,37 +69,19 @@ class BM25Retriever:
             raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
         if engine not in get_args(BM25Engine):
             raise InvalidInput(f"engine must be one of {get_args(BM25Engine)}, got {engine!r}")
+        if engine == "auto":
+            large = len(documents) >= _LARGE_POOL and find_spec("bm25s") is not None
+            engine = "bm25s" if large else "rank-bm25"
+        self.engine = engine
         self._known = frozenset(word for document in documents for word in document)
-        self.engine, self._scores = _scorer(documents, k1, b, engine)
-        self._kind = f"bm25:{k1:g}:{b:g}"
+        index = _bm25s if engine == "bm25s" else _LuceneIdf
+        self._index = index(documents, k1=k1, b=b)
 
-    @cached_property
-    def name(self) -> str:
-        """Tells it from a search with other settings or passages; all engines rank alike."""
-        return pool_name(self._kind, self.passages)
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages per query, best first, in the order of the queries.
-
-        Raises:
-            InvalidInput: `k` is below 1, or one string came in place of a list.
-        """
-        check_search(queries, k)
-        return [self._found(query, k) for query in queries]
-
-    def _found(self, query: str, k: int) -> list[Passage]:
-        known = [word for word in words(query) if word in self._known]
-        if not known:
-            return []
-        scores = self._scores(known)
-        return [replace(self.passages[i], score=float(scores[i])) for i in _best(scores, k)]
-
-
-def _best(scores: Float64[np.ndarray, " n"], k: int) -> Int[np.ndarray, " found"]:
-    """Indices of the `k` largest scores above 0, largest first, equal ones in order."""
-    floor = np.partition(scores, -k)[-k] if k < scores.size else 0.0
-    candidates = np.flatnonzero((scores >= floor) & (scores > 0))
-    return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
+    def _scores(self, queries: Sequence[str]) -> Iterator[Float64[np.ndarray, " passages"]]:
+        for query in queries:
+            known = [word for word in words(query) if word in self._known]
+            scores = self._index.get_scores(known) if known else np.zeros(len(self.passages))
+            yield np.where(scores > 0, scores, -np.inf)
 
 
 class _LuceneIdf(BM25Okapi):
@@ -110,19 +90,12 @@ class _LuceneIdf(BM25Okapi):
         self.idf = {word: math.log(1 + (n - df + 0.5) / (df + 0.5)) for word, df in nd.items()}
 
 
-def _scorer(
-    documents: list[list[str]], k1: float, b: float, engine: BM25Engine
-) -> tuple[BM25Engine, Callable[[list[str]], Float64[np.ndarray, " passages"]]]:
-    """The engine that is used, and what it computes."""
-    if engine == "bm25s" or (engine == "auto" and len(documents) >= _LARGE_POOL):
-        try:
-            import bm25s  # an extra, wanted for large pools only
-        except ImportError as error:
-            if engine == "bm25s":
-                raise missing_extra("bm25s", "fast") from error
-        else:
-            # ATIRE's term weight and Lucene's idf, in float64: rank-bm25's numbers to the last bit
-            index = bm25s.BM25(k1=k1, b=b, method="atire", idf_method="lucene", dtype="float64")
-            index.index(documents, show_progress=False)
-            return "bm25s", index.get_scores
-    return "rank-bm25", _LuceneIdf(documents, k1=k1, b=b).get_scores
+def _bm25s(documents: list[list[str]], k1: float, b: float) -> Any:
+    try:
+        import bm25s  # an extra, wanted for large pools only
+    except ImportError as error:
+        raise missing_extra("bm25s", "fast") from error
+    # ATIRE's term weight and Lucene's idf, in float64: rank-bm25's numbers to the last bit
+    index = bm25s.BM25(k1=k1, b=b, method="atire", idf_method="lucene", dtype="float64")
+    index.index(documents, show_progress=False)
+    return index

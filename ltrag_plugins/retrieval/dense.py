@@ -5,8 +5,6 @@ References:
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from functools import cached_property
 from typing import final
 
 import numpy as np
@@ -14,17 +12,16 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llm.base import Encoder
-from ltrag_plugins.retrieval.base import check_search, pool_name
+from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.types import Passage
 
 
 @final
-class DenseRetriever:
-    """Finds passages by meaning; a `Retriever`.
+class DenseRetriever(PassagePool):
+    """Finds passages by meaning, with their cosine, -1 to 1, as score; a `Retriever`.
 
     Every passage is encoded once, when the retriever is made; wrap the encoder in a `CachedEncoder`
-    to keep the vectors. Passages come back as copies with their cosine, -1 to 1, as score; of equal
-    scores the one handed in first comes first.
+    to keep the vectors.
 
     Args:
         passages: the pool, as title and text.
@@ -36,7 +33,8 @@ class DenseRetriever:
     """
 
     def __init__(self, passages: Iterable[Passage], encoder: Encoder, *, batch: int = 256) -> None:
-        self.passages, self._encoder = tuple(passages), encoder
+        super().__init__(passages, f"dense:{encoder.name}")
+        self._encoder = encoder
         if not self.passages or batch < 1:
             raise InvalidInput(
                 f"dense retrieval needs passages and a batch of at least 1, got "
@@ -46,25 +44,10 @@ class DenseRetriever:
         parts = [encoder.encode(texts[i : i + batch]) for i in range(0, len(texts), batch)]
         self._vectors = unit_rows(np.concatenate([np.asarray(part) for part in parts]))
 
-    @cached_property
-    def name(self) -> str:
-        """Tells it from a search with another encoder or other passages."""
-        return pool_name(f"dense:{self._encoder.name}", self.passages)
-
-    def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages per query, best first, in the order of the queries.
-
-        Raises:
-            InvalidInput: `k` is below 1, or one string came in place of a list.
-        """
-        check_search(queries, k)
+    def _scores(self, queries: Sequence[str]) -> Iterable[Float[np.ndarray, " passages"]]:
         if not queries:
             return []
-        found = []
-        for scores in unit_rows(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T:
-            first = np.argsort(-scores, kind="stable")[:k]
-            found.append([replace(self.passages[i], score=float(scores[i])) for i in first])
-        return found
+        return unit_rows(np.asarray(self._encoder.encode(list(queries)))) @ self._vectors.T
 
 
 def unit_rows(rows: Float[np.ndarray, "rows size"]) -> Float[np.ndarray, "rows size"]:

@@ -276,7 +276,7 @@ class _Rule(FitOptions):
         self, after: Float[np.ndarray, " questions"], before: Float[np.ndarray, " questions"]
     ) -> Interval:
         """Of the mean quality, by a paired bootstrap over the questions."""
-        return paired_bootstrap(after, before, level=self.level, seed=self.seed).interval
+        return paired_bootstrap(after, before, level=self.level, seed=self.seed)
 
     def figures(self, variant: Variant, direct: Variant) -> _VariantFigures:
         """The means over the questions, and the gain over direct."""
