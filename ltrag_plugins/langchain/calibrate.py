@@ -11,21 +11,18 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from pydantic import ConfigDict, Field, PrivateAttr
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.gate import Component, caught, question_of
 from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.calibrator import REFUSAL, Calibration, Calibrator, CalibratorOptions
 from ltrag_plugins.sgic.loop import checked_question
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
 from ltrag_plugins.uncertainty import AGREEMENT
-
-_SCORES_KEY = "sgic"
-"""Where in a document's metadata its scores are."""
 
 
 class _Options(CalibratorOptions, total=False):
@@ -44,15 +41,14 @@ class SGICCalibrator(Component):
     documents that are given are not searched for. Out comes a mapping:
 
     - `question`; `answer`: text, or the refusal; `refused`: whether it is that
-    - `uncertainty`: of the answer, 0-1; `score`: 0-100; larger is less certain
-    - `p_wrong`: the probability that the answer is wrong, 0-1; None without a calibration
+    - `uncertainty`, 0-1; `score`, 0-100; `p_wrong`, 0-1 (None without a calibration): larger is
+      less certain in all three
     - `documents`: copies in the order given, with their scores as metadata `sgic`
     - `trace`: one `Round` for each answer, the refused one among them
     - `calibrated`: the whole `CalibratedAnswer` (stop, notes, error, calls, tokens, ...)
 
-    `as_text` gives the answer as a string. A stream gives one `{"trace": [Round]}` a round and
-    the rest at the end; its chunks add up to the whole. In `batch` the model calls of all
-    questions are merged, round by round; `abatch` runs side by side.
+    A stream gives one `{"trace": [Round]}` a round and the rest at the end; its chunks add up to
+    the whole. In `batch` the model calls of all questions are merged, round by round.
 
     Args:
         llm: answers; a LangChain chat model or LLM (log-probabilities are asked for unless the
@@ -60,19 +56,13 @@ class SGICCalibrator(Component):
         retriever: finds the documents; a `BaseRetriever` or any Runnable from a query to
             documents. It gets the arguments of a call beyond the config.
         k: most documents to read of those found; None leaves it to the retriever.
-        question_key: where the question is in an input that is a mapping or a state.
-        documents_key: where the documents are in it.
-        calibration, options: those of `ltrag_plugins.sgic.Calibrator` (settings, scale,
-            relevance, encoder, refuse_above, refuse_p_wrong_above, refusal); the encoder may be
-            LangChain embeddings.
+        question_key, documents_key: where the two are in an input that is a mapping or a state.
+        calibration, options: those of `sgic.Calibrator`; the encoder may be LangChain embeddings.
 
     Raises:
-        InvalidInput: one of these is of another type or out of its range, or something that it
-            needs is missing.
-        ArtifactMismatch: the calibration is of another estimator than the settings.
-
-    A call raises what `ltrag_plugins.sgic.calibrate` does, `InvalidInput` where there is no
-    question or neither documents nor a retriever, and the retriever's own errors as they are.
+        InvalidInput, ArtifactMismatch: as `sgic.Calibrator`. A call raises what `sgic.calibrate`
+            does, `InvalidInput` where there is no question or neither documents nor a
+            retriever, and the retriever's own errors as they are.
     """
 
     llm: LLM = Field(exclude=True)
@@ -105,12 +95,10 @@ class SGICCalibrator(Component):
         **options: Unpack[CalibratorOptions],
     ) -> None:
         checked_k(k)
-        if retriever is not None and not isinstance(retriever, Runnable):
-            raise InvalidInput(
-                f"retriever must be a LangChain retriever or another Runnable, got "
-                f"{retriever!r:.60}. Wrap a retriever of ours in PassageRetriever, a function in "
-                "RunnableLambda."
-            )
+        wanted = (
+            "a Runnable (PassageRetriever wraps a retriever of ours, RunnableLambda a function)"
+        )
+        checked(retriever, Runnable | None, "retriever", wanted)
         if (encoder := options.get("encoder")) is not None:
             options["encoder"] = encoder_of(encoder)
         named = options.get("settings") or getattr(calibration, "settings", None)
@@ -138,12 +126,11 @@ class SGICCalibrator(Component):
         retriever: Runnable[Any, Any] | None = None,
         **options: Unpack[_Options],
     ) -> Self:
-        """With a calibration that was saved.
+        """With the calibration that `Calibration.save` wrote.
 
         Args:
             llm: the model it was fitted on; a LangChain model stands for `LangChainLLM(model)`.
                 Hand in the same wrapping where the fit used another.
-            options: as of the class.
 
         Raises:
             UnreadableArtifact: missing, incomplete or tampered with.
@@ -163,20 +150,20 @@ class SGICCalibrator(Component):
 
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         given = self._read(value, config, kwargs)
-        return self._whole(given, self._calibrator.answer(given.question, given.passages))
+        return self._whole(given, self._calibrator.answer(*given.asked))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
         given = await self._aread(value, config, kwargs)
-        return self._whole(given, await self._calibrator.aanswer(given.question, given.passages))
+        return self._whole(given, await self._calibrator.aanswer(*given.asked))
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
             given = self._read(value, config, kwargs)
-            for step in self._calibrator.stream(given.question, given.passages):
+            for step in self._calibrator.stream(*given.asked):
                 yield self._chunk(given, step)
 
     async def _astream(
@@ -184,8 +171,7 @@ class SGICCalibrator(Component):
     ) -> AsyncIterator[Any]:
         async for value in values:
             given = await self._aread(value, config, kwargs)
-            stream = self._calibrator.astream(given.question, given.passages)
-            async with aclosing(stream) as steps:
+            async with aclosing(self._calibrator.astream(*given.asked)) as steps:
                 async for step in steps:
                     yield self._chunk(given, step)
 
@@ -202,80 +188,77 @@ class SGICCalibrator(Component):
         wanted = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, str)]
         if wanted:
             questions, their = [outcomes[i] for i in wanted], [config[i] for i in wanted]
-            results = self._search().batch(questions, their, return_exceptions=True, **kwargs)
+            results = self._search.batch(questions, their, return_exceptions=True, **kwargs)
             for i, found in zip(wanted, results, strict=True):
                 failed = isinstance(found, Exception)
                 outcomes[i] = found if failed else caught(self._found, outcomes[i], found)
         ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, _Given)}
-        flows = [self._calibrator.answering(one.question, one.passages) for one in ready.values()]
+        flows = [self._calibrator.answering(*given.asked) for given in ready.values()]
         answers = run_merged(flows, self._calibrator.world, [config[i] for i in ready])
         for (i, given), answer in zip(ready.items(), answers, strict=True):
             outcomes[i] = answer if isinstance(answer, Exception) else self._whole(given, answer)
         return outcomes
+
+    def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
+        given = self._given(value, arguments)
+        if isinstance(given, _Given):
+            return given
+        return self._found(given, self._search.invoke(given, config, **arguments))
+
+    async def _aread(
+        self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
+    ) -> "_Given":
+        given = self._given(value, arguments)
+        if isinstance(given, _Given):
+            return given
+        return self._found(given, await self._search.ainvoke(given, config, **arguments))
 
     def _given(self, value: Any, arguments: Mapping[str, Any]) -> "_Given | str":
         """What was put in; the question alone where the retriever is to be asked."""
         question = question_of(value, self.question_key).strip()
         entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         documents = entries.get(self.documents_key)
-        if documents is None and self.retriever is None:
-            raise InvalidInput(
-                f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
-                "calibrator has no retriever. Give one of them; an empty list asks the model alone."
-            )
-        if documents is None:
-            return checked_question(question)
-        if arguments:
+        if documents is not None and arguments:
             raise InvalidInput(
                 f"{sorted(arguments)} are for the retriever, which is not asked where documents "
                 "are given; leave one of them out"
             )
-        return _Given(question, _checked(documents, f"under {self.documents_key!r}"))
+        if documents is not None:
+            return _Given(question, _listed(documents, f"under {self.documents_key!r}"))
+        if self.retriever is not None:
+            return checked_question(question)
+        raise InvalidInput(
+            f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
+            "calibrator has no retriever. Give one of them; an empty list asks the model alone."
+        )
 
-    def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
-        given = self._given(value, arguments)
-        if isinstance(given, str):
-            return self._found(given, self._search().invoke(given, config, **arguments))
-        return given
-
-    async def _aread(
-        self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
-    ) -> "_Given":
-        given = self._given(value, arguments)
-        if isinstance(given, str):
-            return self._found(given, await self._search().ainvoke(given, config, **arguments))
-        return given
-
+    @property
     def _search(self) -> Runnable[Any, Any]:
         assert self.retriever is not None  # `_given` refuses to go on without
         return asking_for(self.retriever, self.k)
 
     def _found(self, question: str, documents: Any) -> "_Given":
-        return _Given(question, _checked(documents, "from the retriever")[: self.k])
+        return _Given(question, _listed(documents, "from the retriever")[: self.k])
 
     def _whole(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
         """All of it, as the class describes it."""
-        return {**self._shown(given, answer), "trace": list(answer.trace)}
+        return {**self._chunk(given, answer), "trace": list(answer.trace)}
 
     def _chunk(self, given: "_Given", step: Round | CalibratedAnswer) -> AddableDict:
-        shown = {"trace": [step]} if isinstance(step, Round) else self._shown(given, step)
-        return AddableDict(shown)
-
-    def _shown(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
-        """All but the trace, which a stream gives as it comes."""
-        scored = zip(given.documents, answer.documents, strict=True)
-        documents = [_with_metadata(document, scores) for document, scores in scored]
-        refusal = self._calibrator.refusal
-        return {
-            "question": given.question,
-            "answer": refusal.said(answer),
-            "refused": refusal.refuses(answer),
-            "uncertainty": answer.uncertainty,
-            "score": answer.score,
-            "p_wrong": answer.p_wrong,
-            "documents": documents,
-            "calibrated": answer,
-        }
+        """What a stream gives: a round as it comes, in the end the answer without its trace."""
+        if isinstance(step, Round):
+            return AddableDict(trace=[step])
+        scored = zip(given.documents, step.documents, strict=True)
+        return AddableDict(
+            question=given.question,
+            answer=self._calibrator.refusal.said(step),
+            refused=self._calibrator.refusal.refuses(step),
+            uncertainty=step.uncertainty,
+            score=step.score,
+            p_wrong=step.p_wrong,
+            documents=[_with_metadata(document, scores) for document, scores in scored],
+            calibrated=step,
+        )
 
 
 class _Given(NamedTuple):
@@ -283,23 +266,23 @@ class _Given(NamedTuple):
     documents: list[Document]
 
     @property
-    def passages(self) -> list[Passage]:
-        return [passage_of(document) for document in self.documents]
+    def asked(self) -> tuple[str, list[Passage]]:
+        """What the core's calibrator takes."""
+        return self.question, [passage_of(document) for document in self.documents]
 
 
-def _checked(found: Any, where: str) -> list[Document]:
-    listed: list[Any] | None = None
-    if isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document):
-        listed = list(found)
-    if listed is None or not all(isinstance(item, Document) for item in listed):
-        raise InvalidInput(
-            f"{where} there must be a list of langchain_core Documents, got {found!r:.80}. "
-            "Passages become Documents with ltrag_plugins.langchain.document_of."
-        )
-    return listed
+def _listed(found: Any, where: str) -> list[Document]:
+    listable = isinstance(found, Iterable) and not isinstance(found, str | Mapping | Document)
+    listed: list[Any] = list(found) if listable else [None]
+    if all(isinstance(item, Document) for item in listed):
+        return listed
+    raise InvalidInput(
+        f"{where} there must be a list of langchain_core Documents, got {found!r:.80}. "
+        "Passages become Documents with ltrag_plugins.langchain.document_of."
+    )
 
 
-def _with_metadata(document: Document, scores: Any) -> Document:
+def _with_metadata(document: Document, scores: ScoredDocument) -> Document:
     """A copy with its scores as metadata `sgic`; its id is kept."""
     plain = {f.name: getattr(scores, f.name) for f in fields(scores) if f.name != "passage"}
-    return document.model_copy(update={"metadata": {**document.metadata, _SCORES_KEY: plain}})
+    return document.model_copy(update={"metadata": {**document.metadata, "sgic": plain}})

@@ -20,11 +20,8 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
-from langchain_core.runnables.utils import (
-    AddableDict,
-    ConfigurableFieldSpec,
-    get_unique_config_specs,
-)
+from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
+from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
 from pydantic import BeforeValidator, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, LtragError, checked
@@ -214,18 +211,16 @@ class Component(_Calls, RunnableSerializable[Any, Any]):
 class GECERouter(Component):
     """Sends a question to the retrieving chain, or answers it with the gate's own draft.
 
+    In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
+    beyond the config go to the chosen chain.
+
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
         retrieving: the chain for questions that need retrieval; gets the original input.
         direct: the chain for the others; without one the answer is the draft that the
             decision was read from, and costs no further call.
-        question_key: where the question is in an input that is a mapping. A string, a
-            message, a prompt, or a mapping with `messages` need none.
+        question_key: where the question is in an input that is a mapping (see `question_of`).
         return_decision: put out `{"output": ..., "decision": Decision}`.
-
-    The decision is a run of its own (GECEGate), and metadata `gece` of every run after it.
-    In `batch` the gate's model calls are merged into one; `abatch` runs side by side.
-    Arguments beyond the config go to the chosen chain.
     """
 
     gate: DecidingGate
@@ -260,7 +255,7 @@ class GECERouter(Component):
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What can be configured in the chains behind the gate."""
         chains = (self.retrieving, self.direct)
-        return get_unique_config_specs(s for c in chains if c is not None for s in c.config_specs)
+        return unique_specs(spec for c in chains if c is not None for spec in c.config_specs)
 
     @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -356,10 +351,8 @@ def gece_edge(
     state, or make a router one node: `GECERouter(gate, chain) | (lambda text: {"answer": text})`.
 
     Args:
-        retrieve: what the edge returns (a node's name) for a question that needs retrieval.
-        direct: what it returns for the others.
-        question_key: where the question is in the state; without it, the last human message
-            of `messages` is the question.
+        retrieve, direct: what the edge returns, names of nodes.
+        question_key: where the question is in the state (see `question_of`).
         question: from the state to the question, where it lies elsewhere.
     """
     step = _GateStep(_checked_gate(gate), question_key)
@@ -400,22 +393,19 @@ class GECERetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k, config = self._most(k), RunnableConfig(callbacks=run_manager.get_child())
-        verdict = _GateStep(self.gate).invoke(query, config)
+        k = checked_k(self.k if k is None else k, least=0)
+        verdict = _GateStep(self.gate).invoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
             return []
-        config = verdict.with_decision_metadata(config)
+        config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
         return asking_for(self.retriever, k).invoke(query, config)[:k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k, config = self._most(k), RunnableConfig(callbacks=run_manager.get_child())
-        verdict = await _GateStep(self.gate).ainvoke(query, config)
+        k = checked_k(self.k if k is None else k, least=0)
+        verdict = await _GateStep(self.gate).ainvoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
             return []
-        config = verdict.with_decision_metadata(config)
+        config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
         return (await asking_for(self.retriever, k).ainvoke(query, config))[:k]
-
-    def _most(self, k: int | None) -> int | None:
-        return checked_k(self.k if k is None else k, least=0)

@@ -35,6 +35,7 @@ from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
 from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
+Model = Runnable[Any, Any]
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
 _COUNTS = ("prompt_tokens", "completion_tokens")
 
@@ -111,9 +112,6 @@ def _result_of(generations: Sequence[Generation]) -> LLMResult:
     return LLMResult(generations=replies, llm_output={"token_usage": used})
 
 
-Model = Runnable[Any, Any]
-
-
 @dataclass(frozen=True, slots=True)
 class AskSettings:
     """What one call asks of a model; stop strings always go as LangChain's own `stop`."""
@@ -133,10 +131,9 @@ _MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_
 
 
 def set_fields(model: Model, asked: AskSettings) -> Model:
-    """A copy of the model with the settings in the fields it declares.
+    """A copy of the model with the settings in the fields it declares; without any, itself.
 
-    A model that declares none of them (and so could not be told) comes back as it is. Inside
-    a binding (`bind`, `with_config`, `with_retry`) the bound model is the one copied; what
+    Inside a binding (`bind`, `with_config`, `with_retry`) the bound model is the one copied; what
     the caller bound stays bound, and wins where the model reads call arguments first.
     """
     if isinstance(model, RunnableBindingBase):
@@ -164,19 +161,15 @@ class LangChainLLM:
     counts; bind nothing to it where these are to be read, or take a chat model.
 
     Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
-    cache and callbacks stay in force. The model itself is never changed; it is copied once for
-    each combination of settings.
+    cache and callbacks stay in force. The model is copied once for each combination of settings.
 
     Args:
-        model: the chat model or LLM.
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
             at most 20); None does not ask for log-probabilities.
-        settings: how the settings reach the model; the default sets declared fields on a
-            copy, see `ltrag_plugins.langchain.model`. Seeds, temperatures and token limits
-            that a model has no field for are not sent.
-        name: what caches and saved gates know it by. Needed for a Runnable that is no model, such
-            as `model.with_fallbacks(...)`, which does not show what it is made of; equal names
-            must mean equal answers.
+        settings: how the settings reach the model, see `ltrag_plugins.langchain.model`; the
+            default sends no setting that the model has no field for.
+        name: what caches and saved gates know it by; equal names must mean equal answers. Needed
+            for a Runnable that does not show what model is in it: `model.with_fallbacks(...)`.
 
     Raises:
         InvalidInput: `model` is no model, and has no `name`.
@@ -198,8 +191,7 @@ class LangChainLLM:
                 "the model inside it, or, where it takes a prompt and gives a model's reply, say "
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
-        self._name = name
-        self._logprobs = logprobs
+        self._name, self._logprobs = name, logprobs
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
@@ -298,8 +290,8 @@ class LtragLLM(BaseLLM):
     """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LangChain LLM.
 
     Prompts go on as text, and our model wraps them in its chat template itself. A call (or
-    `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`. `generation_info["logprobs"]`
-    has the token probabilities, where the model gives them.
+    `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`. Token probabilities, where the
+    model gives them, are in `generation_info["logprobs"]`.
     """
 
     llm: LLM

@@ -1,9 +1,4 @@
-"""Any LangChain retriever as ours.
-
-LangChain's `Document` to our `Passage` and back; nothing is lost, nothing is shared.
-
-Our retrievers as LangChain's.
-"""
+"""LangChain's retrievers and documents as our retrievers and passages, and ours as LangChain's."""
 
 import asyncio
 import inspect
@@ -21,7 +16,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import ConfigDict
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Passage
 
@@ -30,11 +25,7 @@ SCORE_KEYS = ("relevance_score", "score")
 
 
 def passage_of(document: Document) -> Passage:
-    """A document as a passage: its id kept, its metadata copied.
-
-    The score is read from the metadata where it is a number under one of `SCORE_KEYS`, else
-    it is None.
-    """
+    """A document as a passage: its id kept, its metadata copied, its score read from there."""
     key = _score_key(document.metadata)
     title = document.metadata.get("title")
     return Passage(
@@ -57,19 +48,16 @@ def document_of(passage: Passage) -> Document:
 
 
 def _score_key(metadata: dict[str, Any]) -> str | None:
-    for key in SCORE_KEYS:
-        value = metadata.get(key)
-        if isinstance(value, Real) and not isinstance(value, bool):
-            return key
-    return None
+    found = {key: metadata.get(key) for key in SCORE_KEYS}
+    numbers = (k for k, v in found.items() if isinstance(v, Real) and not isinstance(v, bool))
+    return next(numbers, None)
 
 
 @final
 class LangChainRetriever:
     """Searches with any `BaseRetriever`, or any Runnable from a query to documents.
 
-    The number of passages is asked of the retriever where it can be (see `asking_for`), and
-    longer lists are cut. A retriever that cannot be asked, and finds fewer, gives fewer.
+    The retriever is asked for `k` documents where it can be (see `asking_for`); more are cut.
 
     Args:
         name: what tells it from searches over other documents, in the records of an evaluation;
@@ -79,12 +67,8 @@ class LangChainRetriever:
     def __init__(
         self, retriever: Runnable[str, list[Document]], *, name: str | None = None
     ) -> None:
-        if not isinstance(retriever, Runnable):
-            raise InvalidInput(
-                f"LangChainRetriever takes a LangChain retriever, got {retriever!r:.60}. "
-                "Wrap a plain function in langchain_core.runnables.RunnableLambda."
-            )
-        self._retriever = retriever
+        wanted = "a LangChain retriever or Runnable (RunnableLambda wraps a function)"
+        self._retriever = checked(retriever, Runnable, "retriever", wanted)
         self.name = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -110,23 +94,19 @@ def asking_for(
 ) -> Runnable[str, list[Document]]:
     """The retriever, asked for `k` documents where it can be; never the caller's own, changed.
 
-    A retriever that declares `k` as an argument of its search, sync and async, is called with
-    it, so is a vector store's; one that has a field `k` is copied; any other comes back as it
-    is.
+    A retriever that declares `k` as an argument of its search, sync and async, is called with it,
+    so is a vector store's; one that has a field `k` is copied; any other comes back as it is.
     """
     if k is None or not isinstance(retriever, BaseRetriever):
         return retriever
-    if isinstance(retriever, VectorStoreRetriever) or _declares_k(type(retriever)):
+    # the async default of BaseRetriever refuses every argument that the sync search declares
+    searches = (retriever._get_relevant_documents, retriever._aget_relevant_documents)
+    declared = all("k" in inspect.signature(search).parameters for search in searches)
+    if declared or isinstance(retriever, VectorStoreRetriever):
         return retriever.bind(k=k)
     if "k" in type(retriever).model_fields:
         return retriever.model_copy(update={"k": k})
     return retriever
-
-
-def _declares_k(kind: type[BaseRetriever]) -> bool:
-    # the async default of BaseRetriever refuses every argument that the sync search declares
-    searches = (kind._get_relevant_documents, kind._aget_relevant_documents)
-    return all("k" in inspect.signature(search).parameters for search in searches)
 
 
 class PassageRetriever(BaseRetriever):

@@ -12,10 +12,7 @@ from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
-from llama_index.core.instrumentation.events.synthesis import (
-    SynthesizeEndEvent,
-    SynthesizeStartEvent,
-)
+from llama_index.core.instrumentation.events import synthesis
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.query_engine import RetrieverQueryEngine
@@ -25,7 +22,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
-from ltrag_plugins.llama_index.gate import written
+from ltrag_plugins.llama_index.gate import NoPrompts, written
 from ltrag_plugins.llama_index.model import LtragLLM, model_of
 from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import LLM
@@ -46,7 +43,7 @@ class _Options(CalibratorOptions, total=False):
     callback_manager: CallbackManager | None
 
 
-class SGICCalibrator(BaseSynthesizer):
+class SGICCalibrator(NoPrompts, BaseSynthesizer):
     """Answers from nodes, measures how sure the answer is, and looks again where it is not.
 
     For `RetrieverQueryEngine(retriever, SGICCalibrator(llm))`. What is known of the answer is
@@ -65,14 +62,11 @@ class SGICCalibrator(BaseSynthesizer):
         streaming: hand out the finished answer as a stream of one piece, for callers that
             read `response_gen`; which round wins is known only after the last one.
         callback_manager: None: LlamaIndex's `Settings.callback_manager`.
-        calibration, options: those of `ltrag_plugins.sgic.Calibrator` (settings, scale,
-            relevance, encoder, refuse_above, refuse_p_wrong_above, refusal); the encoder may be a
-            LlamaIndex embedding model.
+        calibration, options: those of `sgic.Calibrator`; the encoder may be a LlamaIndex
+            embedding model.
 
     Raises:
-        InvalidInput: one of these is of another type or out of its range, or something that it
-            needs is missing.
-        ArtifactMismatch: scale or calibration are of another estimator than the settings.
+        InvalidInput, ArtifactMismatch: as `sgic.Calibrator`.
     """
 
     def __init__(
@@ -93,18 +87,13 @@ class SGICCalibrator(BaseSynthesizer):
 
     @classmethod
     def from_pretrained(
-        cls,
-        folder: str | PathLike[str],
-        *,
-        llm: LLM | BaseLLM,
-        **options: Unpack[_Options],
+        cls, folder: str | PathLike[str], *, llm: LLM | BaseLLM, **options: Unpack[_Options]
     ) -> Self:
-        """With the calibration that `Calibration.save` wrote; the rest as in the constructor.
+        """With the calibration that `Calibration.save` wrote.
 
         Raises:
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: fitted on another model, or for another estimator.
-            InvalidInput: as in the constructor.
         """
         ours = model_of(llm)
         return cls(ours, calibration=Calibration.load(folder, llm=ours), **options)
@@ -177,7 +166,7 @@ class SGICCalibrator(BaseSynthesizer):
         """
         _refuse_keywords(keywords)
         query = query if isinstance(query, QueryBundle) else QueryBundle(query)
-        _dispatcher.event(SynthesizeStartEvent(query=query))
+        _dispatcher.event(synthesis.SynthesizeStartEvent(query=query))
         payload: dict[str, Any] = {EventPayload.QUERY_STR: query.query_str}
         with self._callback_manager.event(CBEventType.SYNTHESIZE, payload=payload) as event:
 
@@ -193,13 +182,10 @@ class SGICCalibrator(BaseSynthesizer):
                     awaited=awaited,
                 )
                 event.on_end(payload={EventPayload.RESPONSE: response})
-                _dispatcher.event(SynthesizeEndEvent(query=query, response=response))
+                _dispatcher.event(synthesis.SynthesizeEndEvent(query=query, response=response))
                 return response
 
             yield query.query_str, ended
-
-    def _get_prompts(self) -> PromptDictType:
-        return {}
 
     def _update_prompts(self, prompts_dict: PromptDictType) -> None:
         if prompts_dict:
@@ -214,7 +200,7 @@ class _Passing(Settings):
     pass_below: Percent = 50.0
 
 
-class SGICEvaluator(BaseEvaluator):
+class SGICEvaluator(NoPrompts, BaseEvaluator):
     """Passing are responses whose uncertainty score is below a threshold, and not refused.
 
     For `RetryQueryEngine` and the like; asks no model. The result's score is the certainty,
@@ -277,12 +263,6 @@ class SGICEvaluator(BaseEvaluator):
     async def aevaluate(self, *texts: Any, **keywords: Any) -> NoReturn:
         """As `evaluate`."""
         self.evaluate(*texts, **keywords)
-
-    def _get_prompts(self) -> PromptDictType:
-        return {}
-
-    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        pass
 
 
 def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:

@@ -12,15 +12,10 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.response.schema import (
-    RESPONSE_TYPE,
-    AsyncStreamingResponse,
-    Response,
-    StreamingResponse,
-)
+from llama_index.core.base.response import schema
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events import BaseEvent
-from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
+from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
@@ -28,7 +23,7 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
-from ltrag_plugins.llama_index.retriever import aretrieve, checked_retriever
+from ltrag_plugins.llama_index.retriever import aretrieve
 
 _GATE = "a gate (GECEGate.fit or GECEGate.load gives one)"
 _dispatcher = get_dispatcher(__name__)
@@ -68,6 +63,16 @@ def _published(decision: Decision) -> Decision:
     return decision
 
 
+class NoPrompts(PromptMixin):
+    """For components that have no prompts of LlamaIndex's kind."""
+
+    def _get_prompts(self) -> PromptDictType:
+        return {}
+
+    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
+        pass
+
+
 class GECERouter(BaseQueryEngine):
     """Asks `query_engine` where the gate says retrieve, else answers directly.
 
@@ -100,7 +105,7 @@ class GECERouter(BaseQueryEngine):
         self._direct = LlamaIndexLLM(direct, keywords={}) if isinstance(direct, BaseLLM) else direct
         self._streaming = streaming
 
-    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+    def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
         decision = gece_decide(self._gate, question)
         engine = self._query_engine if decision.retrieve else self._direct
@@ -109,7 +114,7 @@ class GECERouter(BaseQueryEngine):
         text = engine.generate([question])[0].text if engine else decision.answer
         return _with(decision, written(text, streaming=self._streaming))
 
-    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+    async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
         decision = await gece_adecide(self._gate, question)
         engine = self._query_engine if decision.retrieve else self._direct
@@ -125,11 +130,10 @@ class GECERouter(BaseQueryEngine):
 
     def update_prompts(self, prompts_dict: PromptDictType) -> None:
         """Update prompts by the keys of `get_prompts`; LlamaIndex's own fails two levels down."""
-        below: defaultdict[str, PromptDictType] = defaultdict(dict)
+        modules, below = self._get_prompt_modules(), defaultdict[str, PromptDictType](dict)
         for key, prompt in prompts_dict.items():
             module, _, rest = key.partition(":")
             below[module][rest] = prompt
-        modules = self._get_prompt_modules()
         for module, prompts in below.items():
             if module not in modules:
                 raise ValueError(f"Module {module} not found.")
@@ -143,25 +147,25 @@ def written(
     *,
     streaming: bool,
     awaited: bool = False,
-) -> RESPONSE_TYPE:
+) -> schema.RESPONSE_TYPE:
     """The finished text as a response, or as a stream of one piece (to await) in its place."""
 
     async def pieces() -> AsyncGenerator[str, None]:
         yield text
 
     if streaming and awaited:
-        return AsyncStreamingResponse(pieces(), [*sources], metadata)
+        return schema.AsyncStreamingResponse(pieces(), [*sources], metadata)
     if streaming:
-        return StreamingResponse((piece for piece in [text]), [*sources], metadata)
-    return Response(text, [*sources], metadata)
+        return schema.StreamingResponse((piece for piece in [text]), [*sources], metadata)
+    return schema.Response(text, [*sources], metadata)
 
 
-def _with(decision: Decision, response: RESPONSE_TYPE) -> RESPONSE_TYPE:
+def _with(decision: Decision, response: schema.RESPONSE_TYPE) -> schema.RESPONSE_TYPE:
     """The same response, stream and all, in a copy that carries the decision."""
     return replace(response, metadata={**(response.metadata or {}), "gece": decision.as_metadata()})
 
 
-class GECESelector(BaseSelector):
+class GECESelector(NoPrompts, BaseSelector):
     """Chooses between two tools of a `RouterQueryEngine` by the gate's decision.
 
     Args:
@@ -176,12 +180,6 @@ class GECESelector(BaseSelector):
                 f"retrieving and direct must be 0 and 1, got {retrieving}, {direct}."
             )
         self._places = {True: retrieving, False: direct}
-
-    def _get_prompts(self) -> PromptDictType:
-        return {}
-
-    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        pass
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
         question = _for_two(choices, query)
@@ -210,8 +208,7 @@ class GECERetriever(BaseRetriever):
     """`[]` when the model knows, else what `retriever` finds, untouched.
 
     For chat engines and pipelines of your own, which answer without nodes. A
-    `RetrieverQueryEngine` does not: given no nodes it says "Empty Response" without asking
-    its model. In front of one, put `GECERouter`.
+    `RetrieverQueryEngine` given none says "Empty Response"; in front of one, put `GECERouter`.
     """
 
     def __init__(
@@ -222,7 +219,8 @@ class GECERetriever(BaseRetriever):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         self._gate = checked(gate, DecidingGate, "gate", _GATE)
-        self._retriever = checked_retriever(retriever)
+        wanted = "a LlamaIndex BaseRetriever"
+        self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         super().__init__(callback_manager or retriever.callback_manager)
 
     def _get_prompt_modules(self) -> PromptMixinType:

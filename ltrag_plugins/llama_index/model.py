@@ -174,7 +174,8 @@ class LlamaIndexLLM:
     async def _arespond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
         if self._sync_only:
             loop, context = asyncio.get_running_loop(), copy_context()
-            return await loop.run_in_executor(self._pool, context.run, self._respond, prompt, sent)
+            call = partial(self._respond, prompt, sent)
+            return await loop.run_in_executor(self._pool, lambda: context.run(call))
         if self._chat:
             return await self._llm.achat([ChatMessage(role="user", content=prompt)], **sent)
         return await self._llm.acomplete(prompt, **sent)

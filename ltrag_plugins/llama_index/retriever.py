@@ -71,18 +71,20 @@ class LlamaIndexRetriever:
     def __init__(
         self, retriever: BaseRetriever, *, concurrency: int = 8, name: str | None = None
     ) -> None:
-        self._retriever = checked_retriever(retriever)
+        wanted = "a LlamaIndex BaseRetriever"
+        self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         self._most = concurrency
         self.name = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, as the retriever orders them."""
-        return [_passages(self._retriever.retrieve(query), k) for query in queries]
+        found = [self._retriever.retrieve(query) for query in queries]
+        return [[passage_of(node) for node in nodes[:k]] for nodes in found]
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
         found = await amapped(partial(aretrieve, self._retriever), queries, self._most)
-        return [_passages(nodes, k) for nodes in found]
+        return [[passage_of(node) for node in nodes[:k]] for nodes in found]
 
 
 class PassageRetriever(BaseRetriever):
@@ -109,17 +111,8 @@ class PassageRetriever(BaseRetriever):
         return [node_of(passage) for passage in found]
 
 
-def checked_retriever(retriever: BaseRetriever) -> BaseRetriever:
-    """The retriever itself, if it is LlamaIndex's."""
-    return checked(retriever, BaseRetriever, "retriever", "a LlamaIndex BaseRetriever")
-
-
 async def aretrieve(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:
     """Retrieve without blocking the loop: BaseRetriever's own `_aretrieve` runs sync code there."""
     if inherits(retriever, BaseRetriever, "_aretrieve"):
         return await asyncio.to_thread(retriever.retrieve, query)
     return await retriever.aretrieve(query)
-
-
-def _passages(nodes: Sequence[NodeWithScore], k: int) -> list[Passage]:
-    return [passage_of(node) for node in nodes[:k]]
