@@ -95,9 +95,7 @@ class SGICCalibrator(Component):
         **options: Unpack[CalibratorOptions],
     ) -> None:
         checked_k(k)
-        wanted = (
-            "a Runnable (PassageRetriever wraps a retriever of ours, RunnableLambda a function)"
-        )
+        wanted = "a Runnable (PassageRetriever wraps our retrievers, RunnableLambda a function)"
         checked(retriever, Runnable | None, "retriever", wanted)
         if (encoder := options.get("encoder")) is not None:
             options["encoder"] = encoder_of(encoder)

@@ -44,16 +44,15 @@ def as_runnable(
 ) -> MethodRunnable:
     """A method that the papers compare with, as a component of a chain.
 
+    Model, retriever (or a Runnable from a query to documents) and encoder (for the methods that
+    need one) are LangChain's or ours.
+
     Args:
         method: its name in `methods.METHODS`, or the method itself.
-        llm: a LangChain chat model or LLM, or one of ours.
-        retriever: a LangChain retriever or Runnable from a query to documents, or one of ours.
-        encoder: ours, or LangChain embeddings, for the methods that need one.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
         question_key: where the question is in an input that is a mapping.
-        return_answer: put out the whole `Answer`, with passages and trace, not its text; Self-RAG's
-            is a `SelfRAGAnswer`, whose `mode` says what its critiques were read from.
+        return_answer: put out the whole `Answer`, with passages and trace, not its text.
 
     Raises:
         InvalidInput: there is no such method, or a part that it needs is missing.

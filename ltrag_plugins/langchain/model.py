@@ -90,17 +90,8 @@ def _generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -
             return Generation(str(reply))
 
 
-def _generations_of(result: LLMResult, model: str) -> list[Generation]:
-    """The first generation for each prompt; a call's token counts where it had one prompt."""
-    read = [_generation_of(options[0], model) for options in result.generations]
-    if len(read) == 1:
-        used = (result.llm_output or {}).get("token_usage") or {}
-        read = [replace(read[0], **{name: used.get(name) for name in _COUNTS})]
-    return read
-
-
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
-    """Our generations in LangChain's form, their tokens where `_generations_of` finds them."""
+    """Our generations in LangChain's form, their tokens where `LangChainLLM` finds them."""
     used, replies = dict[str, int](), list[list[LangChainGeneration]]()
     for name in _COUNTS:
         counts = [getattr(generation, name) for generation in generations]
@@ -235,10 +226,13 @@ class LangChainLLM:
         )
 
     def _read(self, replies: LLMResult | list[Any], stop: Sequence[str]) -> list[Generation]:
+        counts = dict[str, Any]()
         if isinstance(replies, LLMResult):
-            generations = _generations_of(replies, self.name)
-        else:
-            generations = [_generation_of(reply, self.name) for reply in replies]
+            used = (replies.llm_output or {}).get("token_usage") or {}
+            replies = [options[0] for options in replies.generations]
+            # LangChain counts the tokens of the whole call
+            counts = {name: used.get(name) for name in _COUNTS if len(replies) == 1}
+        generations = [replace(_generation_of(reply, self.name), **counts) for reply in replies]
         # models that know no stop strings (fakes, pipelines) write past them
         return [stopped(generation, stop) for generation in generations]
 

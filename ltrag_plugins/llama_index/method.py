@@ -28,8 +28,7 @@ class MethodQueryEngine(BaseQueryEngine):
     """Answers with a method; see `as_query_engine`.
 
     The passages that the answer rests on are the response's source nodes; its metadata names the
-    method, the uncertainty where the method gives one, and Self-RAG's `mode`: what its critiques
-    were read from.
+    method, the uncertainty where there is one, and Self-RAG's `mode` (see `SelfRAGAnswer`).
     """
 
     def __init__(self, ready: Ready, *, callback_manager: CallbackManager | None = None) -> None:
@@ -66,11 +65,10 @@ def as_query_engine(
 ) -> MethodQueryEngine:
     """A method that the papers compare with, as a query engine.
 
+    Model, retriever and encoder (for the methods that need one) are LlamaIndex's or ours.
+
     Args:
         method: its name in `methods.METHODS`, or the method itself.
-        llm: a LlamaIndex LLM, or one of ours.
-        retriever: a LlamaIndex retriever, or one of ours.
-        encoder: ours, or a LlamaIndex embedding, for the methods that need one.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
 
@@ -78,10 +76,9 @@ def as_query_engine(
         InvalidInput: there is no such method, or a part that it needs is missing.
     """
     row = method_named(method) if isinstance(method, str) else method
-    searching = (
-        LlamaIndexRetriever(retriever) if isinstance(retriever, BaseRetriever) else retriever
-    )
+    if isinstance(retriever, BaseRetriever):
+        retriever = LlamaIndexRetriever(retriever)
     vectors = None if encoder is None else encoder_of(encoder)
-    world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
+    world = World(llm=model_of(llm), retriever=retriever, encoder=vectors)
     ready = Ready.of(row, world, settings=settings, labelled=labelled)
     return MethodQueryEngine(ready, callback_manager=callback_manager)

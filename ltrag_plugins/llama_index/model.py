@@ -13,22 +13,10 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from llama_index.core.base.llms import generic_utils, types
 from llama_index.core.base.llms.base import BaseLLM
-from llama_index.core.base.llms.generic_utils import (
-    astream_completion_response_to_chat_response,
-    completion_response_to_chat_response,
-)
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-    ChatResponse,
-    ChatResponseAsyncGen,
-    CompletionResponse,
-    CompletionResponseAsyncGen,
-    CompletionResponseGen,
-    LLMMetadata,
-)
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.llms import CustomLLM
+from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse, CustomLLM
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from ltrag_plugins.errors import InvalidInput, checked
@@ -41,10 +29,6 @@ _Response = CompletionResponse | ChatResponse
 
 
 def _generation_of(response: _Response, model: str) -> Generation:
-    """The reply as a `Generation`.
-
-    `tokens` is None where the provider gave none, or left out a single log-probability.
-    """
     said = response.message.content if isinstance(response, ChatResponse) else response.text
     text = said or ""
     usage = field_of(response.raw, "usage") or response.additional_kwargs
@@ -92,15 +76,13 @@ _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature"
 class LlamaIndexLLM:
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
-    Settings go along with each call as keywords; the LLM's own are not changed. Which
-    keywords are understood differs by class: OpenAI-like ones take the default, Anthropic
-    wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`, and many local ones
-    (HuggingFaceLLM, LlamaCPP) ignore keywords and are set up when they are built. A setting
-    that `keywords` leaves out stays as the LLM has it; stop strings are cut off here in any
-    case.
+    Settings go along with each call as keywords; the LLM's own are not changed. OpenAI-like LLMs
+    understand the default keywords, Anthropic wants `{"max_tokens": "max_tokens", "stop":
+    "stop_sequences"}`, and many local ones (HuggingFaceLLM, LlamaCPP) ignore them and are set up
+    when they are built. Stop strings are cut off here in any case.
 
     Args:
-        keywords: our setting -> the LLM's keyword, for the settings to send.
+        keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
         logprobs: sent as `logprobs=` with each call, to ask for token probabilities: True for
             OpenAI-like chat, a number for their completions; None sends nothing.
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
@@ -207,8 +189,7 @@ class LtragLLM(CustomLLM):
     A completion model: prompts go on as text, and our model wraps them in its chat template
     itself. Streams come in one piece. A call takes the keywords `max_tokens`, `temperature`,
     `stop` and `seed`; token probabilities are in `raw`, in OpenAI's shape. Give a gate our
-    model itself, not this one wrapped again: it answers many prompts in one call. `data` are the
-    other fields of LlamaIndex's LLM class.
+    model itself, not this one wrapped again: it answers many prompts in one call.
     """
 
     llm: Any = Field(exclude=True, description="The model.")
@@ -227,9 +208,9 @@ class LtragLLM(CustomLLM):
         return "ltrag_llm"
 
     @property
-    def metadata(self) -> LLMMetadata:
+    def metadata(self) -> types.LLMMetadata:
         """Context window, most tokens to write, and the model's name."""
-        return LLMMetadata(
+        return types.LLMMetadata(
             context_window=self.context_window,
             num_output=self.num_output,
             model_name=self.llm.name,
@@ -250,17 +231,17 @@ class LtragLLM(CustomLLM):
     @llm_completion_callback()
     def stream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
-    ) -> CompletionResponseGen:
+    ) -> types.CompletionResponseGen:
         """The whole answer as one piece."""
         yield _piece(self._written(prompt, formatted, kwargs))
 
     @llm_completion_callback()
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
-    ) -> CompletionResponseAsyncGen:
+    ) -> types.CompletionResponseAsyncGen:
         """As `stream_complete`."""
 
-        async def pieces() -> CompletionResponseAsyncGen:
+        async def pieces() -> types.CompletionResponseAsyncGen:
             yield _piece(await self._awritten(prompt, formatted, kwargs))
 
         return pieces()
@@ -269,15 +250,15 @@ class LtragLLM(CustomLLM):
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """As `chat`, awaited: CustomLLM's would run `chat` on the event loop."""
         answer = await self.acomplete(self._joined(messages), formatted=True, **kwargs)
-        return completion_response_to_chat_response(answer)
+        return generic_utils.completion_response_to_chat_response(answer)
 
     @llm_chat_callback()
     async def astream_chat(
         self, messages: Sequence[ChatMessage], **kwargs: Any
-    ) -> ChatResponseAsyncGen:
+    ) -> types.ChatResponseAsyncGen:
         """As `stream_chat`, awaited."""
         pieces = await self.astream_complete(self._joined(messages), formatted=True, **kwargs)
-        return astream_completion_response_to_chat_response(pieces)
+        return generic_utils.astream_completion_response_to_chat_response(pieces)
 
     def _joined(self, messages: Sequence[ChatMessage]) -> str:
         assert self.messages_to_prompt is not None

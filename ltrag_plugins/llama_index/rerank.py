@@ -20,8 +20,6 @@ from ltrag_plugins.llm.base import Encoder
 
 _RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
-
-
 _dispatcher = get_dispatcher(__name__)
 
 
