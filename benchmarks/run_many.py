@@ -20,8 +20,7 @@ from ltrag_plugins.flow import Flow, World, run, run_many
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.direct import direct, single_retrieval
 from ltrag_plugins.retrieval.bm25 import BM25Engine, BM25Retriever
 from ltrag_plugins.types import Answer, Generation, GenerationSettings
 

@@ -49,9 +49,8 @@ def test_by_yes_and_no_each_passage_answers_and_the_best_judged_answer_wins():
     assert answer.mode == "yes-no probabilities"
     assert len(answer.trace) == 1 + 2 + 6
     eliot, emma = answer.critiques
-    assert (eliot.passage, eliot.text) == (ELIOT, "George Eliot")
-    assert numbers(eliot) == pytest.approx((0.5, 0.4, 0.25, 2 * 0.5 - 1))
-    assert numbers(emma) == pytest.approx((0.25, 0.6, 0.8, 2 * 0.7 - 1))
+    assert eliot == pytest.approx((0.5, 0.4, 0.25, 2 * 0.5 - 1))
+    assert emma == pytest.approx((0.25, 0.6, 0.8, 2 * 0.7 - 1))
     supports = "Does the text above say that this answer is right? Reply yes or no.\nReply:"
     useful = "Is this a useful answer to the question? Reply yes or no.\nReply:"
     helps = "Does the text above help to answer the question? Reply yes or no.\nReply:"
@@ -69,10 +68,6 @@ def test_by_yes_and_no_each_passage_answers_and_the_best_judged_answer_wins():
             f"{asked}Answer: Jane Austen\n{useful}",
         ),
     ]
-
-
-def numbers(critique):
-    return critique.likelihood, critique.relevance, critique.support, critique.usefulness
 
 
 @pytest.mark.parametrize(
@@ -169,10 +164,10 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
         ),
     ]
     first, second = answer.critiques
-    assert numbers(first) == pytest.approx(
+    assert first == pytest.approx(
         ((0.6 * 1 * 0.5 * 0.5) ** (1 / 4), 0.6 / 0.8, 0.1 + 0.5 * 0.4, 0.0)
     )
-    assert numbers(second) == pytest.approx(
+    assert second == pytest.approx(
         ((0.9 * 1 * 0.75 * 0.75) ** (1 / 4), 0.9, 0.75 + 0.5 * 0.25, 0.75 * 0.5)
     )
 

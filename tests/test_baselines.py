@@ -4,8 +4,7 @@ from method_parts import Shelf
 from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.direct import direct, single_retrieval
 from ltrag_plugins.prompts.templates import direct_prompt, passages_block, reading_prompt
 from ltrag_plugins.types import Passage
 

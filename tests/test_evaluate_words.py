@@ -14,9 +14,9 @@ from ltrag_plugins.evaluate.spec import CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.direct import SingleSettings
 from ltrag_plugins.methods.listwise import ListwiseSettings
 from ltrag_plugins.methods.sgic import SGICMethodSettings
-from ltrag_plugins.methods.single import SingleSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.settings import described
 from ltrag_plugins.types import Passage

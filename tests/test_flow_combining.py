@@ -6,8 +6,7 @@ from method_parts import flow_of
 from ltrag_plugins.errors import ModelFailed
 from ltrag_plugins.flow import World, ask, changing, run, run_many, together
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.direct import direct
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.direct import direct, single_retrieval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 

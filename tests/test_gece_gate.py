@@ -11,7 +11,7 @@ from ltrag_plugins.errors import InvalidInput, ModelFailed, NoRetriever, Retriev
 from ltrag_plugins.flow import Ask, Embed, World, ask, run
 from ltrag_plugins.gece import DecidingGate, GECEGate, GECESettings, WordFrequencies, routed
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.direct import single_retrieval
 from ltrag_plugins.metrics.answer import contains
 from ltrag_plugins.prompts.templates import direct_prompt
 from ltrag_plugins.types import Answer, Generation, GenerationSettings

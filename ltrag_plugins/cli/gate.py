@@ -50,7 +50,7 @@ def _fit(
     if rate is not None and accuracy is not None:
         raise typer.BadParameter("give --rate or --accuracy, not both")
     from ltrag_plugins.gece.score import check_count
-    from ltrag_plugins.methods.single import single_retrieval
+    from ltrag_plugins.methods.direct import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
     [settings] = options.changed(words, gece.GECESettings())

@@ -17,7 +17,7 @@ from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods import Method
-from ltrag_plugins.methods.single import single_retrieval
+from ltrag_plugins.methods.direct import single_retrieval
 from ltrag_plugins.types import Question
 
 _LATER: Any = object()

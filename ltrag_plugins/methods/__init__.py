@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from ltrag_plugins.errors import unknown_name
 from ltrag_plugins.methods.adaptive import METHOD as ADAPTIVE
-from ltrag_plugins.methods.direct import METHOD as DIRECT
+from ltrag_plugins.methods.direct import DIRECT, SINGLE
 from ltrag_plugins.methods.dur import METHOD as DUR
 from ltrag_plugins.methods.filco import METHOD as FILCO
 from ltrag_plugins.methods.gates import GATES
@@ -19,35 +19,15 @@ from ltrag_plugins.methods.method import Method, Ready
 from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.methods.sgic import METHOD as SGIC
 from ltrag_plugins.methods.shots import BM25_SHOTS, DUR_SHOTS, PROMPTPG, RANDOM_SHOTS
-from ltrag_plugins.methods.single import METHOD as SINGLE
 from ltrag_plugins.methods.skr import METHOD as SKR
 from ltrag_plugins.methods.sure import METHOD as SURE
 
 __all__ = ["METHODS", "Method", "Ready", "method_named"]
 
-METHODS: Mapping[str, Method] = {
-    method.name: method
-    for method in (
-        DIRECT,
-        SINGLE,
-        IRCOT,
-        ITER_RETGEN,
-        SELF_RAG,
-        SURE,
-        LISTWISE,
-        FILCO,
-        K_SAMPLES,
-        RANDOM_SHOTS,
-        BM25_SHOTS,
-        SKR,
-        ADAPTIVE,
-        *GATES,
-        PROMPTPG,
-        DUR,
-        DUR_SHOTS,
-        SGIC,
-    )
-}
+_PLAIN = (DIRECT, SINGLE, IRCOT, ITER_RETGEN, SELF_RAG, SURE, LISTWISE, FILCO, K_SAMPLES)
+_LEARNING = (RANDOM_SHOTS, BM25_SHOTS, SKR, ADAPTIVE, *GATES, PROMPTPG)
+_OURS = (DUR, DUR_SHOTS, SGIC)
+METHODS: Mapping[str, Method] = {row.name: row for row in (*_PLAIN, *_LEARNING, *_OURS)}
 """To add a method: one file, one row here, one worked example as a test, one row of the docs."""
 
 

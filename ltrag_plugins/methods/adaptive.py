@@ -1,14 +1,12 @@
 """Adaptive retrieval: a classifier of the question picks none, one or several searches.
 
-Labelled questions are answered all three ways; each is labelled with the cheapest that was right,
-or, where none was, with the data set's prior. A multinomial logistic regression on the question's
-embedding learns the labels.
+Labelled questions are answered all three ways; a multinomial logistic regression on a question's
+embedding learns the cheapest that was right or, where none was, the data set's prior.
 
 References:
-    Jeong et al., NAACL 2024, "Adaptive-RAG: Learning to Adapt Retrieval-Augmented Large Language
-    Models through Question Complexity", section 3.2, https://arxiv.org/abs/2403.14403. There the
-    classifier is a tuned T5-large, and several searches are IRCoT's; here they are ITER-RETGEN's,
-    at a lower bound.
+    Jeong et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2. There
+    the classifier is a tuned T5-large, and several searches are IRCoT's; here they are
+    ITER-RETGEN's, at a lower bound.
 """
 
 from collections.abc import Sequence
@@ -20,9 +18,9 @@ from jaxtyping import Float
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
+from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.settings import Range
 from ltrag_plugins.types import Answer, Question
@@ -33,16 +31,12 @@ _ROUTES: tuple[str, ...] = get_args(_Route)  # the cheapest first
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveSettings(RoutingSettings):
-    """How questions are labelled, learned from and answered.
-
-    The route "many" searches for `k` passages too; its template and answer length are its own.
-    """
+    """How questions are labelled and answered; "many" has its own template and answer length."""
 
     iterations: Annotated[int, Range(2)] = 2
     """Most searches of the route "many"."""
     unsolved: _Route = "many"
-    """The label of a question that no route answers right: what its data set is like (paper: "one"
-    for single-hop data, "many" for multi-hop)."""
+    """The label of a question that no route answers right (paper: "one" for single-hop data)."""
     inverse_strength: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """C of the regression: larger fits the labels closer."""
     correct: Correct = "contains"

@@ -1,8 +1,4 @@
-"""DUR over passages: those that help this model stand first, ranked by a trained head.
-
-References:
-    Yu et al., NAACL 2025 (DUR), over passages in place of solved examples.
-"""
+"""DUR (Yu et al., NAACL 2025) over passages in place of solved examples, by a trained head."""
 
 from dataclasses import dataclass, replace
 

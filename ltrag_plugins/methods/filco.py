@@ -4,8 +4,8 @@ The filter is a prompt to the model that then reads. `filter_examples` makes dat
 filter; each example's `chat` is a line of chat JSON, as `ltrag sgic finetune` takes them.
 
 References:
-    Wang et al., 2023, "Learning to Filter Context for Retrieval-Augmented Generation", section 2,
-    https://arxiv.org/abs/2311.08377. There filter and reader are two trained models. Our wording.
+    Wang et al., 2023, https://arxiv.org/abs/2311.08377, section 2. There filter and reader are two
+    trained models. Our wording.
 """
 
 import math
@@ -124,8 +124,8 @@ def _padded(text: str) -> str:
 def sentences(text: str) -> list[str]:
     """The sentences of a text, in order, without the white space around them.
 
-    One ends at a line's end, and at ".", "!", "?" and their like, but not after an initial ("J.",
-    "U.S.") or a common abbreviation, nor before a small letter.
+    A full stop after an initial ("J.", "U.S.") or a common abbreviation, or before a small letter,
+    ends none.
     """
     found, start = [], 0
     for end in _END.finditer(text):

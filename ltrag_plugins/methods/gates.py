@@ -4,9 +4,8 @@ Each is a gate of `gece` on that signal. Its threshold is the quantile of the si
 questions at which a target share of them retrieves; what their accepted answers are is not read.
 
 References:
-    Jiang et al., EMNLP 2023, "Active Retrieval Augmented Generation" (least token probability);
-    Mallen et al., ACL 2023, "When Not to Trust Language Models" (a threshold on popularity; here
-    the frequency of the question's words). The other signals: see `uncertainty.TOKEN_SIGNALS`.
+    Jiang et al., EMNLP 2023 (least token probability); Mallen et al., ACL 2023 (a threshold on
+    popularity; here on word frequency). The other signals: see `uncertainty.TOKEN_SIGNALS`.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from ltrag_plugins.flow import Flow, fetch, together
 from ltrag_plugins.gece.models import FittedGate
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence, WordFrequencies
+from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.settings import Share
 from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import estimate
@@ -37,8 +36,7 @@ class GateSettings(RoutingSettings):
 def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     """A gate by a signal of the direct answer, or by the frequency of the question's words.
 
-    The first drafts: where nothing is found, the direct answer stands, and `Answer.uncertainty` is
-    the signal of the answer that is given. The second asks the model once.
+    The first drafts: where nothing is found, the draft stands; `Answer.uncertainty` is the signal.
     """
     drafts = signal != "word_frequency"
 
@@ -87,25 +85,16 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     )
 
 
+_JIANG, _MALLEN = "Jiang et al., EMNLP 2023", "after Mallen et al., ACL 2023"
 GATES = (
     _row("gate-logprob", "mean_logprob", "the direct answer's mean log-probability"),
     _row("gate-product", "product", "the product of the direct answer's token probabilities"),
-    _row(
-        "gate-least",
-        "least_probability",
-        "the direct answer's least likely token",
-        "Jiang et al., EMNLP 2023",
-    ),
+    _row("gate-least", "least_probability", "the direct answer's least likely token", _JIANG),
     _row(
         "gate-entropy",
         "entropy",
         "the mean entropy of the direct answer's next-token distributions",
     ),
     _row("gate-margin", "margin", "the direct answer's mean lead over the next likeliest token"),
-    _row(
-        "gate-frequency",
-        "word_frequency",
-        "how rare the question's words are",
-        "after Mallen et al., ACL 2023",
-    ),
+    _row("gate-frequency", "word_frequency", "how rare the question's words are", _MALLEN),
 )

@@ -1,13 +1,11 @@
 """IRCoT: reasoning and retrieval take turns; each sentence of the reasoning fetches for the next.
 
-The question fetches the first passages. Then the model writes one sentence of a chain of thought
-over all collected passages, the sentence is the next query, and so on, until the chain names the
-answer or is long enough. A reader answers from what was collected; it does not see the chain.
+The model writes a chain of thought over all collected passages until it names the answer or is long
+enough. A reader, which does not see the chain, answers from what was collected.
 
 References:
-    Trivedi et al., ACL 2023, "Interleaving Retrieval with Chain-of-Thought Reasoning for
-    Knowledge-Intensive Multi-Step Questions", https://arxiv.org/abs/2212.10509, section 3; our
-    wording, without demonstrations (put yours into `thought_template`).
+    Trivedi et al., ACL 2023, https://arxiv.org/abs/2212.10509, section 3; our wording, without
+    demonstrations (put yours into `thought_template`).
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,10 @@
 """ITER-RETGEN: what the model wrote last joins the question as the next query, a few times over.
 
-Each iteration searches, reads only what it found just now, and writes a short chain of thought;
-the answer is the one the last chain names.
+Each round reads only what it found, and writes a chain of thought; the last names the answer.
 
 References:
-    Shao et al., Findings of EMNLP 2023, "Enhancing Retrieval-Augmented Large Language Models with
-    Iterative Retrieval-Generation Synergy", https://arxiv.org/abs/2305.15294, section 3.2; our
-    wording, without demonstrations (put yours into `template`).
+    Shao et al., Findings of EMNLP 2023, https://arxiv.org/abs/2305.15294, section 3.2; our wording,
+    without demonstrations (put yours into `template`).
 """
 
 from dataclasses import dataclass

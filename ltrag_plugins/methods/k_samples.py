@@ -2,7 +2,7 @@
 
 References:
     Chen et al. (SGIC), section 5.2 and figure 3 (K = 1 to 5, temperature 0.7); the vote is Wang et
-    al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning". Our wording.
+    al., ICLR 2023. Our wording.
 """
 
 from collections import Counter
@@ -51,10 +51,9 @@ def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Ans
 
 
 def _surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
-    """The least uncertain of them, the first of equals, and how uncertain it is, in [0, 1].
+    """The least uncertain, the first of equals, and how uncertain it is, in [0, 1].
 
-    With token probabilities for all: one minus their product. Else by vote over normalized answers
-    that are not blank: one minus the share that says the same; None for a single sample.
+    Without token probabilities normalized answers vote; a single one has nothing to agree with.
     """
     if all(one.tokens is not None for one in said):
         least, best = min((estimate(one, "product"), i) for i, one in enumerate(said))

@@ -4,8 +4,7 @@ The window moves from the end of the list to its front by less than its own leng
 best wanders forward.
 
 References:
-    Sun et al., EMNLP 2023, "Is ChatGPT Good at Search? Investigating Large Language Models as
-    Re-Ranking Agents" (RankGPT), https://arxiv.org/abs/2304.09542, section 3; our wording.
+    Sun et al., EMNLP 2023 (RankGPT), https://arxiv.org/abs/2304.09542, section 3; our wording.
 """
 
 import re
@@ -44,8 +43,6 @@ _LATER_ITEM = re.compile(rf"[ \t](?={_NUMBER}[.):][ \t]+\b(?:passage|document|do
 class ListwiseSettings(ReadingSettings):
     """How much is fetched, how it is put in order, how much of it is read."""
 
-    k: Count = 3
-    """The best passages, which are read."""
     candidates: Count = 20
     """Passages to fetch and put in order, at least `k` (paper: 100)."""
     window: Annotated[int, Range(2)] = 20
@@ -82,7 +79,7 @@ def places(reply: str, count: int) -> list[int]:
         reply = _COUNT.sub(" ", reply)
         by_lines = _LATER_ITEM.sub("\n", reply)
         items = _ITEM.findall(by_lines)
-        # of the items that name a passage; all are to
+        # of the items that name a passage, which all of them must
         numbers = [int(n) for n, text in items if _indices(_PLACE.findall(text), count)]
         if len(items) > 1 and numbers == [*range(1, len(items) + 1)]:
             reply = _ITEM.sub(r"\2", by_lines)

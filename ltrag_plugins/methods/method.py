@@ -119,9 +119,7 @@ class Method:
         return flow if self.spells_out else _picking(question, flow)
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
-        """Refuse a world that lacks what the method needs, save token probabilities.
-
-        Those are seen in replies only: without them the method fails on each question.
+        """Refuse a world that lacks what the method needs, save what only replies can show.
 
         Raises:
             InvalidInput: something is missing; it is named.
@@ -166,7 +164,7 @@ class Ready:
         """Check the parts, and learn from the labelled questions where the method does.
 
         Raises:
-            InvalidInput: a part is missing, or settings are another method's.
+            InvalidInput: a part is missing.
         """
         method.check(world, labelled)
         settings = method.settings() if settings is None else settings
@@ -180,12 +178,7 @@ class Ready:
 def labelled_questions(
     questions: Sequence[Question], method: str, *, answered: bool = True
 ) -> tuple[Question, ...]:
-    """The questions, if there are any and, unless `answered` is False, each has an answer.
-
-    Raises:
-        CalibrationError: there are none.
-        MissingReferences: one has no answers; names it.
-    """
+    """The questions, if there are any and, unless `answered` is False, each has an answer."""
     if not questions:
         raise CalibrationError(
             f"{method} learns from labelled questions and got none; give it some that are not "

@@ -10,9 +10,8 @@ A model that was trained to write reflection tokens judges by these, in the form
 Any other replies to yes-or-no questions: s is the probability of yes, for usefulness 2 p - 1.
 
 References:
-    Asai et al., ICLR 2024, "Self-RAG: Learning to Retrieve, Generate, and Critique through
-    Self-Reflection", https://arxiv.org/abs/2310.11511, table 1; section 3.3, eq. 3-4 (one segment,
-    as their short-form tasks); the yes-or-no questions are ours.
+    Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1; section 3.3, eq. 3-4 (one
+    segment, as their short-form tasks); the yes-or-no questions are ours.
 """
 
 import math
@@ -94,27 +93,14 @@ class SelfRAGSettings(ReadingSettings):
 
 
 @dataclass(frozen=True, slots=True)
-class _Critique:
-    """One passage, the answer from it without reflection tokens, and how good they are."""
-
-    passage: Passage
-    text: str
-    likelihood: float
-    """Geometric mean of the answer's token probabilities, in [0, 1]; 0 without."""
-    relevance: float
-    support: float
-    usefulness: float
-    """In [-1, 1]; relevance and support are in [0, 1]."""
-
-
-@dataclass(frozen=True, slots=True)
 class SelfRAGAnswer(Answer):
     """An answer with what was thought of all that could have been given."""
 
     mode: str = "yes-no probabilities"
     """What the critiques were read from: these, "yes-no texts" or "reflection tokens"."""
-    critiques: tuple[_Critique, ...] = ()
-    """One for each passage, in the order of the search; empty where there was none."""
+    critiques: tuple[tuple[float, ...], ...] = ()
+    """For each passage, in the order of the search, likelihood (the geometric mean of the token
+    probabilities, 0 without), relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
@@ -142,18 +128,18 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
     if not found:
         return SelfRAGAnswer(texts[0], trace=trace, mode=mode)
     critiques = tuple(
-        _Critique(passage, text, math.exp(mean_logprob(draft)) if draft.tokens else 0.0, *three)
-        for passage, text, draft, three in zip(found, texts, drafts, values, strict=True)
+        (math.exp(mean_logprob(draft)) if draft.tokens else 0.0, *three)
+        for draft, three in zip(drafts, values, strict=True)
     )
 
-    def score(one: _Critique) -> float:
-        if not one.text:
-            return -math.inf
-        likely = settings.w_likelihood * one.likelihood + settings.w_relevance * one.relevance
-        return likely + settings.w_support * one.support + settings.w_usefulness * one.usefulness
+    def score(place: int) -> float:
+        likelihood, relevance, support, usefulness = critiques[place]
+        likely = settings.w_likelihood * likelihood + settings.w_relevance * relevance
+        whole = likely + settings.w_support * support + settings.w_usefulness * usefulness
+        return whole if texts[place] else -math.inf
 
-    best = max(critiques, key=score)
-    return SelfRAGAnswer(best.text, None, (best.passage,), trace, mode, critiques)
+    best = max(range(len(found)), key=score)
+    return SelfRAGAnswer(texts[best], None, (found[best],), trace, mode, critiques)
 
 
 # a text for each passage, or one without any; the replies they are from; relevance, support and
@@ -200,9 +186,8 @@ def _reflection_value(reply: Generation, group: str) -> float | None:
 
     .. math:: \sum_{t \in G} v_t p_t / \sum_{t \in G} p_t
 
-    with the probabilities where the reply first has a token of the group; where it has none, of
-    the groups "retrieve" and "relevant", which open a reply, with those at its start. Without token
-    probabilities the value of the token that the text names first. None where there is none.
+    where the reply first has a token of the group or, of the groups that open a reply, at its
+    start. Without token probabilities the token that the text names first; None without any.
     """
     value_of = REFLECTION[group]
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]

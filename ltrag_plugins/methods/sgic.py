@@ -1,8 +1,4 @@
-"""SGIC: answers from what was found, measures how unsure answer and passages are, and looks again.
-
-References:
-    Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
-"""
+"""SGIC (Chen et al.): answers, measures how unsure answer and passages are, and looks again."""
 
 from dataclasses import dataclass, field
 

@@ -1,13 +1,11 @@
 """Solved examples in front of the question, and no retrieval.
 
 They are drawn at random, the nearest by BM25, or ranked by a head that is trained with the model of
-the run. Of the labelled questions the head ranks one part and learns from the other, so that
-nothing is shown that it has learned on.
+the run: it ranks one part of the labelled questions and learns from the other.
 
 References:
-    Brown et al., NeurIPS 2020, "Language Models are Few-Shot Learners"; "random sampling" and
-    "BM25" (Robertson & Zaragoza, 2009) in Yu et al., NAACL 2025 (DUR), table 1; section 6.1; Lu et
-    al., ICLR 2023 (PromptPG). Our wording.
+    Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et al.,
+    ICLR 2023 (PromptPG). Our wording.
 """
 
 import random
@@ -102,8 +100,8 @@ class DURShotsSettings(Settings):
     """How the head is trained, and on what."""
 
     training: DURSettings = field(default_factory=DURSettings)
-    """Shots, epochs and all else. Its seed gives way to `seed`, and its prompt format "Q-A" to one
-    that shows options or context, where the labelled questions or the one asked have them."""
+    """Shots, epochs and all else, save its seed. "Q-A" gives way to a prompt format that shows
+    options or context where questions have them."""
     examples: Annotated[float, Range(0.01, 0.99)] = 0.5
     """Share of the labelled questions that are shown; the others train the head."""
     max_calls: Count | None = None
@@ -130,8 +128,7 @@ class PromptPGSettings(DURShotsSettings):
 class _TrainedShots:
     ranker: ShotRanker
     training: DURSettings
-    adapts: bool
-    """Whether the prompt format gives way to one that shows more, where a question has more."""
+    adapts: bool  # to questions with options or context, by a format that shows them
     history: "tuple[Batch, ...]"
 
 

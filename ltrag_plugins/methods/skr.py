@@ -1,18 +1,16 @@
 r"""SKR: retrieve where the most similar labelled questions were ones the model did not know.
 
 Labelled questions are answered without retrieval and with it. One is *known* if the direct answer
-is at least as good as the other, *unknown* if it is worse, and left out if both are wrong. Of the
-:math:`k` labelled questions nearest to a new one (cosine of embeddings), :math:`\ell` are known; of
-all, :math:`m` are known and :math:`n` unknown. The new one counts as known, and is answered
-directly, if
+is at least as good, *unknown* if it is worse, and left out if both are wrong. Of the :math:`k`
+nearest to a new one (cosine of embeddings), :math:`\ell` are known; of all, :math:`m` are known and
+:math:`n` unknown. The new one counts as known, and is answered directly, if
 
 .. math:: \frac{\ell}{k - \ell} \ge \lambda \frac{m}{n}
 
 References:
-    Wang et al., Findings of EMNLP 2023, "Self-Knowledge Guided Retrieval Augmentation for Large
-    Language Models", sections 3.1 and 3.2 (nearest neighbours), https://arxiv.org/abs/2310.05002.
-    The authors' code leaves ties out altogether; here, as in the paper, a question that is right
-    both ways is known. Our wording.
+    Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
+    (nearest neighbours). The authors' code leaves ties out; here, as in the paper, a question that
+    is right both ways is known. Our wording.
 
     Li et al., ACL 2024 (GECE), appendix A: in their "SKR with GECE" the gate replaces the
     known/unknown judgment, which here is "single" with the gate.
@@ -27,8 +25,8 @@ from jaxtyping import Bool, Float
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, embed, together
+from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.method import Method, labelled_questions
-from ltrag_plugins.methods.single import RoutingSettings
 from ltrag_plugins.metrics.answer import Correct, is_right
 from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.settings import Count, Range
@@ -40,8 +38,7 @@ class SKRSettings(RoutingSettings):
     """How neighbours decide, and how the two ways of answering ask."""
 
     neighbours: Count = 5
-    """k, the labelled questions that are looked at (paper: 3 to 10). Where there are no more than
-    these, every question has the same neighbours, and the same route."""
+    """k, the labelled questions that are looked at (paper: 3 to 10)."""
     ratio: Annotated[float, Range(0, 1000)] = 1.0
     """Lambda: larger retrieves more."""
     correct: Correct = "contains"
@@ -57,10 +54,7 @@ class SelfKnowledge:
     known: Bool[np.ndarray, " questions"]
 
     def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
-        """Whether the model knows a question, by its `k` nearest; not if it knew none of them.
-
-        The nearest are those of the largest cosine, of equals the first.
-        """
+        """Whether the model knows a question, by its `k` nearest; not if it knew none of them."""
         if len(vector) != self.vectors.shape[1]:
             raise InvalidInput(
                 f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "

@@ -7,8 +7,7 @@
 4. The candidate with the largest v + sum r is the answer; of equals the one named first.
 
 References:
-    Kim et al., ICLR 2024, "SuRe: Summarizing Retrievals using Answer Candidates for Open-domain QA
-    of LLMs", https://arxiv.org/abs/2404.13081, section 3; our wording.
+    Kim et al., ICLR 2024, https://arxiv.org/abs/2404.13081, section 3; our wording.
 """
 
 import re
@@ -66,8 +65,7 @@ class SuReSettings(Settings):
 def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]:
     """One search and, for n candidates, 1 + n + n^2 model calls in three requests.
 
-    A single candidate has nothing to be compared with and is the answer; without any the passages
-    are read as in `single`; where nothing is found, the question is asked as in `direct`.
+    A single candidate is the answer; without any the passages are read as in `single`.
     """
     asked, listed, candidates = question.text, [], []
     [found] = yield from fetch(asked, k=settings.k)

@@ -1,6 +1,4 @@
-"""Numbers that say how good, how certain and how dear answers are; pure functions.
-
-Import the family you use, since each brings its own libraries:
+"""How good, how certain and how dear answers are. Import the family you use:
 
 * `metrics.answer`: short answers against accepted ones (exact match, F1, containment, options)
 * `metrics.text`: longer answers (METEOR, ROUGE, BLEU, chrF, TER)

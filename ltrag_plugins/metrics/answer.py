@@ -1,8 +1,6 @@
 """Short answers against the accepted ones; each metric is the best over the references.
 
-References:
-    Rajpurkar et al., EMNLP 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of Text",
-    section 6.1 (exact match and F1, with punctuation and articles ignored).
+Exact match and F1 are those of SQuAD (Rajpurkar et al., EMNLP 2016, section 6.1).
 """
 
 import re
@@ -25,9 +23,8 @@ _LEAD_INS = (["the", "answer", "is"], ["answer", "is"], ["answer"])
 def normalized(text: str) -> str:
     """Lower case, without punctuation and articles, single spaces (SQuAD).
 
-    On ASCII text this is SQuAD's normalization, save that articles stay where nothing else
-    would be left ("A", "The The"). Beyond ASCII, text is brought to NFKC first and every Unicode
-    punctuation mark goes, so that "1914–18" and "1914-18" are equal.
+    Articles stay where nothing else would be left ("A", "The The"). Beyond ASCII, text is brought
+    to NFKC first and all Unicode punctuation goes, so that "1914–18" and "1914-18" are equal.
     """
     lowered = normalize("NFKC", text).lower()
     marks = {c for c in set(lowered) if c in string.punctuation or category(c).startswith("P")}
@@ -45,17 +42,16 @@ def f1(prediction: str, references: Sequence[str]) -> float:
     best, said = 0.0, normalized(prediction).split()
     for reference in checked(references):
         wanted = normalized(reference).split()
-        shared = sum((Counter(said) & Counter(wanted)).values())
-        one = 2 * shared / (len(said) + len(wanted)) if said and wanted else None
-        best = max(best, float(_equal(prediction, reference)) if one is None else one)
+        shared = (Counter(said) & Counter(wanted)).total()
+        both = 2 * shared / (len(said) + len(wanted)) if said and wanted else 0.0
+        best = max(best, both or float(_equal(prediction, reference)))
     return best
 
 
 def contains(prediction: str, references: Sequence[str]) -> float:
     """1 if a normalized reference stands, as whole words, in the normalized prediction, else 0.
 
-    What is often called accuracy for models that answer in sentences. It favours long answers,
-    and finds nothing inside text written without spaces.
+    It favours long answers, and finds nothing inside text written without spaces.
     """
     padded = f" {normalized(prediction)} "
     return max(
@@ -67,9 +63,8 @@ def contains(prediction: str, references: Sequence[str]) -> float:
 def accuracy(prediction: str, references: Sequence[str]) -> float:
     """1 if the prediction picks a reference from given options, else 0.
 
-    It picks the option it begins with, word for word, after a lead-in such as "The answer is":
-    "(B) maybe.", "Answer: maybe" and "maybe, because ..." all pick "maybe" or "B" as far as
-    they begin with it. Articles count, as an option may be "A".
+    It picks the option it begins with, word for word, after a lead-in: "Answer: maybe" and "maybe,
+    because ..." pick "maybe". Articles count, as an option may be "A".
     """
     said, end = words(prediction), 0
     while lead := next((w for w in _LEAD_INS if said[end : end + len(w)] == w), None):

@@ -95,17 +95,11 @@ class Reliability:
         area = auroc(p, y) if y.min() < y.max() else None
         return cls(tuple(found), ece, float(np.mean((p - y) ** 2)), area)
 
-    @property
-    def count(self) -> int:
-        """How many probabilities there are."""
-        return sum(one.count for one in self.bins)
-
 
 def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
     """Share of the (positive, negative) pairs in which the positive has the larger score.
 
-    In [0, 1], ties count half; 0.5 is chance. Only the order of the scores matters, so they
-    may be infinite.
+    In [0, 1], ties count half; 0.5 is chance. Scores may be infinite.
 
     Args:
         outcomes: 0 or 1; 1 is what large scores should find.
@@ -132,15 +126,13 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """How far a statistic could have come out otherwise: percentile bootstrap over questions.
+    """How far a statistic could have come out otherwise: percentile bootstrap over questions
+    (Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3).
 
     Args:
         columns: arrays of one length, resampled together (row i of all is question i).
         statistic: takes as many arrays and gives a number, as `auroc` does. Resamples on which it
             raises `CalibrationError` are left out. None: the mean of one column, which is fast.
-
-    References:
-        Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
     """
     arrays = _columns(*columns)
     if not 0 < level < 1:
@@ -170,11 +162,7 @@ def bootstrap_interval(
 def paired_bootstrap(
     a: ArrayLike, b: ArrayLike, *, level: float = 0.95, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Mean of `a` minus mean of `b` where row i of both is the same question.
-
-    References:
-        Koehn, EMNLP 2004, "Statistical Significance Tests for Machine Translation Evaluation".
-    """
+    """Mean of `a` minus mean of `b`, row i of both the same question (Koehn, EMNLP 2004)."""
     x, y = _columns(a, b)
     return bootstrap_interval(x - y, level=level, resamples=resamples, seed=seed)
 

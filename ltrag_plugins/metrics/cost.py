@@ -53,18 +53,13 @@ class Cost:
 class CostCounter:
     """An observer that adds up what passes: `run(flow, world, observers=[counter])`.
 
-    Calls are counted when sent, tokens and seconds when the reply comes, so a call that raises
-    is a call without tokens. One counter may watch many threads.
+    A call that raises is a call without tokens. One counter may watch many threads.
     """
 
     def __init__(self) -> None:
-        self._cost = Cost()
+        self.cost = Cost()
+        """So far."""
         self._lock = Lock()
-
-    @property
-    def cost(self) -> Cost:
-        """The cost so far."""
-        return self._cost
 
     def __call__(self, step: Step) -> None:
         """Count one step."""
@@ -96,7 +91,7 @@ class CostCounter:
             case Compute():
                 return
         with self._lock:
-            self._cost = self._cost + more
+            self.cost += more
 
 
 def _sum(counts: Iterable[Any]) -> Any:

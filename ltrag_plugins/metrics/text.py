@@ -1,8 +1,7 @@
 """Longer answers against references; each metric is the best over the references.
 
 Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR and ROUGE see
-`words` (lower case, any script, no punctuation); BLEU, chrF and TER are sacrebleu's, on the
-sentence and with its own settings, so BLEU and chrF tell capitals from small letters.
+`words`; BLEU, chrF and TER are sacrebleu's, so BLEU and chrF tell capitals from small letters.
 """
 
 from collections.abc import Sequence
@@ -29,16 +28,13 @@ def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True)
 
     .. math:: \frac{10 P R}{R + 9 P} \left(1 - \frac{1}{2} (chunks / matches)^3\right) \in [0, 1)
 
-    As one word is one chunk, a right answer of one word scores 0.5 and not 1, of two words
-    0.9375. `meteor_stages` tells whether synonyms are looked up; nltk looks up the stems of what
-    is left by then, so that synonyms whose stem is no word are missed.
+    A right answer of one word, which is one chunk, scores 0.5 and not 1, of two words 0.9375.
+
+    Source: Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
 
     Args:
-        synonyms: look them up where WordNet is installed. False gives the same value on every
-            machine.
-
-    References:
-        Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
+        synonyms: look them up where WordNet is installed (`meteor_stages`), by their stems. False
+            gives the same value on every machine.
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
     if not (synonyms and _has_wordnet()):
@@ -68,8 +64,7 @@ def rouge_l(prediction: str, references: Sequence[str]) -> float:
 def bleu(prediction: str, references: Sequence[str]) -> float:
     """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu).
 
-    The order is cut to the prediction's length, so that a right answer under four words
-    scores 1.
+    The order is cut to the prediction's length: a right answer under four words scores 1.
     """
     return _best(_BLEU, prediction, references)
 
@@ -80,10 +75,9 @@ def chrf(prediction: str, references: Sequence[str]) -> float:
 
 
 def ter(prediction: str, references: Sequence[str]) -> float:
-    """Edits and shifts per reference word (Snover et al., AMTA 2006); 0 = equal.
+    """Edits and shifts per reference word (Snover et al., AMTA 2006), any case; 0 = equal.
 
-    A prediction longer than the reference can need more edits than the reference has words:
-    values above 1 are no mistake. Case is ignored.
+    More edits than the reference has words give values above 1.
     """
     return min(_TER.sentence_score(prediction, [r]).score / 100 for r in checked(references))
 

@@ -1,8 +1,4 @@
-"""What a reply answers: without the words around it, and as an option where some are offered.
-
-Every method reads its replies to questions with options in this way. A chain of thought is cut into
-sentences, and its answer stands behind the marker.
-"""
+"""What a reply answers: without the words around it, and as an option where some are offered."""
 
 import re
 from collections.abc import Sequence
@@ -18,8 +14,7 @@ def read_reply(
 ) -> str:
     """The answer alone; where there are options, the one it begins with, by words or by letter.
 
-    The lead-in that models put before an answer and a full stop at its end go; with `lead=None`
-    they are gone already.
+    The lead-in before an answer and a full stop at its end go, unless `lead` is None.
     """
     said = reply
     if lead is not None:
@@ -53,9 +48,8 @@ _AROUND = " \t\"'“”*"
 def next_thought(text: str) -> str:
     """The first sentence of the first line that is not blank, without its bullet or number.
 
-    Initials ("J. K. Rowling"), common abbreviations and a full stop before a small letter do not
-    end a sentence. A sentence that says what the answer is ("the answer is", in any case) is no
-    thought: then the text is empty.
+    Initials, common abbreviations and marks before a small letter do not end a sentence. One that
+    says what the answer is ("the answer is", in any case) is no thought: then the text is empty.
     """
     line = next((line for line in text.splitlines() if line.strip()), "")
     thought = _to_its_end(_BULLET.sub("", line).strip())

@@ -1,10 +1,4 @@
-"""The two prompts that everything stands on, and all that a question asks in place of its text.
-
-The prompts ask for a direct answer, and for an answer from passages.
-
-References:
-    The rows "w/o RAG" and "RAG" of the papers; our wording.
-"""
+"""The prompts of the papers' rows "w/o RAG" and "RAG", in our wording, and what fills them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -28,8 +22,7 @@ READING_PROMPT = (
 )
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
-_MOST_WORDS = 200
-"""As much of a passage as a prompt shows."""
+_MOST_WORDS = 200  # of a passage that a prompt shows
 _T = TypeVar("_T")
 
 
@@ -76,11 +69,7 @@ def answer_from(
     max_tokens: int = 24,
     trace: Sequence[Generation] = (),
 ) -> Flow[Answer]:
-    """One model call that reads the passages; without any, the question is asked directly.
-
-    Args:
-        trace: what the model wrote before, to stand in the answer's trace.
-    """
+    """One model call that reads the passages; without any, the question is asked directly."""
     prompt = reading_prompt(question, passages, template) if passages else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(passages), trace=(*trace, reply))
@@ -90,7 +79,7 @@ def render_question(question: Question, *, context_words: int = 200) -> str:
     """All that a question asks, a line each: text, first words of the context, options."""
     lines = [question.text]
     if question.context:
-        lines.append(f"Text: {' '.join(question.context.split()[:context_words])}")
+        lines.append(f"Text: {beginning(question.context, context_words)}")
     if question.options:
         lines.append(f"Options: {'; '.join(question.options)}")
     return "\n".join(lines)

@@ -251,7 +251,7 @@ def _promise(name: str, what: str, said: Sequence[tuple[Any, bool]]) -> plots.Pi
         f"reliability-{slug(name)}",
         f"{visible(name)}: said, and true",
         f"How often were answers wrong, by {what}? ECE {found.ece:.3f}, "
-        f"Brier {found.brier:.3f} (0 is best), {found.count} answers.",
+        f"Brier {found.brier:.3f} (0 is best), {sum(b.count for b in found.bins)} answers.",
         partial(plots.reliability_figure, found, what),
     )
 

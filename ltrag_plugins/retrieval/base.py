@@ -33,10 +33,9 @@ class AsyncRetriever(Retriever, Protocol):
 
 
 class PassagePool(ABC):
-    """A `Retriever` that scores all passages of a list.
+    """A `Retriever` that hands back copies of a list's passages with their score.
 
-    Passages come back as copies with their score; of equal scores the one handed in first comes
-    first.
+    Of equal scores the one handed in first comes first.
     """
 
     def __init__(self, passages: Iterable[Passage], kind: str) -> None:

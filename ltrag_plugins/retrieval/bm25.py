@@ -8,8 +8,7 @@ with n_w of N passages holding the word w, f of it in d. The idf is Lucene's, wh
 for every word; the original's is negative for words in more than half of the passages.
 
 References:
-    Robertson & Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009;
-    Kamphuis et al., ECIR 2020, "Which BM25 Do You Mean?" (table 1, the variants' idf).
+    Robertson & Zaragoza, 2009; Kamphuis et al., ECIR 2020 (table 1, the variants' idf).
 """
 
 import math
@@ -42,8 +41,8 @@ class BM25Retriever(PassagePool):
         k1: how fast repeated words stop counting, at least 0.
         b: how much long passages are held back, 0 to 1.
         engine: "rank-bm25" scores the whole pool at each query; "bm25s" (extra `fast`) looks up
-            scores computed beforehand; "auto" takes bm25s for pools of 5,000 and more where it
-            is installed. All rank alike; the attribute `engine` tells which one is at work.
+            scores computed beforehand; "auto" takes bm25s from 5,000 passages where it is
+            installed. All rank alike; the attribute `engine` tells which one is at work.
 
     Raises:
         InvalidInput: no passages, none with words, or settings out of range.

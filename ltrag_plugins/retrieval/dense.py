@@ -1,8 +1,4 @@
-"""Dense retrieval over a list of passages: cosine of an encoder's vectors, exactly.
-
-References:
-    Karpukhin et al., EMNLP 2020 (DPR): one vector a passage, one a question, an inner product.
-"""
+"""Dense retrieval over a list of passages: exact cosines, after Karpukhin et al., EMNLP 2020."""
 
 from collections.abc import Iterable, Sequence
 from typing import final
@@ -20,8 +16,7 @@ from ltrag_plugins.types import Passage
 class DenseRetriever(PassagePool):
     """Finds passages by meaning, with their cosine, -1 to 1, as score; a `Retriever`.
 
-    Every passage is encoded once, when the retriever is made; wrap the encoder in a `CachedEncoder`
-    to keep the vectors.
+    Every passage is encoded when the retriever is made; a `CachedEncoder` keeps the vectors.
 
     Args:
         passages: the pool, as title and text.
