@@ -15,12 +15,11 @@ from transformers import (
 
 from ltrag_plugins.errors import InvalidInput, ModelError, PromptTooLong
 from ltrag_plugins.flow import World, run
-from ltrag_plugins.llm.attention import attention_shares
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
-from ltrag_plugins.sgic.attention import round_attention
+from ltrag_plugins.sgic.attention import attention_shares, round_attention
 from ltrag_plugins.types import GenerationSettings
 from tests.sgic_parts import QUESTION, THREE
 

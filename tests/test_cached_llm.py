@@ -425,12 +425,12 @@ def test_a_killed_process_loses_at_most_the_call_it_was_in(path):
 def test_a_forked_child_opens_the_file_anew(path):
     llm = CachedLLM(Letters(), path)
     llm.generate(["parent"])
-    parents = list(llm._idle)
+    parents = list(llm._idle[os.getpid()])
     assert parents
     child = os.fork()
     if child == 0:
         told = llm.generate(["parent", "child"])
-        shared = [c for c in llm._idle if any(c is parent for parent in parents)]
+        shared = [c for c in llm._idle[os.getpid()] if any(c is parent for parent in parents)]
         os._exit(0 if told[1].text == "dlihc" and llm.hits == 1 and not shared else 1)
     assert os.waitpid(child, 0)[1] == 0
     llm.generate(["child", "parent"])

@@ -17,9 +17,8 @@ from ltrag_plugins.llm.base import Encoder, GradientLLM
 from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.gradients import token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
-from ltrag_plugins.llm.prompting import Detokenizer
-from ltrag_plugins.llm.transformers import TransformersLLM, _next_tokens, _rng
-from ltrag_plugins.types import GenerationSettings
+from ltrag_plugins.llm.transformers import TransformersLLM, _next_tokens, _rng, _Text
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import ScoringContract, assert_well_formed
 
 QUESTIONS = [
@@ -167,6 +166,14 @@ def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
     assert cut.completion_tokens == 2
 
 
+def spelled(tokenizer, prompt: list[int], ids: list[int]) -> Generation:
+    settings = GenerationSettings(max_tokens=99)
+    text = _Text(tokenizer, prompt, np.random.default_rng(0))
+    for token_id in ids:
+        text.add(token_id, Token("", 0.0), (), settings)
+    return text.generation(len(prompt), settings)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "plain words", "日本語で答えて 🙂🏳️‍🌈", "e\u0301 \ufffd naïve\n\n\ttabs  ", "👩‍👩‍👧‍👦"],
@@ -175,22 +182,17 @@ def test_pieces_join_to_the_text_with_characters_in_several_tokens(smollm2, text
     ids, pieces = smollm2.prompting.pieces(text)
     assert "".join(pieces) == text
     assert ids == smollm2.tokenizer.encode(text, add_special_tokens=False)
-    detokenizer = Detokenizer(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "))
-    for token in ids:
-        detokenizer.add(token)
-    detokenizer.finish()
-    assert detokenizer.text == text
-    assert len(detokenizer.pieces) == len(ids)
+    written = spelled(smollm2.tokenizer, smollm2.tokenizer.encode("Say: "), ids)
+    assert written.text == text
+    assert len(written.tokens) == len(ids)
 
 
 def test_an_unfinished_character_at_the_end_still_joins(smollm2):
     ids = smollm2.tokenizer.encode("a 🏳", add_special_tokens=False)[:-1]
-    detokenizer = Detokenizer(smollm2.tokenizer, [])
-    for token in ids:
-        detokenizer.add(token)
-    detokenizer.finish()
-    assert "".join(detokenizer.pieces) == detokenizer.text == smollm2.tokenizer.decode(ids)
-    assert detokenizer.text.endswith("\ufffd")
+    written = spelled(smollm2.tokenizer, [], ids)
+    assert "".join(token.text for token in written.tokens) == written.text
+    assert written.text == smollm2.tokenizer.decode(ids)
+    assert written.text.endswith("\ufffd")
 
 
 def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
@@ -274,7 +276,7 @@ def test_gradients_keep_the_order_whatever_the_batches(small):
 def test_the_targets_of_a_gradient_batch_are_the_continuations(small):
     scored = small.prompting.scored(QUESTIONS, ["one", " two and three", "four"])
     members = []
-    for indices, batch in token_batches(scored, batch_tokens=120, device=torch.device("cpu")):
+    for indices, batch in token_batches(scored, 120):
         members += indices
         for row, i in enumerate(indices):
             targets = batch.input_ids[row, batch.targets[row]].tolist()

@@ -3,31 +3,12 @@ flow (`together`); and what flows may reach (`World`)."""
 
 import asyncio
 import time
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from ltrag_plugins.errors import (
-    InvalidInput,
-    LtragError,
-    ModelError,
-    ModelFailed,
-    NeedsGradients,
-    NoRetriever,
-    NoTokenProbabilities,
-    RetrievalError,
-    RetrieverFailed,
-    UnknownRequest,
-)
+from ltrag_plugins import errors
 from ltrag_plugins.flow.requests import (
     Agree,
     Ask,
@@ -48,9 +29,6 @@ _T = TypeVar("_T")
 _Y = TypeVar("_Y")
 _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
-_Members = Sequence[tuple[int, int]]
-"""Of a merged request: the index of each flow in it, and how many of the items are its own."""
-_Part = tuple[int, _Outcome]
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
 
 
@@ -96,14 +74,14 @@ class World:
                 return self._part("encoder").encode(texts)
             case Score(prompts, continuations):
                 if not isinstance(llm := self._part("llm"), ScoringLLM):
-                    raise NoTokenProbabilities(
+                    raise errors.NoTokenProbabilities(
                         f"{llm.name} cannot tell how likely a given text is. Load local weights "
                         "with TransformersLLM, or use what only reads its answers (reward='match')."
                     )
                 return llm.score(prompts, continuations)
             case Agree(prompts, continuations, along, cosine, layers):
                 if not isinstance(llm := self._part("llm"), GradientLLM):
-                    raise NeedsGradients(
+                    raise errors.NeedsGradients(
                         f"{llm.name} has no gradients. Load local weights with TransformersLLM, or "
                         "fit the gate with gradients='never'."
                     )
@@ -113,7 +91,7 @@ class World:
             case Compute(function):
                 return [function()]
             case _:
-                raise UnknownRequest(
+                raise errors.UnknownRequest(
                     f"a flow yielded {request!r}; it may yield Ask, Fetch, Embed, Score, Agree or "
                     "Compute. Use 'yield from ask(...)', not 'yield ask(...)'."
                 )
@@ -121,7 +99,7 @@ class World:
     def _part(self, name: Literal["llm", "retriever", "encoder"]) -> Any:
         part = getattr(self, name)
         if part is None:
-            kind = NoRetriever if name == "retriever" else ModelError
+            kind = errors.NoRetriever if name == "retriever" else errors.ModelError
             raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
         return part
 
@@ -130,7 +108,7 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     wanted = len(items(request))
     if len(reply) == wanted:
         return reply
-    raise (RetrievalError if isinstance(request, Fetch) else ModelError)(
+    raise (errors.RetrievalError if isinstance(request, Fetch) else errors.ModelError)(
         f"{len(reply)} replies came for {wanted} items of {type(request).__name__}; there must be "
         "one for each, in their order (a retriever's is a list of passages)"
     )
@@ -141,25 +119,18 @@ def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
     """Turn what a model or a retriever raises into an error of this package, with a remedy."""
     try:
         yield
-    except LtragError:
+    except errors.LtragError:
         raise
     except Exception as error:
-        kind, remedy = _REMEDIES[part]
-        what = f"{type(error).__name__}: {error}"
-        raise kind(f"the {part} raised {what}. Its own error is the __cause__: {remedy}") from error
-
-
-_REMEDIES: Mapping[str, tuple[type[LtragError], str]] = {
-    "model": (
-        ModelFailed,
-        "a time-out or a rate limit passes, so try again or raise the client's retries; else mend "
-        "the model's set-up",
-    ),
-    "retriever": (
-        RetrieverFailed,
-        "see whether the store it searches is there and answers, or try again",
-    ),
-}
+        said = f"the {part} raised {type(error).__name__}: {error}. Its own error is the __cause__"
+        if part == "retriever":
+            raise errors.RetrieverFailed(
+                f"{said}: see whether the store it searches is there and answers, or try again"
+            ) from error
+        raise errors.ModelFailed(
+            f"{said}: a time-out or a rate limit passes, so try again or raise the client's "
+            "retries; else mend the model's set-up"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +168,7 @@ def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> 
         UnknownRequest: the flow yielded something that is not a request.
     """
     *_, last = run_steps(flow, world, observers=observers)
-    assert last is not None
-    return last.value
+    return cast(Returned[_T], last).value
 
 
 async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
@@ -209,8 +179,7 @@ async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = 
     """
     async with aclosing(arun_steps(flow, world, observers=observers)) as steps:
         *_, last = [step async for step in steps]
-    assert last is not None
-    return last.value
+    return cast(Returned[_T], last).value
 
 
 def run_steps(
@@ -225,8 +194,8 @@ def run_steps(
     with closing(flow):
         step = _resumed(flow, None)
         while not isinstance(step, Returned):
-            with _call(step, observers) as outcome:
-                outcome.append(world.reply(step))
+            with _call(step, observers) as (request, outcome):
+                outcome.append(world.reply(request))
             step = _resumed(flow, *outcome)
             yield None
         yield step
@@ -240,8 +209,8 @@ async def arun_steps(
     with closing(flow):
         step = _resumed(flow, None)
         while not isinstance(step, Returned):
-            with _call(step, observers) as outcome:
-                outcome.append(await world.areply(step))
+            with _call(step, observers) as (request, outcome):
+                outcome.append(await world.areply(request))
             step = _resumed(flow, *outcome)
             yield None
         yield step
@@ -278,17 +247,15 @@ def run_many(
 ) -> list[_T] | list[_T | Exception]:
     """Run flows side by side; requests of one round that can share a call do.
 
-    Per round that is one model call for each distinct generation setting and one search
-    for each distinct `k`. When a merged call raises, the part of each flow is asked for once
-    more by itself, so that a question that cannot be answered takes no other with it; a flow
-    whose part fails again gets the exception at its own `yield`. Where the first three parts
-    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`).
-    Observers are told of a reply for each part. So an item is asked for at most twice, however
-    many of the calls fail.
+    Per round that is one model call for each distinct generation setting and one search for each
+    distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself,
+    so that a question that cannot be answered takes no other with it; a flow whose part fails
+    again gets the exception at its own `yield`. Where the first three parts fail, the others are
+    not tried, nor are prompts that may not repeat (`Ask.may_repeat`). Observers are told of a reply
+    for each part.
 
     Args:
-        batch: most prompts (queries, texts) of one call, so that memory is bounded and
-            observers see progress; None: all that can share a call do.
+        batch: most prompts (queries, texts) of one call; None: all that can share a call.
         owners: whose each flow is, in order; its prompts reach the model as `OwnedPrompt`s.
         return_exceptions: put a failed flow's exception in its place in the result
             instead of closing the others and raising it.
@@ -297,20 +264,11 @@ def run_many(
         InvalidInput: `batch` is below 1.
     """
     if batch is not None and batch < 1:
-        raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
-    observers = tuple(observers)
+        raise errors.InvalidInput(
+            f"batch must be at least 1, got {batch}; None puts no bound on it"
+        )
     rounds = _side_by_side(flows, batch, owners, keep_exceptions=return_exceptions)
-    with closing(rounds):
-        step = _resumed(rounds, None)
-        while not isinstance(step, Returned):
-            request, members, asked = step
-            with _call(request, observers, members) as outcome:
-                outcome.append(world.reply(request))
-            parts = _parts(outcome[0], members)
-            if isinstance(outcome[0], Exception) and len(members) > 1:
-                parts = _each_alone(outcome[0], members, asked, world, observers)
-            step = _resumed(rounds, parts)
-        return step.value
+    return run(rounds, world, observers=observers)
 
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
@@ -325,8 +283,7 @@ def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[
     with closing(rounds):
         step = _resumed(rounds, None)
         while not isinstance(step, Returned):
-            request, members, _ = step
-            step = _resumed(rounds, _parts((yield request), members))
+            step = _resumed(rounds, (yield step.request))
         return step.value
 
 
@@ -335,11 +292,7 @@ def changing(flow: Flow[_T], change: Callable[[Request], Request]) -> Flow[_T]:
     with closing(flow):
         step = _resumed(flow, None)
         while not isinstance(step, Returned):
-            try:
-                outcome: _Outcome = yield change(step)
-            except Exception as error:
-                outcome = error
-            step = _resumed(flow, outcome)
+            step = _resumed(flow, (yield from _outcome(change(step))))
         return step.value
 
 
@@ -350,17 +303,23 @@ def _resumed(flow: Generator[_Y, Any, _T], outcome: Any) -> _Y | Returned[_T]:
         return Returned(end.value)
 
 
+def _outcome(request: Any) -> Generator[Any, Any, _Outcome]:
+    try:
+        return (yield request)
+    except Exception as error:
+        return error
+
+
 def _side_by_side(
     flows: Iterable[Flow[Any]],
     batch: int | None,
     owners: Sequence[Any] | None = None,
     *,
     keep_exceptions: bool = False,
-) -> Generator[tuple[Request, _Members, Mapping[int, Request]], Iterable[_Part], list[Any]]:
-    """Flows that go on round by round: what they return, in order.
+) -> Generator[Any, Any, list[Any]]:
+    """Flows that go on round by round, as a flow that yields their merged requests as `Step`s.
 
-    Yields each merged request with its members, and what all flows asked for in its round; takes
-    the outcome of each member, in any number of parts.
+    A part of a request that failed, by itself, is a "reply" step: observers know of the request.
     """
     flows = list(flows)
     done: dict[int, Any] = {}
@@ -389,59 +348,46 @@ def _side_by_side(
         while waiting:
             asked, waiting = waiting, {}
             for request, members in merge(asked, batch):
-                for i, outcome in (yield request, members, asked):
+                indices, sizes = zip(*members, strict=True)
+                merged = Step("request", request, flows=indices, shares=sizes)
+                replies = yield from _outcome(merged)
+                start, tried = 0, list[bool]()
+                for i, size in members:
+                    if not isinstance(replies, Exception):
+                        outcome, start = replies[start : start + size], start + size
+                    elif len(members) > 1 and _may_repeat(asked[i], tried):
+                        part = Step("reply", asked[i], flows=(i,), shares=(size,))
+                        outcome = yield from _outcome(part)
+                        tried.append(not isinstance(outcome, Exception))
+                    else:
+                        outcome = replies
                     resume(i, outcome)
         return [done[i] for i in range(len(flows))]
 
 
-def _parts(outcome: _Outcome, members: _Members) -> Iterator[_Part]:
-    """Each flow's part of the replies to a merged request, or the failure of all."""
-    start = 0
-    for i, size in members:
-        yield i, outcome if isinstance(outcome, Exception) else outcome[start : start + size]
-        start += size
-
-
-def _each_alone(
-    failure: Exception,
-    members: _Members,
-    requests: Mapping[int, Request],
-    world: World,
-    observers: tuple[Observer, ...],
-) -> Iterator[_Part]:
-    """The parts of a merged request that failed, each by itself, unless that looks hopeless."""
-    tried: list[bool] = []
-    for i, size in members:
-        request, outcome = requests[i], [failure]
-        hopeless = len(tried) >= _HOPELESS and not any(tried[:_HOPELESS])
-        may_repeat = request.may_repeat if isinstance(request, Ask) else None
-        if not hopeless and (may_repeat is None or may_repeat()):
-            with _call(request, observers, [(i, size)], again=True) as outcome:
-                outcome.append(world.reply(request))
-            tried.append(not isinstance(outcome[0], Exception))
-        yield i, outcome[0]
+def _may_repeat(request: Request, tried: Sequence[bool]) -> bool:
+    """Whether a part of a failed call is asked for by itself, after those that were tried."""
+    if len(tried) >= _HOPELESS and not any(tried[:_HOPELESS]):
+        return False
+    return not isinstance(request, Ask) or request.may_repeat is None or request.may_repeat()
 
 
 @contextmanager
 def _call(
-    request: Request,
-    observers: tuple[Observer, ...],
-    members: _Members | None = None,
-    *,
-    again: bool = False,
-) -> Iterator[list[Any]]:
+    step: Request | Step, observers: tuple[Observer, ...]
+) -> Iterator[tuple[Request, list[Any]]]:
     """Tell observers of a request and of the reply that is put into the list; or put there what
     the model or retriever raises."""
-    flows = (0,) if members is None else tuple(i for i, _ in members)
-    shares = None if members is None else tuple(size for _, size in members)
-    for observer in () if again else observers:
-        observer(Step("request", request, None, 0.0, flows, shares))
+    step = step if isinstance(step, Step) else Step("request", step)
+    for observer in observers if step.kind == "request" else ():
+        observer(step)
     start, outcome = time.perf_counter(), []
     try:
-        yield outcome
+        yield step.request, outcome
     except Exception as error:
         outcome.append(error)
         return
     seconds = time.perf_counter() - start
+    step = replace(step, kind="reply", reply=outcome[0], seconds=seconds)
     for observer in observers:
-        observer(Step("reply", request, outcome[0], seconds, flows, shares))
+        observer(step)

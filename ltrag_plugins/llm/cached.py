@@ -15,29 +15,21 @@ import struct
 import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self, final, overload
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 from jaxtyping import Float32
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError
-from ltrag_plugins.llm.base import (
-    LLM,
-    AsyncLLM,
-    Direction,
-    Encoder,
-    GradientLLM,
-    ScoringLLM,
-    checked_token,
-)
-from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
+from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM, checked_token
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _LAYOUT = 1  # of the table and of what is in it
 _PATIENCE = 60.0  # seconds to wait for another process's write
@@ -63,9 +55,8 @@ class _Kept(ABC):
         self._model = model
         self.path = Path(path).expanduser().absolute()
         """The SQLite file."""
-        self._idle: deque[sqlite3.Connection] = deque()
-        self._process = os.getpid()
-        self._inherited: list[deque[sqlite3.Connection]] = []
+        # by process: SQLite forbids a forked child even to close what its parent opened
+        self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)
         with self._explained():
             if not self.path.exists():
                 self._create()
@@ -82,8 +73,9 @@ class _Kept(ABC):
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
-        while self._idle:
-            self._idle.pop().close()
+        idle = self._idle[os.getpid()]
+        while idle:
+            idle.pop().close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +84,7 @@ class _Kept(ABC):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__.lstrip('_')}({self._model!r}, {str(self.path)!r})"
+        return f"{type(self).__name__}({self._model!r}, {str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._model, self.path)
@@ -114,13 +106,10 @@ class _Kept(ABC):
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
         """A connection that nobody else uses meanwhile."""
-        if self._process != os.getpid():
-            # SQLite forbids a forked child even to close what its parent opened
-            self._inherited.append(self._idle)
-            self._idle, self._process = deque(), os.getpid()
+        idle = self._idle[os.getpid()]
         with self._explained():
             try:
-                connection = self._idle.pop()
+                connection = idle.pop()
             except IndexError:
                 # mode=rw: a file that was deleted meanwhile is an error, not an empty database
                 uri = f"{self.path.as_uri()}?mode=rw"
@@ -133,7 +122,7 @@ class _Kept(ABC):
             except BaseException:
                 connection.close()
                 raise
-            self._idle.append(connection)
+            idle.append(connection)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -156,13 +145,11 @@ class _Kept(ABC):
         with tempfile.TemporaryDirectory(dir=place, prefix=f".{name}-") as folder:
             made = Path(folder, "new")
             with closing(sqlite3.connect(made)) as connection:
-                for statement in (
-                    "PRAGMA journal_mode = WAL",
-                    f"PRAGMA application_id = {self._mark}",
-                    f"PRAGMA user_version = {_LAYOUT}",
-                    "CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL)",
-                ):
-                    connection.execute(statement)
+                connection.executescript(
+                    f"PRAGMA journal_mode = WAL; PRAGMA application_id = {self._mark};"
+                    f"PRAGMA user_version = {_LAYOUT};"
+                    "CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL);"
+                )
             with suppress(FileExistsError):  # another process was faster
                 os.link(made, self.path)
 
@@ -170,19 +157,22 @@ class _Kept(ABC):
         """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
         with self.path.open("rb") as file:
             head = file.read(100)
+        layout, mark = struct.unpack_from(">I4xI", head.ljust(100, b"\0"), 60)
         if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
             why = "it is not a SQLite file"
+        elif mark != self._mark:
+            why = "it is another SQLite file"
+        elif layout != _LAYOUT:
+            why = f"it is of layout {layout}"
         else:
-            layout, mark = struct.unpack_from(">I4xI", head, 60)
-            if (layout, mark) == (_LAYOUT, self._mark):
-                return
-            why = "it is another SQLite file" if mark != self._mark else f"it is of layout {layout}"
+            return
         raise CacheUnreadable(
             f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}. It was left as it is; "
             "choose another path."
         )
 
 
+@final
 class CachedLLM(_Kept):
     """A model whose answers are kept in a SQLite file and asked for once.
 
@@ -211,30 +201,20 @@ class CachedLLM(_Kept):
 
     _kind, _mark = "answer cache", 0x4C545241  # "LTRA"
 
-    @overload
-    def __new__(cls, llm: GradientLLM, path: str | os.PathLike[str]) -> "_CachedGradientLLM": ...
-    @overload
-    def __new__(cls, llm: ScoringLLM, path: str | os.PathLike[str]) -> "_CachedScoringLLM": ...
-    @overload
-    def __new__(cls, llm: LLM, path: str | os.PathLike[str]) -> "CachedLLM": ...
-    def __new__(cls, llm: LLM, path: str | os.PathLike[str]) -> "CachedLLM":
-        """An object of the class that can do what `llm` can, as `pathlib.Path` does."""
-        if isinstance(llm, GradientLLM):
-            return object.__new__(_CachedGradientLLM)
-        return object.__new__(_CachedScoringLLM if isinstance(llm, ScoringLLM) else CachedLLM)
-
     def __init__(self, llm: LLM, path: str | os.PathLike[str]) -> None:
         super().__init__(llm, path)
+        self.llm = llm
         self.hits = 0
         """Answers that were there."""
         self.misses = 0
         """Answers that the model was asked for."""
         self._counting = threading.Lock()
-
-    @property
-    def llm(self) -> LLM:
-        """The wrapped model."""
-        return self._model
+        # of the object, not the class: it claims what its model can do, and no more
+        if isinstance(llm, ScoringLLM):
+            self.score = self._score
+        if isinstance(llm, GradientLLM):
+            self.mean_gradient = llm.mean_gradient
+            self.gradient_agreement = llm.gradient_agreement
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -271,13 +251,25 @@ class CachedLLM(_Kept):
         self._count(keys, parts)
         return [known[key] for key in keys]
 
+    def _score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
+        """As the model's own, or as it was the first time; raises what `generate` raises."""
+        if len(prompts) != len(continuations):
+            raise InvalidInput(
+                f"{len(prompts)} prompts came with {len(continuations)} continuations; score() "
+                "takes one continuation for each prompt."
+            )
+        pairs = list(zip(prompts, continuations, strict=True))
+        keys = [_key("score", self.name, *pair) for pair in pairs]
+        return self._answered(
+            pairs, keys, lambda some: self._model.score(*map(list, zip(*some, strict=True)))
+        )
+
     def _encoded(self, value: Generation) -> str:
         """JSON, every float exactly itself."""
         tokens = value.tokens and [
             [token.text, token.logprob, token.entropy, token.alternatives] for token in value.tokens
         ]
-        parts = [value.text, tokens, value.prompt_tokens, value.completion_tokens]
-        parts += [] if value.seconds is None else [value.seconds]
+        parts = (value.text, tokens, value.prompt_tokens, value.completion_tokens, value.seconds)
         return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
     def _decoded(self, kept: Any) -> Generation:
@@ -349,44 +341,6 @@ class CachedLLM(_Kept):
             self.misses += misses
 
 
-class _CachedScoringLLM(CachedLLM):
-    def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
-        """As the model's own, or as it was the first time; raises what `generate` raises."""
-        if len(prompts) != len(continuations):
-            raise InvalidInput(
-                f"{len(prompts)} prompts came with {len(continuations)} continuations; score() "
-                "takes one continuation for each prompt."
-            )
-        pairs = list(zip(prompts, continuations, strict=True))
-        keys = [_key("score", self.name, *pair) for pair in pairs]
-        return self._answered(
-            pairs, keys, lambda some: self._model.score(*map(list, zip(*some, strict=True)))
-        )
-
-
-@final
-class _CachedGradientLLM(_CachedScoringLLM):
-    def mean_gradient(
-        self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
-    ) -> Direction:
-        """The model's own."""
-        return self._model.mean_gradient(prompts, continuations, layers=layers)
-
-    def gradient_agreement(
-        self,
-        prompts: Sequence[str],
-        continuations: Sequence[str],
-        *,
-        along: Direction,
-        cosine: bool = False,
-        layers: int = 4,
-    ) -> list[GradientAgreement]:
-        """The model's own."""
-        return self._model.gradient_agreement(
-            prompts, continuations, along=along, cosine=cosine, layers=layers
-        )
-
-
 def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
     how = (settings.max_tokens, list(settings.stop), float(settings.temperature), settings.seed)
     seen: Counter[str] = Counter()
@@ -425,9 +379,8 @@ class CachedEncoder(_Kept):
         keys = [_key("encode", self.name, text) for text in texts]
         known = self._get(keys)
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
-        self._check_lengths(known)
-        if missing:
-            asked = list(missing.values())
+        fresh: dict[bytes, np.ndarray] = {}
+        if asked := list(missing.values()):
             rows = np.asarray(self.encoder.encode(asked), dtype=np.float32)
             if len(rows) != len(asked):
                 raise ModelError(f"{self.name} gave {len(rows)} vectors for {len(asked)} texts")
@@ -435,8 +388,14 @@ class CachedEncoder(_Kept):
                 text = asked[int(sound.argmin())]
                 raise ModelError(f"{self.name} gave NaN or infinity for {text[:40]!r}; none kept")
             fresh = dict(zip(missing, rows, strict=True))
-            known |= fresh
-            self._check_lengths(known)
+        known |= fresh
+        if len(lengths := set(map(len, known.values()))) > 1:
+            raise CacheUnreadable(
+                f"the vectors of {self.name} in {self.path} are of different lengths "
+                f"({sorted(lengths)}): the file is corrupt, or the encoder has changed under its "
+                "name. It was left as it is; choose another path."
+            )
+        if fresh:
             self._put(fresh)
         return np.stack([known[key] for key in keys])
 
@@ -446,12 +405,3 @@ class CachedEncoder(_Kept):
 
     def _decoded(self, kept: Any) -> np.ndarray:
         return np.frombuffer(kept, dtype="<f4").astype(np.float32)
-
-    def _check_lengths(self, vectors: Mapping[bytes, np.ndarray]) -> None:
-        lengths = {len(vector) for vector in vectors.values()}
-        if len(lengths) > 1:
-            raise CacheUnreadable(
-                f"the vectors of {self.name} in {self.path} are of different lengths "
-                f"({sorted(lengths)}): the file is corrupt, or the encoder has changed under its "
-                "name. It was left as it is; choose another path."
-            )

@@ -7,7 +7,6 @@ converted once, without loss, into a folder of transformers' own format in the u
 import hashlib
 import logging
 import os
-import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,18 +84,17 @@ def _converted(gguf: Path) -> Path:
         return folder
     _log.info("converting %s once into %s", gguf.name, folder)
     cache.mkdir(parents=True, exist_ok=True)
-    workplace = Path(tempfile.mkdtemp(prefix=f".{gguf.stem}-", dir=cache))
-    try:
+    with tempfile.TemporaryDirectory(prefix=f".{gguf.stem}-", dir=cache) as workplace:
         model, tokenizer, _ = load_model(gguf, device="cpu", dtype="float32")
+        made = Path(workplace, "model")
         with quiet():
-            model.save_pretrained(workplace)
-            tokenizer.save_pretrained(workplace)
-        workplace.rename(folder)
-    except OSError:
-        if not folder.is_dir():
-            raise
-    finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+            model.save_pretrained(made)
+            tokenizer.save_pretrained(made)
+        try:
+            made.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
     return folder
 
 

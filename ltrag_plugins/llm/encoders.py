@@ -20,14 +20,27 @@ except ImportError as error:
     raise missing_extra("sentence-transformers", "local") from error
 
 
+class _LocalEncoder:
+    """A model with its weights here, which is not changed; calls from several threads take turns.
+
+    Texts longer than the model reads are cut at its limit.
+    """
+
+    def __init__(self, model: Any, batch_size: int, label: str) -> None:
+        self.model = model
+        self._batch_size, self._label = batch_size, label
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._label!r})"
+
+
 @final
-class SentenceTransformerEncoder:
+class SentenceTransformerEncoder(_LocalEncoder):
     """Texts to vectors of length 1; an `Encoder`. Calls from several threads take turns.
 
-    Texts longer than the model reads are cut at its limit, as sentence-transformers does.
-
     Args:
-        model: the model; it is not changed.
+        model: the model; it is not changed. Texts longer than it reads are cut at its limit.
         batch_size: texts computed at once.
         label: what `name` starts with.
     """
@@ -35,9 +48,7 @@ class SentenceTransformerEncoder:
     def __init__(
         self, model: SentenceTransformer, *, batch_size: int = 32, label: str = "encoder"
     ) -> None:
-        self.model = model
-        self._batch_size, self._label = batch_size, label
-        self._lock = threading.Lock()
+        super().__init__(model, batch_size, label)
 
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
@@ -46,13 +57,9 @@ class SentenceTransformerEncoder:
             model = SentenceTransformer(str(source), device=str(chosen_device(device)))
         return cls(model.eval(), label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, and fingerprint of the weights and of the settings that change vectors."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         model = self.model
         settings = {
             "max_seq_length": model.max_seq_length,
@@ -69,36 +76,32 @@ class SentenceTransformerEncoder:
     @property
     def dim(self) -> int:
         """Numbers in a vector."""
-        size: Any = self.model.get_embedding_dimension()
-        return int(size)
+        return int(self.model.get_embedding_dimension())
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row of length 1 for each text, in the order of the texts."""
         if not texts:
             return np.zeros((0, self.dim), dtype=np.float32)
         with self._lock:
-            rows: Any = self.model.encode(
+            rows = self.model.encode(
                 list(texts),
                 batch_size=self._batch_size,
                 normalize_embeddings=True,
-                convert_to_numpy=True,
                 show_progress_bar=False,
             )
         return rows.astype(np.float32, copy=False)
 
-    def __repr__(self) -> str:
-        return f"SentenceTransformerEncoder({self._label!r})"
-
 
 @final
-class TransformersEncoder:
+class TransformersEncoder(_LocalEncoder):
     """The vector of a model's first token ([CLS]), not normalized; an `Encoder`.
 
-    What the DUR paper uses, with bert-base-uncased. Texts longer than the model reads are cut
-    at its limit. Calls from several threads take turns.
+    What the DUR paper uses, with bert-base-uncased. Calls from several threads take turns.
 
     Args:
-        model: any encoder of transformers with `last_hidden_state`; it is not changed.
+        model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts
+            longer than it reads are cut at its limit.
+        tokenizer: the one it was trained with.
         batch_size: texts computed at once.
         label: what `name` starts with.
     """
@@ -111,9 +114,8 @@ class TransformersEncoder:
         batch_size: int = 32,
         label: str = "encoder",
     ) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self._batch_size, self._label = batch_size, label
-        self._lock = threading.Lock()
+        super().__init__(model, batch_size, label)
+        self.tokenizer = tokenizer
 
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
@@ -124,13 +126,9 @@ class TransformersEncoder:
         model = model.eval().to(chosen_device(device))
         return cls(model, tokenizer, label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, pooling and fingerprint of the weights."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         return f"{self._label}/cls@{fingerprint(self.model)}"
 
     @property
@@ -159,6 +157,3 @@ class TransformersEncoder:
                 first = self.model(**tokens).last_hidden_state[:, 0]
                 rows[members] = first.float().cpu().numpy()
         return rows
-
-    def __repr__(self) -> str:
-        return f"TransformersEncoder({self._label!r})"

@@ -16,9 +16,9 @@ is sent which of its rows go on, and a token for each of these.
 """
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from ltrag_plugins.errors import missing_extra
 try:
     import torch
     from torch import Tensor
+    from torch.nn.utils.rnn import pad_sequence
     from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
 except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
@@ -40,12 +41,14 @@ _Place = tuple[int, int]
 _Steps = Generator[Float[Tensor, "rows vocabulary"], tuple[Sequence[int], Int[Tensor, " kept"]]]
 
 _EXACT = frozenset((
-    "cohere", "gemma", "gemma2", "gemma3_text", "gpt2", "granite", "llama", "mistral", "olmo2",
-    "phi3", "qwen2", "qwen3", "smollm3",
+    "apertus", "arcee", "cohere", "cohere2", "ernie4_5", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "glm", "glm4", "gpt2", "gpt_neox", "gpt_oss", "granite", "granitemoe",
+    "helium", "llama", "ministral", "ministral3", "mistral", "mixtral", "nemotron", "olmo",
+    "olmo2", "olmo3", "opt", "persimmon", "phi", "phi3", "qwen2", "qwen2_moe", "qwen3",
+    "qwen3_moe", "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma",
 ))  # fmt: skip
 """Families (`config.model_type`) whose shared prefixes the tests hold against their own passes."""
 
-_TOLERANCE = 1e-4  # mean difference of float32 log-probabilities that rounding explains
 _LOGITS_AT_ONCE = 2**24  # most numbers held for logits at a time while reading
 _ATTENTION_SCALE = 3.0  # tokens, in hidden sizes, at which attention costs as much as the rest
 _PADDING_READING, _PADDING_WRITING = 0.25, 0.5  # most of a row; rows side by side pay in writing
@@ -54,21 +57,29 @@ _WRITING_FACTOR = 4  # rows being written hold this many times the tokens of a b
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _TokenTree:
     """Sequences laid over each other along their shared beginnings."""
 
-    ids: Int[np.ndarray, " nodes"]
-    """Token of each node; a parent comes before its children."""
-    positions: Int[np.ndarray, " nodes"]
-    """Place of each node in its sequences, from 0."""
-    members: tuple[int, ...]
+    members: list[int] = field(default_factory=list)
     """Which sequences of the call lie in this tree."""
-    paths: tuple[Int[np.ndarray, " _"], ...]
+    ids: list[int] = field(default_factory=list)
+    """Token of each node; a parent comes before its children."""
+    positions: list[int] = field(default_factory=list)
+    """Place of each node in its sequences, from 0."""
+    paths: list[list[int]] = field(default_factory=list)
     """For each member the nodes of its tokens, first to last."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def add(self, member: int, sequence: _Ids, same: int) -> None:
+        """Lay one more sequence over the last one, with which it shares its first tokens."""
+        shared = self.paths[-1][:same] if same else []
+        self.members.append(member)
+        self.paths.append([*shared, *range(len(self), len(self) + len(sequence) - same)])
+        self.ids += sequence[same:]
+        self.positions += range(same, len(sequence))
 
     @property
     def is_chain(self) -> bool:
@@ -77,12 +88,10 @@ class _TokenTree:
 
     def visible(self) -> Bool[np.ndarray, "nodes nodes"]:
         """``[i, j]``: node j is node i or stands before it."""
-        seen, done = np.zeros((len(self), len(self)), dtype=bool), 0
-        for path in self.paths:  # each adds the next nodes in a row, below those it shares
-            before, end = path[path < done], max(done, int(path[-1]) + 1)
-            seen[done:end, before] = True
-            seen[done:end, done:end] = np.tri(end - done, dtype=bool)
-            done = end
+        seen = np.eye(len(self), dtype=bool)
+        for path in self.paths:
+            for before, node in pairwise(path):
+                seen[node] |= seen[before]
         return seen
 
 
@@ -105,29 +114,18 @@ def plan(
     def cost(tokens: int) -> float:
         return tokens + tokens**2 / attention_scale
 
-    def array(numbers: list[int]) -> Int[np.ndarray, " _"]:
-        return np.array(numbers, dtype=np.int64)
-
-    grown: list[tuple[list[int], list[int], list[int], list[list[int]]]] = []
+    trees: list[_TokenTree] = []
     before: _Ids = ()
     for i in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
         # in sorted order the longest match with a tree is with the sequence added last
         sequence, same = sequences[i], _shared(before, sequences[i])
-        size = len(grown[-1][0]) if grown else 0
+        size = len(trees[-1]) if trees else 0
         longer = size + len(sequence) - same
         if longer > batch_tokens or cost(longer) - cost(size) >= cost(len(sequence)):
-            grown.append(([], [], [], []))
-            longer, size, same = len(sequence), 0, 0
-        ids, positions, members, paths = grown[-1]
-        members.append(i)
-        paths.append([*(paths[-1][:same] if paths else ()), *range(size, longer)])
-        ids += sequence[same:]
-        positions += range(same, len(sequence))
+            trees.append(_TokenTree())
+            same = 0
+        trees[-1].add(i, sequence, same)
         before = sequence
-    trees = [
-        _TokenTree(array(ids), array(positions), tuple(members), tuple(map(array, paths)))
-        for ids, positions, members, paths in grown
-    ]
     batches: list[list[_TokenTree]] = []
     for tree in sorted(trees, key=len, reverse=True):
         longest = len(batches[-1][0]) if batches else 0
@@ -145,12 +143,9 @@ def _shared(one: _Ids, other: _Ids) -> int:
     return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def _padded(rows: Sequence[Int[np.ndarray, " _"]]) -> Int[Tensor, "rows longest"]:
+def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
     """The rows side by side, with zeros behind the shorter ones."""
-    side_by_side = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
-    for i, row in enumerate(rows):
-        side_by_side[i, : len(row)] = row
-    return torch.from_numpy(side_by_side)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 class TreeEngine:
@@ -180,7 +175,7 @@ class TreeEngine:
             for start in range(0, len(rows), most):
                 members, at, paths = zip(*rows[start : start + most], strict=True)
                 own = cache if len(rows) == 1 else _gathered(cache, at, paths)
-                logits = self._logits(hidden[list(at), [int(path[-1]) for path in paths]])
+                logits = self._logits(hidden[list(at), [path[-1] for path in paths]])
                 yield list(members), self._steps(own, [len(path) for path in paths], logits)
 
     def read(
@@ -194,7 +189,7 @@ class TreeEngine:
         shorter = [sequence[:-1] for sequence in sequences]
         for hidden, _, rows in self._read(shorter, _PADDING_READING, lambda: None):
             wanted = [
-                (row, int(path[place - 1]), (member, place))
+                (row, path[place - 1], (member, place))
                 for member, row, path in rows
                 for place in range(first[member], len(sequences[member]))
             ]
@@ -204,8 +199,10 @@ class TreeEngine:
                 yield list(places), self._logits(hidden[list(at), list(nodes)])
 
     def _read(
-        self, sequences: Sequence[_Ids], padding: float, new_cache: Any
-    ) -> Iterator[tuple[Float[Tensor, "trees nodes hidden"], Any, list[tuple[int, int, Any]]]]:
+        self, sequences: Sequence[_Ids], padding: float, new_cache: Callable[[], Any]
+    ) -> Iterator[
+        tuple[Float[Tensor, "trees nodes hidden"], Any, list[tuple[int, int, list[int]]]]
+    ]:
         """Of each batch the last hidden states, the cache, and (sequence, row, path) of each."""
         batches = plan(
             sequences,
@@ -284,9 +281,7 @@ class TreeEngine:
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
-def _gathered(
-    cache: DynamicCache, at: Sequence[int], paths: Sequence[Int[np.ndarray, " _"]]
-) -> DynamicCache:
+def _gathered(cache: DynamicCache, at: Sequence[int], paths: Sequence[_Ids]) -> DynamicCache:
     """Keys and values along each path, a row each, padded on the right to the longest."""
     rows, nodes = torch.tensor(at)[:, None], _padded(paths)
     own = DynamicCache()
@@ -364,46 +359,15 @@ def _windows(config: PretrainedConfig) -> Mapping[str, int | None] | None:
 def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> TreeEngine | PlainEngine:
     """A `TreeEngine` if it gives this model's own log-probabilities, else a `PlainEngine`.
 
-    Architectures differ in what they do with masks and positions handed in. Those in `_EXACT`
-    are known to be right; any other is tried on three short sequences, at the price of a few
-    short passes and in float32 only, as half precision would drown the difference.
+    Architectures differ in what they do with masks and positions handed in: see `_EXACT`.
     """
-    plain = PlainEngine(model, batch_tokens=batch_tokens)
     windows = _windows(model.config.get_text_config())
     # kernels other than these two do not read a mask of our making
-    if windows is None or model.config._attn_implementation not in ("sdpa", "eager"):
-        why = "its kind of attention takes no masks of ours"
-    else:
-        trees = TreeEngine(model, windows, batch_tokens=batch_tokens)
-        if model.config.model_type in _EXACT or not (why := _misfit(model, trees, plain)):
-            return trees
-    _log.warning("%s is run without shared prefixes: %s", type(model).__name__, why)
-    return plain
-
-
-def _misfit(model: PreTrainedModel, trees: TreeEngine, plain: PlainEngine) -> str | None:
-    """Why trees are not this model's; None where they are."""
-    if model.dtype != torch.float32:
-        return "its family is not known; float32 could be tried"
-    vocabulary = model.config.get_text_config().vocab_size
-    tokens = np.random.default_rng(0).integers(0, vocabulary, 24).tolist()
-    sequences = [tokens[:11], tokens[:6] + tokens[11:20], tokens[:3] + tokens[20:]]
-
-    def logprobs(engine: TreeEngine | PlainEngine) -> Float[Tensor, "places vocabulary"]:
-        """Of all tokens but the first, and of what follows one more token."""
-        found: dict[_Place, Tensor] = {}
-        for places, logits in engine.read(sequences, [1] * len(sequences)):
-            found |= dict(zip(places, logits, strict=True))
-        for members, steps in engine.write(sequences):
-            more = torch.tensor(members, device=next(steps).device)
-            logits = steps.send((range(len(members)), more))
-            found |= {(i, -1): row for i, row in zip(members, logits, strict=True)}
-        return torch.stack([found[place] for place in sorted(found)]).float().log_softmax(-1)
-
-    try:
-        with torch.inference_mode():
-            difference = float((logprobs(trees) - logprobs(plain)).abs().mean(-1).max())
-    except Exception as error:  # an architecture may refuse masks and positions in any way
-        return str(error)
-    changed = f"they change its log-probabilities by {difference:.2g}"
-    return changed if difference > _TOLERANCE else None
+    masks = model.config._attn_implementation in ("sdpa", "eager")
+    if windows is not None and masks and model.config.model_type in _EXACT:
+        return TreeEngine(model, windows, batch_tokens=batch_tokens)
+    _log.warning(
+        "%s is run without shared prefixes: its attention is not known to take masks of ours",
+        type(model).__name__,
+    )
+    return PlainEngine(model, batch_tokens=batch_tokens)

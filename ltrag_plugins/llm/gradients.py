@@ -16,7 +16,7 @@ References:
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -50,10 +50,7 @@ class TokenBatch:
     """True where a continuation token stands; it is predicted from the position before."""
 
     def shared_prefix(self) -> int:
-        """How many tokens all instances begin with that come before any prediction.
-
-        0 for a single instance: there is nobody to share with.
-        """
+        """How many tokens all instances begin with before any prediction; 0 for a single one."""
         if len(self.input_ids) < 2:
             return 0
         same = (self.input_ids == self.input_ids[0]) & self.attention_mask.bool()
@@ -62,7 +59,7 @@ class TokenBatch:
 
 
 def token_batches(
-    scored: Sequence[Scored], *, batch_tokens: int, device: torch.device
+    scored: Sequence[Scored], batch_tokens: int
 ) -> Iterator[tuple[list[int], TokenBatch]]:
     """Batches of similar length, each with its members' indices."""
     for i, one in enumerate(scored):
@@ -78,17 +75,13 @@ def token_batches(
             [torch.ones(len(one), dtype=torch.long) for one in some],
             [torch.arange(len(one)) >= len(one.prompt) for one in some],
         )
-        yield (
-            members,
-            TokenBatch(*(pad_sequence(rows, batch_first=True).to(device) for rows in columns)),
-        )
+        yield members, TokenBatch(*(pad_sequence(rows, batch_first=True) for rows in columns))
 
 
 def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
     """The gradient of the mean token loss, averaged over all instances of all batches.
 
-    One backward pass a batch, for the sum of its instances' losses. Long and short
-    continuations weigh the same, and so do full and half-empty batches.
+    Long and short continuations weigh the same, and so do full and half-empty batches.
 
     Args:
         model: a causal language model of transformers; it is not changed.
@@ -123,8 +116,7 @@ def gradient_agreement(
 ) -> list[GradientAgreement]:
     """The dot product of each instance's gradient with `along`, in the batch's order.
 
-    One batched forward-mode pass. The memory grows with the batch's tokens (attention: with
-    the square of its length), never with instances times weights.
+    The memory grows with the batch's tokens, never with instances times weights.
 
     Args:
         along: a direction in the same weights, as `mean_gradient` gives it.
@@ -133,8 +125,7 @@ def gradient_agreement(
         model, layers: as in `mean_gradient`.
     """
     tail = FeedForwardTail(model, layers)
-    weights = tail.weights
-    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    shapes = {name: tuple(weight.shape) for name, weight in tail.weights.items()}
     if {name: array.shape for name, array in along.items()} != shapes:
         raise InvalidInput(
             f"the direction's arrays ({', '.join(list(along)[:2])}, ...) do not match this model's "
@@ -143,16 +134,15 @@ def gradient_agreement(
         )
     tangent = {
         name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
-        for name, weight in weights.items()
+        for name, weight in tail.weights.items()
     }
+
+    def losses(weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return tail.losses(weights, batch), tail.entered
+
     with torch.inference_mode(False), torch.enable_grad():
-        result = torch.func.jvp(
-            lambda weights: (tail.losses(weights, batch), tail.entered),
-            (weights,),
-            (tangent,),
-            has_aux=True,
-        )
-        _, dots, entered = cast(tuple[Tensor, Tensor, Tensor], result)
+        result: Any = torch.func.jvp(losses, (tail.weights,), (tangent,), has_aux=True)
+        _, dots, entered = result
         if not cosine:
             return [GradientAgreement(dot) for dot in dots.tolist()]
         tail.resume_from(entered)
@@ -194,14 +184,10 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
 class FeedForwardTail:
     """The losses of a batch as a function of the last layers' feed-forward matrices.
 
-    This works on a twin of the model (`loading.twin`), with eager attention, the one
-    implementation that can be differentiated forward. The twin runs the model's own code from
-    the embedding to the logits, so masks, sliding windows, rotary embeddings and soft caps are
-    the model's own.
-
-    The last layers, the final norm and the logits are computed in float32 whatever the dtype of
-    the model (a bfloat16 product of gradients is good to about two digits); the layers below run
-    in the model's dtype. Nothing is copied where the weights are float32 already.
+    A twin of the model (`loading.twin`) runs the model's own code, with eager attention, the one
+    implementation that can be differentiated forward. The last layers, the final norm and the
+    logits are computed in float32 whatever the dtype of the model (a bfloat16 product of gradients
+    is good to about two digits); the layers below run in the model's dtype.
     """
 
     def __init__(self, model: nn.Module, layers: int) -> None:
@@ -259,19 +245,15 @@ class FeedForwardTail:
     ) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood, in nats a token, of each instance's targets.
 
-        Logits are computed at the target positions only. With `shared`, what all prompts begin
-        with (a chat template, instructions) is computed once. Losses, tangents and summed gradients
-        are the same; what one instance's loss says about activations there can no longer be told
-        apart. `weights` take the place of the model's own feed-forward matrices.
+        `weights` take the place of the model's own feed-forward matrices. With `shared`, what all
+        prompts begin with is computed once: then the activations there belong to no one instance.
         """
-        device = self._twin.device
-        ids, mask = batch.input_ids.to(device), batch.attention_mask.to(device)
-        targets = batch.targets.to(device)
+        columns = (batch.input_ids, batch.attention_mask, batch.targets)
+        ids, mask, targets = (column.to(self._twin.device) for column in columns)
         start = batch.shared_prefix() if shared else 0
         start = start if start * (len(ids) - 1) >= _WORTH_SHARING else 0
         rows, columns = targets.nonzero(as_tuple=True)
-        self._entered = []
-        cache = None
+        self._entered, cache = [], None
 
         def run(**arguments: Any) -> Tensor:
             read = {**arguments, "past_key_values": cache, "use_cache": cache is not None}

@@ -8,12 +8,12 @@ fingerprint of its weights and the two files by their hashes. No pickle is ever 
 import copy
 import hashlib
 import json
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ltrag_plugins.artifacts import DAMAGE
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
 
 try:
@@ -201,28 +201,19 @@ def _merge_adapter(model: PreTrainedModel, folder: str | Path) -> str:
             "the model it was trained for, or train an adapter for this one."
         )
     try:
-        tensors, layers = load_tensors(content), config["layers_to_transform"]
+        tensors, scale = load_tensors(content), config["lora_alpha"] / config["r"]
         ends = tuple(f".{name}" for name in config["target_modules"])
-        modules = {
-            name: module
-            for name, module in model.named_modules()
-            if f".{name}".endswith(ends)
-            and isinstance(module, nn.Linear | Conv1D)
-            and (layers is None or int(re.findall(r"\.(\d+)\.", name)[0]) in layers)
-        }
-        pairs = {
-            name: [tensors.pop(f"base_model.model.{name}.lora_{x}.weight") for x in "BA"]
-            for name in modules
-        }
-        if tensors or not pairs:
-            raise ValueError("its matrices are not those its configuration names")
-        for name, (b, a) in pairs.items():
-            weight, change = modules[name].weight, b.float() @ a.float()
-            change = config["lora_alpha"] / config["r"] * change
+        for name in {key.partition(".lora_")[0] for key in tensors}:
+            a, b = (tensors.pop(f"{name}.lora_{x}.weight").float() for x in "AB")
+            module = model.get_submodule(name.removeprefix("base_model.model."))
+            if not name.endswith(ends) or not isinstance(module, nn.Linear | Conv1D):
+                raise ValueError("its matrices are not those its configuration names")
+            change = scale * (b @ a)
             if not change.isfinite().all():
                 raise ValueError("it holds NaN or infinity")
-            weight.add_((change.T if isinstance(modules[name], Conv1D) else change).to(weight))
-    except (ValueError, TypeError, RuntimeError, KeyError, SafetensorError) as error:
+            change = change.T if isinstance(module, Conv1D) else change
+            module.weight.add_(change.to(module.weight))
+    except (*DAMAGE, RuntimeError, SafetensorError) as error:
         raise UnreadableArtifact(f"the adapter in {folder} cannot be applied: {error}") from error
     return hashlib.sha256(content).hexdigest()[:8]
 
@@ -230,19 +221,14 @@ def _merge_adapter(model: PreTrainedModel, folder: str | Path) -> str:
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """`finetune.json`, and with method "lora" the adapter's shape and its weights, all checked."""
     part = MANIFEST
-    if not folder.is_dir():
-        raise UnreadableArtifact(
-            f"there is no folder {str(folder)!r}; name the one that 'ltrag sgic finetune' wrote."
-        )
     if not (folder / MANIFEST).is_file():
-        pickled = [*folder.glob("*.bin"), *folder.glob("*.pt")]
-        why = (
-            "its weights are pickled, which can run code and is never read"
-            if pickled
-            else "nothing tells which model it is for"
-        )
+        why = "nothing tells which model it is for"
+        if not folder.is_dir():
+            why = "there is no folder of that name"
+        elif [*folder.glob("*.bin"), *folder.glob("*.pt")]:
+            why = "its weights are pickled, which can run code and is never read"
         raise UnreadableArtifact(
-            f"{folder} has no {MANIFEST}, and {why}. Name a folder that 'ltrag sgic finetune' "
+            f"{folder} has no {MANIFEST}: {why}. Name a folder that 'ltrag sgic finetune' "
             "finished; an adapter made elsewhere has to be merged with peft and saved as a model."
         )
     try:
@@ -258,7 +244,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
             if hashlib.sha256(found[part]).hexdigest() != hashes[part]:
                 raise ValueError(f"{part} is not the file that {MANIFEST} belongs to")
         return manifest, dict(json.loads(found[CONFIG])), found[WEIGHTS]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except DAMAGE as error:
         raise UnreadableArtifact(
             f"{folder / part} cannot be read ({type(error).__name__}: {error}). Train again, or "
             "restore the folder."

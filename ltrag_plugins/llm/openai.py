@@ -167,23 +167,20 @@ class OpenAICompatibleLLM:
         return api.with_raw_response
 
     def _request(self, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
-        sent: dict[str, Any] = {"temperature": settings.temperature}
-        sent["max_tokens"] = settings.max_tokens
-        if settings.stop:
-            sent["stop"] = list(settings.stop)
-        if settings.seed is not None:
-            sent["seed"] = settings.seed
-        sent = {name: value for name, value in sent.items() if name not in self.omit}
+        wanted: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
+        wanted |= {"max_tokens": settings.max_tokens, "stop": list(settings.stop) or None}
+        sent = {k: v for k, v in wanted.items() if v is not None and k not in self.omit}
+        if self.logprobs:
+            sent["logprobs"] = True if self.chat else self.top_logprobs
+        if not self.chat:
+            return {"model": self.model, "prompt": prompt, **sent}
+        if self.logprobs:
+            sent["top_logprobs"] = self.top_logprobs
         # OpenAI's newer models know only the new name, most other servers only the old one
         host = urlsplit(str(self._client.base_url)).hostname or ""
-        if self.chat and "max_tokens" in sent and host.endswith(_OPENAI):
+        if "max_tokens" in sent and host.endswith(_OPENAI):
             sent["max_completion_tokens"] = sent.pop("max_tokens")
-        if not self.chat:
-            asked = {"logprobs": self.top_logprobs} if self.logprobs else {}
-            return {"model": self.model, "prompt": prompt, **asked, **sent}
-        asked = {"logprobs": True, "top_logprobs": self.top_logprobs} if self.logprobs else {}
-        messages = [{"role": "user", "content": prompt}]
-        return {"model": self.model, "messages": messages, **asked, **sent}
+        return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **sent}
 
     def _read(self, body: str, settings: GenerationSettings) -> Generation:
         """The first choice of a chat completion or of a text completion."""

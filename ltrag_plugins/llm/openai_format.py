@@ -25,8 +25,7 @@ def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | No
         model: its name, for errors.
     """
     entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
-    if entries is None:
-        entries = _chat_entries(logprobs)
+    entries = _chat_entries(logprobs) if entries is None else entries
     if not isinstance(entries, Sequence) or (text and not entries):
         return None
     pieces = [str(field_of(entry, "token") or "") for entry in entries]
@@ -51,15 +50,7 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     """Our tokens in the chat API's shape, where `tokens_of` finds them again."""
     if tokens is None:
         return None
-    content = [
-        {
-            "token": token.text,
-            "logprob": token.logprob,
-            "top_logprobs": [{"token": t, "logprob": p} for t, p in token.alternatives],
-        }
-        for token in tokens
-    ]
-    return {"content": content}
+    return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
 def field_of(value: Any, name: str) -> Any:
@@ -75,16 +66,16 @@ def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], .
 def _chat_entries(logprobs: Any) -> list[dict[str, Any]] | None:
     """The completion API's tokens as the chat API's; None where they are not all there."""
     texts, values = field_of(logprobs, "tokens"), field_of(logprobs, "token_logprobs")
-    if not isinstance(texts, Sequence) or not isinstance(values, Sequence):
-        return None
-    if len(texts) != len(values):
+    complete = isinstance(texts, Sequence) and isinstance(values, Sequence)
+    if not complete or len(texts) != len(values):
         return None
     tops = field_of(logprobs, "top_logprobs") or [None] * len(texts)
     return [
-        {
-            "token": text,
-            "logprob": value,
-            "top_logprobs": [{"token": t, "logprob": p} for t, p in (top or {}).items()],
-        }
+        _entry(text, value, (top or {}).items())
         for text, value, top in zip(texts, values, tops, strict=True)
     ]
+
+
+def _entry(text: str, logprob: float, others: Iterable[tuple[str, float]]) -> dict[str, Any]:
+    tops = [{"token": token, "logprob": value} for token, value in others]
+    return {"token": text, "logprob": logprob, "top_logprobs": tops}

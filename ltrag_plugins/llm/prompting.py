@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Self
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
 
@@ -12,9 +11,6 @@ try:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
-
-_CONTEXT = 4  # prompt tokens decoded along: some tokenizers drop a space at the start of a text
-_UNFINISHED = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +26,17 @@ class Scored:
         return len(self.prompt) + len(self.continuation)
 
 
-@dataclass(frozen=True, slots=True)
 class Prompting:
-    """How prompts become tokens for one model."""
+    """How prompts become tokens for one model; see `TransformersLLM` for the arguments."""
 
-    tokenizer: PreTrainedTokenizerBase
-    chat: bool
-    system: str | None
-    limit: int | None
-    """Most tokens the model reads, its own included; None: it does not say."""
-    ends: frozenset[int]
-    """The tokens that end a text, by the tokenizer, the model and its generation settings."""
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         tokenizer: PreTrainedTokenizerBase,
         model: PreTrainedModel,
         *,
         chat: bool | None,
         system: str | None,
-    ) -> Self:
-        """For a tokenizer and its model; see `TransformersLLM` for the arguments."""
+    ) -> None:
         templated = bool(tokenizer.chat_template)
         chat = templated if chat is None else chat
         if chat and not templated:
@@ -68,8 +53,11 @@ class Prompting:
             named = getattr(settings, "eos_token_id", None)
             each = named if isinstance(named, list | tuple) else [named]
             ends |= {token for token in each if isinstance(token, int)}
-        limit = getattr(config, "max_position_embeddings", None)
-        return cls(tokenizer, chat, system, limit, frozenset(ends))
+        self.tokenizer, self.chat, self.system = tokenizer, chat, system
+        self.limit: int | None = getattr(config, "max_position_embeddings", None)
+        """Most tokens the model reads, its own included; None: it does not say."""
+        self.ends = frozenset(ends)
+        """The tokens that end a text, by the tokenizer, the model and its generation settings."""
 
     @property
     def name(self) -> str:
@@ -133,43 +121,3 @@ class Prompting:
                 f"model would have to read {read + more:,}; it reads at most {self.limit:,}. "
                 "Shorten the prompt, show fewer passages, or lower max_tokens."
             )
-
-
-class Detokenizer:
-    """Turns tokens into text one by one: the pieces always join to the text.
-
-    A character that is spread over several tokens belongs to the last of them; the tokens
-    before it have an empty piece. Special tokens have an empty piece.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
-        self._ids = list(prompt[-_CONTEXT:])
-        # characters of `_ids` that stand in the prompt or in a piece already
-        self._known = len(self._decoded())
-        self.pieces: list[str] = []
-        self.text = ""
-
-    def add(self, token: int) -> str:
-        """The piece of one more token."""
-        self._ids.append(token)
-        decoded, piece = self._decoded(), ""
-        if not decoded.endswith(_UNFINISHED):
-            piece = decoded[self._known :]
-            self._ids = self._ids[-_CONTEXT:]
-            self._known = len(self._decoded())
-        self.pieces.append(piece)
-        self.text += piece
-        return piece
-
-    def finish(self) -> None:
-        """Give what is left of an unfinished character to the last token."""
-        rest = self._decoded()[self._known :]
-        if self.pieces and rest:
-            self._known += len(rest)
-            self.pieces[-1] += rest
-            self.text += rest
-
-    def _decoded(self) -> str:
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return str(self._tokenizer.decode(self._ids, **options))

@@ -6,8 +6,8 @@ logits are computed only where they are read.
 
 import hashlib
 import threading
-from collections.abc import Collection, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import final
@@ -18,14 +18,9 @@ from jaxtyping import Float, Int
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.llm.base import Direction, stopped
 from ltrag_plugins.llm.engine import PlainEngine, TreeEngine, best_engine
-from ltrag_plugins.llm.gradients import (
-    TokenBatch,
-    gradient_agreement,
-    mean_gradient,
-    token_batches,
-)
+from ltrag_plugins.llm.gradients import gradient_agreement, mean_gradient, token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model
-from ltrag_plugins.llm.prompting import Detokenizer, Prompting
+from ltrag_plugins.llm.prompting import Prompting
 from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Token
 
 try:
@@ -36,6 +31,8 @@ except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
 
 _ALTERNATIVES = 5
+_CONTEXT = 4  # prompt tokens decoded along: some tokenizers drop a space at the start of a text
+_UNFINISHED = "\ufffd"
 
 
 @final
@@ -71,11 +68,10 @@ class TransformersLLM:
         label: str | None = None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.prompting = Prompting.of(tokenizer, model, chat=chat, system=system)
+        self.prompting = Prompting(tokenizer, model, chat=chat, system=system)
         """How prompts become tokens."""
         self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
         self._lock = threading.RLock()
-        self._engine: TreeEngine | PlainEngine | None = None
         self._decode = cache(lambda token: str(tokenizer.decode([token])))
         self._label = label or Path(model.config.name_or_path or type(model).__name__).name
 
@@ -117,13 +113,9 @@ class TransformersLLM:
             model, tokenizer, chat=chat, system=system, batch_tokens=batch_tokens, label=label
         )
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return f"{self._label}@{fingerprint(self.model)}/{dtype}/{self.prompting.name}"
 
@@ -142,7 +134,7 @@ class TransformersLLM:
         for prompt, ids in zip(once, sequences, strict=True):
             self.prompting.check(prompt, len(ids), settings.max_tokens)
         texts = [
-            _Text(Detokenizer(self.tokenizer, ids), _rng(prompt, settings.seed))
+            _Text(self.tokenizer, ids, _rng(prompt, settings.seed))
             for prompt, ids in zip(once, sequences, strict=True)
         ]
         with self._lock, torch.inference_mode():
@@ -175,9 +167,10 @@ class TransformersLLM:
                 targets = torch.tensor([sequences[row][place] for row, place in places])
                 read = self._tokens(logits, targets.to(logits.device))
                 for (row, _), token in zip(places, read, strict=True):
-                    tokens[members[row]].append(token)
+                    own, pieces = tokens[members[row]], cut[members[row]].pieces
+                    own.append(replace(token, text=pieces[len(own)]))
         return [
-            Generation(text, _spelled(one.pieces, read), len(one.prompt), len(one.continuation))
+            Generation(text, tuple(read), len(one.prompt), len(one.continuation))
             for text, one, read in zip(continuations, cut, tokens, strict=True)
         ]
 
@@ -185,8 +178,9 @@ class TransformersLLM:
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """See `GradientLLM` and `gradients.mean_gradient`."""
+        cut = self.prompting.scored(prompts, continuations)
         with self._lock:
-            batches = (batch for _, batch in self._batches(prompts, continuations))
+            batches = (batch for _, batch in token_batches(cut, self._batch_tokens))
             return mean_gradient(self.model, batches, layers=layers)
 
     def gradient_agreement(
@@ -200,8 +194,9 @@ class TransformersLLM:
     ) -> list[GradientAgreement]:
         """See `GradientLLM` and `gradients.gradient_agreement`."""
         found: dict[int, GradientAgreement] = {}
+        cut = self.prompting.scored(prompts, continuations)
         with self._lock:
-            for members, batch in self._batches(prompts, continuations):
+            for members, batch in token_batches(cut, self._batch_tokens):
                 agreements = gradient_agreement(
                     self.model, batch, along=along, cosine=cosine, layers=layers
                 )
@@ -211,21 +206,17 @@ class TransformersLLM:
     def __repr__(self) -> str:
         return f"TransformersLLM({self._label!r}, device={str(self.model.device)!r})"
 
-    def _batches(
-        self, prompts: Sequence[str], continuations: Sequence[str]
-    ) -> Iterator[tuple[list[int], TokenBatch]]:
-        cut = self.prompting.scored(prompts, continuations)
-        return token_batches(cut, batch_tokens=self._batch_tokens, device=self.model.device)
-
     def _running(self) -> TreeEngine | PlainEngine:
         if self.model.training:
             raise InvalidInput(
                 f"{self._label} is in training mode, where dropout would change its answers; "
                 "call model.eval() first."
             )
-        if self._engine is None:
-            self._engine = best_engine(self.model, batch_tokens=self._batch_tokens)
         return self._engine
+
+    @cached_property
+    def _engine(self) -> TreeEngine | PlainEngine:
+        return best_engine(self.model, batch_tokens=self._batch_tokens)
 
     def _write(
         self,
@@ -263,10 +254,6 @@ class TransformersLLM:
         ]
 
 
-def _spelled(pieces: Sequence[str], tokens: Sequence[Token]) -> tuple[Token, ...]:
-    return tuple(replace(t, text=piece) for piece, t in zip(pieces, tokens, strict=True))
-
-
 def _next_tokens(
     logits: Float[Tensor, "rows vocabulary"],
     temperature: float,
@@ -291,16 +278,22 @@ def _rng(prompt: str, seed: int | None) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest.digest()[:16]))
 
 
-@dataclass(slots=True)
 class _Text:
-    """One text on its way."""
+    """One text on its way, whose tokens always join to it.
 
-    detokenizer: Detokenizer
-    rng: np.random.Generator
-    tokens: list[Token] = field(default_factory=list)
-    """Those of the text, not yet spelled; not the end-of-text token."""
-    steps: int = 0
-    """Tokens the model was made to choose, the end-of-text token included."""
+    A character that is spread over several tokens belongs to the last of them; the tokens before
+    it, and special tokens, spell nothing.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], rng: np.random.Generator
+    ) -> None:
+        self.rng, self.text, self.tokens = rng, "", list[Token]()
+        self.steps = 0
+        """Tokens the model was made to choose, the end-of-text token included."""
+        self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
+        # characters of `_ids` that stand in the prompt or in a token already
+        self._known = len(self._decoded())
 
     def add(
         self, token_id: int, token: Token, ends: Collection[int], settings: GenerationSettings
@@ -309,17 +302,27 @@ class _Text:
         self.steps += 1
         if token_id in ends:
             return False
-        self.tokens.append(token)
-        piece = self.detokenizer.add(token_id)
-        text = self.detokenizer.text
+        self._ids.append(token_id)
+        decoded, piece = self._decoded(), ""
+        if not decoded.endswith(_UNFINISHED):
+            piece = decoded[self._known :]
+            self._ids = self._ids[-_CONTEXT:]
+            self._known = len(self._decoded())
+        self.tokens.append(replace(token, text=piece))
+        self.text += piece
         return self.steps < settings.max_tokens and not any(
-            text.find(stop, max(0, len(text) - len(piece) - len(stop))) >= 0
+            self.text.find(stop, max(0, len(self.text) - len(piece) - len(stop))) >= 0
             for stop in settings.stop
         )
 
     def generation(self, prompt_tokens: int, settings: GenerationSettings) -> Generation:
-        """What was written."""
-        self.detokenizer.finish()
-        tokens = _spelled(self.detokenizer.pieces, self.tokens)
-        whole = Generation(self.detokenizer.text, tokens, prompt_tokens, self.steps)
+        """What was written; the last token gets what is left of an unfinished character."""
+        if self.tokens and (rest := self._decoded()[self._known :]):
+            self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + rest)
+            self.text += rest
+        whole = Generation(self.text, tuple(self.tokens), prompt_tokens, self.steps)
         return stopped(whole, settings.stop)
+
+    def _decoded(self) -> str:
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return str(self._tokenizer.decode(self._ids, **options))

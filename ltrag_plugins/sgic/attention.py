@@ -1,18 +1,94 @@
-"""Attention of the rounds of an answered question on its documents; needs the extra `local`.
+"""How much of the attention of the position that answers falls on each document of a prompt.
+
+Only the last position's row of weights is ever computed: all tokens before it go into the key
+and value cache with the model's own attention, then one token is read with eager attention, the
+implementation that hands out its weights. The model handed in is not touched (`loading.twin`).
 
 References:
     Chen et al. (SGIC), section 5.8, figure 6 and table 10 (the first answer against round 1).
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llm.attention import AttentionShares, attention_shares
+from jaxtyping import Float
+
+from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
+from ltrag_plugins.llm.loading import twin
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.documents import prepared
 from ltrag_plugins.sgic.settings import SGICSettings
+
+try:
+    import torch
+    from torch import Tensor
+except ImportError as error:
+    raise missing_extra("transformers", "local") from error
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShares:
+    """Where the answer position looks: `documents` and `elsewhere` add up to 1."""
+
+    documents: tuple[float, ...]
+    """Of each document, summed over its tokens, in [0, 1]. A longer one has more to look at."""
+    elsewhere: float
+    """On the rest of the prompt (instructions, question, the first token), in [0, 1]."""
+
+    @property
+    def relative(self) -> tuple[float, ...]:
+        """Of what falls on documents, the share of each; 0 for all where nothing does."""
+        total = sum(self.documents)
+        return tuple(share / total if total else 0.0 for share in self.documents)
+
+
+def attention_shares(
+    llm: TransformersLLM,
+    prompt: str,
+    documents: Sequence[str],
+    *,
+    layers: Sequence[int] | None = None,
+) -> AttentionShares:
+    """The attention from the position that predicts the first answer token, by document.
+
+    Mean over all heads of the layers. The paper says neither which layers and heads it took, nor
+    whether it summed over a document's tokens: all of them, and a sum, are our reading.
+
+    Args:
+        prompt: as `llm.generate` takes it; wrapped in the chat template in the same way.
+        documents: texts as they stand in the prompt, in its order.
+        layers: which layers, from 0, negative from the last; None: all.
+    """
+    if not isinstance(llm, TransformersLLM):
+        raise InvalidInput(
+            f"attention needs local weights, got {type(llm).__name__}; give a TransformersLLM (of "
+            "a CachedLLM its `llm`)"
+        )
+    if isinstance(documents, str):
+        raise InvalidInput("documents is a str; give a list of texts")
+    spans, end = [], 0
+    for number, text in enumerate(documents, 1):
+        first = prompt.find(text, end) if text else -1
+        if first < 0:
+            raise InvalidInput(
+                f"document {number} ({text[:40]!r}) does not stand in the prompt after the one "
+                "before it; give the texts as the prompt shows them (cut, on one line) in its order"
+            )
+        end = first + len(text)
+        spans.append((first, end))
+    ids, offsets, start = _located(llm, prompt)
+    weights = _last_row(llm.model, ids, layers)
+    taken = torch.zeros(len(ids), dtype=torch.bool)
+    shares = []
+    for first, end in spans:
+        # special tokens have no character anywhere
+        inside = [a < start + end and b > start + first and a < b for a, b in offsets]
+        new = torch.tensor(inside, dtype=torch.bool) & ~taken
+        taken |= new
+        shares.append(float(weights[new].sum()))
+    return AttentionShares(tuple(shares), max(0.0, 1.0 - sum(shares)))
 
 
 def round_attention(
@@ -46,3 +122,54 @@ def round_attention(
     found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
     shares = dict(zip(shown, found.documents, strict=True))
     return replace(found, documents=tuple(shares.get(i, 0.0) for i in range(len(texts))))
+
+
+def _located(llm: TransformersLLM, prompt: str) -> tuple[list[int], list[tuple[int, int]], int]:
+    """Tokens, their characters in the text that the model reads, and where the prompt begins."""
+    prompting, tokenizer = llm.prompting, llm.tokenizer
+    ids, text = prompting.ids(prompt), prompting.text(prompt)
+    prompting.check(prompt, len(ids), 0)
+    # templates may strip blanks off the prompt's ends
+    bare = prompt.strip()
+    found = text.rfind(bare)
+    if not bare or found < 0 or not tokenizer.is_fast:
+        raise InvalidInput(
+            "documents cannot be found in what the model reads: the chat template changes the "
+            "prompt (build the model with chat=False), or the tokenizer is not a fast one"
+        )
+    coded = tokenizer(text, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
+    if list(coded["input_ids"]) != ids:
+        raise ModelError("the tokens that have places in the text are not those that are read")
+    return ids, list(coded["offset_mapping"]), found - prompt.index(bare)
+
+
+def _last_row(
+    model: Any, ids: Sequence[int], layers: Sequence[int] | None
+) -> Float[Tensor, " tokens"]:
+    """Attention of the last position on each token, mean over heads and layers; sums to 1."""
+    # Any: the classes of models are annotated so that their own methods do not type-check
+    own: Any = twin(model)
+    read = torch.tensor([list(ids)], device=model.device)
+    with torch.inference_mode():
+        cache = None
+        if len(ids) > 1:
+            cache = own.base_model(input_ids=read[:, :-1], use_cache=True).past_key_values
+        own.set_attn_implementation("eager")
+        found = own.base_model(
+            input_ids=read[:, -1:], past_key_values=cache, use_cache=True, output_attentions=True
+        ).attentions
+    if not found or any(one is None for one in found):
+        raise ModelError(
+            f"{type(model).__name__} hands out no attention weights; take another architecture "
+            "(Llama, Mistral, Qwen2, Qwen3 and Gemma-3 among others do)"
+        )
+    wanted = range(len(found)) if layers is None else layers
+    if not wanted or any(not -len(found) <= layer < len(found) for layer in wanted):
+        raise InvalidInput(
+            f"layers={layers}, but the model has {len(found)}: 0 to {len(found) - 1}, or None"
+        )
+    rows = torch.zeros(len(ids))
+    for layer in wanted:
+        seen = found[layer][0, :, -1].float().mean(0).cpu()
+        rows[len(ids) - len(seen) :] += seen  # a sliding window sees the last tokens only
+    return rows / len(wanted)
