@@ -188,7 +188,6 @@ def test_only_one_row_of_weights_is_ever_made(tiny, monkeypatch):
         (["Nobody wrote this."], "document 1 .'Nobody wrote this.'. does not stand in the prompt"),
         (DOCUMENTS[::-1], "document 2 .* after the one before it"),
         ([""], "document 1"),
-        ("one text", "give a list"),
     ],
 )
 def test_documents_that_are_not_in_the_prompt_are_named(tiny, documents, why):

@@ -171,7 +171,7 @@ def spelled(tokenizer, prompt: list[int], ids: list[int]) -> Generation:
     text = _Text(tokenizer, prompt, np.random.default_rng(0))
     for token_id in ids:
         text.add(token_id, Token("", 0.0), (), settings)
-    return text.generation(len(prompt), settings)
+    return text.generation(settings)
 
 
 @pytest.mark.parametrize(

@@ -172,11 +172,7 @@ def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> 
 
 
 async def arun(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> _T:
-    """As `run`, on an event loop.
-
-    A model or retriever with an async call of its own is awaited; any other runs in a
-    thread. Cancelling the task closes the flow.
-    """
+    """As `run`, on an event loop; see `World.areply`. Cancelling the task closes the flow."""
     async with aclosing(arun_steps(flow, world, observers=observers)) as steps:
         *_, last = [step async for step in steps]
     return cast(Returned[_T], last).value
@@ -187,8 +183,7 @@ def run_steps(
 ) -> Generator[Returned[_T] | None, None, None]:
     """As `run`, pausing: None each time the flow took in a reply, its answer at the end.
 
-    For callers that pass on what a flow tells them while it runs. Closing the iterator closes
-    the flow.
+    Closing the iterator closes the flow.
     """
     observers = tuple(observers)
     with closing(flow):

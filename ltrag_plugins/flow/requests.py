@@ -16,8 +16,7 @@ _T = TypeVar("_T")
 class OwnedPrompt(str):
     """A prompt that knows whose it is, for models that record each call under its owner's run.
 
-    `run_many(..., owners=...)` makes them. A text that is equal is an equal prompt: caches and
-    models that do not look at the owner see a string.
+    `run_many(..., owners=...)` makes them. Who does not look at the owner sees an equal string.
     """
 
     owner: Any
@@ -36,8 +35,8 @@ class Ask:
     prompts: tuple[str, ...]
     settings: GenerationSettings = GenerationSettings()
     may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
-    """Called before these prompts are sent once more, because a call that they shared failed: a
-    flow that counts what it may send enters them here, or says no and gets the failure."""
+    """Called before these prompts are sent once more, because a call that they shared failed; a
+    flow that says no gets the failure."""
 
 
 @dataclass(frozen=True, slots=True)

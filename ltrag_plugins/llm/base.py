@@ -1,10 +1,7 @@
 """What every model must be able to do, by capability.
 
-A component names in its type the least it needs: `LLM` (text, perhaps token
-probabilities), `ScoringLLM` (log-probabilities of given text), `GradientLLM` (local
-weights). All are structural: any object with these methods will do.
-
-End a text before a stop string, and keep its tokens in step with it.
+A component names in its type the least it needs. All are structural: any object with these
+methods will do.
 """
 
 import math
@@ -28,13 +25,11 @@ class LLM(Protocol):
     @property
     def name(self) -> str:
         """Identifies weights and prompt handling: equal names give equal answers."""
-        ...
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts."""
-        ...
 
 
 @runtime_checkable
@@ -45,7 +40,6 @@ class AsyncLLM(LLM, Protocol):
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`."""
-        ...
 
 
 @runtime_checkable
@@ -54,7 +48,6 @@ class ScoringLLM(LLM, Protocol):
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt."""
-        ...
 
 
 @runtime_checkable
@@ -69,7 +62,6 @@ class GradientLLM(ScoringLLM, Protocol):
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """The gradient, averaged over the instances."""
-        ...
 
     def gradient_agreement(
         self,
@@ -81,7 +73,6 @@ class GradientLLM(ScoringLLM, Protocol):
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """How each instance's gradient lies to `along`; `cosine` costs a backward pass more."""
-        ...
 
 
 @runtime_checkable
@@ -91,11 +82,9 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """Identifies the weights: equal names give equal vectors."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim)."""
-        ...
 
 
 def checked_token(token: Token, model: str) -> Token:
@@ -112,9 +101,8 @@ def checked_token(token: Token, model: str) -> Token:
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
     """The generation ended before the first stop string, its tokens joining to its text.
 
-    For providers that hand back the stop string, or tokens beyond the end of the text (the
-    stop string's, the end-of-text marker). Tokens that spell another text are left alone.
-    The token counts stay what was paid for.
+    For providers that hand back the stop string, or tokens beyond the end of the text. Tokens that
+    spell another text are left alone. The token counts stay what was paid for.
     """
     ends = [generation.text.find(string) for string in stop if string]
     text = generation.text[: min((end for end in ends if end >= 0), default=None)]

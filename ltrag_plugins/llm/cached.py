@@ -2,8 +2,7 @@
 
 The SQLite file is made whole in a folder beside its place, and then linked into it, so a file that
 does not carry our mark is somebody else's. Such a file is refused without being opened by SQLite,
-which might write to it. SQLite's write-ahead log does the rest: readers never wait, and a process
-that is killed loses the call it was in.
+which might write to it. With a write-ahead log, readers never wait.
 """
 
 import asyncio
@@ -176,15 +175,14 @@ class _Kept(ABC):
 class CachedLLM(_Kept):
     """A model whose answers are kept in a SQLite file and asked for once.
 
-    What identifies an answer is the model's name, the prompt, and every generation setting.
-    A prompt that comes twice in a call is asked once. Sampling stays sampling: with a
-    temperature and no seed nothing is kept; with a seed the first, second, ... answer to a
-    prompt within a call are kept apart.
+    What identifies an answer is the model's name, the prompt, and every generation setting. A
+    prompt that comes twice in a call is asked once. Sampling stays sampling: with a temperature and
+    no seed nothing is kept; with a seed the first, second, ... answer to a prompt within a call are
+    kept apart.
 
     Many threads and processes may share the file. The model is asked for at most 64 prompts at a
-    time (with a seed, all samples of a prompt are among them), and what it answered is written at
-    once, in one transaction, so that a failure or a killed process loses at most these. Two that
-    ask for the same unknown answer at the same moment both ask the model.
+    time (with a seed, all samples of a prompt are among them), and what it answered is written in
+    one transaction, so that a failure or a killed process loses at most these.
 
     It is a `ScoringLLM` over a `ScoringLLM`, whose scores are kept as well, and a `GradientLLM`
     over a `GradientLLM`, whose gradients are computed each time. It is always an `AsyncLLM`; a

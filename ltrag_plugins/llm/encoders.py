@@ -21,11 +21,6 @@ except ImportError as error:
 
 
 class _LocalEncoder:
-    """A model with its weights here, which is not changed; calls from several threads take turns.
-
-    Texts longer than the model reads are cut at its limit.
-    """
-
     def __init__(self, model: Any, batch_size: int, label: str) -> None:
         self.model = model
         self._batch_size, self._label = batch_size, label

@@ -2,13 +2,12 @@
 
 Sequences that start alike form a `_TokenTree`: each node is one token. A 4-D attention mask lets a
 token see its ancestors alone, and position ids count along each path, so that one pass over the
-tree gives every sequence exactly what a pass of its own would. To write on, every sequence takes
-its path's keys and values out of the tree's cache into a row of its own. A pass costs about
+tree gives every sequence what a pass of its own would. To write on, every sequence takes its path's
+keys and values out of the tree's cache into a row of its own. A pass costs about
 ``n + n**2 / attention_scale`` for a tree of ``n`` tokens (linear layers, and attention over the
 whole row, seen or not); a sequence joins a tree only while that is cheaper than a pass of its own.
 
-Recurrent layers, ALiBi, chunked attention and attention kernels without custom masks go the plain
-way: sequences of equal length together, so that nothing is padded or masked.
+Other models go the plain way: sequences of equal length together, so that nothing is masked.
 
 Both engines have two methods. ``read`` gives the scores that predict the tokens of each sequence.
 ``write`` gives members of the call with a generator of their next tokens' scores, one row each; it
@@ -96,19 +95,15 @@ class _TokenTree:
 
 
 def plan(
-    sequences: Sequence[_Ids], *, batch_tokens: int, attention_scale: float, padding: float = 0.5
+    sequences: Sequence[_Ids], batch_tokens: int, attention_scale: float, padding: float = 0.5
 ) -> list[list[_TokenTree]]:
-    """Lay the sequences into trees, and the trees into batches.
+    """Lay the sequences into trees, and the trees into batches of similar size, longest first.
 
     Args:
         sequences: token ids, each sequence at least one token long.
-        batch_tokens: most tokens in one batch, padding included; a longer sequence gets a
-            batch of its own.
+        batch_tokens: most tokens in one batch, padding included; a longer sequence is one alone.
         attention_scale: tokens in a row at which attention costs as much as the linear layers.
         padding: most of a row that may be padding, 0 to 1.
-
-    Returns:
-        Batches of trees of similar size, longest first; each sequence is a member of one tree.
     """
 
     def cost(tokens: int) -> float:
@@ -149,10 +144,7 @@ def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
 
 
 class TreeEngine:
-    """The exact way for models of full and sliding attention with position ids.
-
-    `windows` says how many tokens each kind of attention layer sees; see `_windows`.
-    """
+    """The exact way for models of full and sliding attention; `windows`: see `_windows`."""
 
     def __init__(
         self, model: PreTrainedModel, windows: Mapping[str, int | None], *, batch_tokens: int
@@ -204,13 +196,7 @@ class TreeEngine:
         tuple[Float[Tensor, "trees nodes hidden"], Any, list[tuple[int, int, list[int]]]]
     ]:
         """Of each batch the last hidden states, the cache, and (sequence, row, path) of each."""
-        batches = plan(
-            sequences,
-            batch_tokens=self._batch_tokens,
-            attention_scale=self._attention_scale,
-            padding=padding,
-        )
-        for batch in batches:
+        for batch in plan(sequences, self._batch_tokens, self._attention_scale, padding):
             ids, cache = _padded([tree.ids for tree in batch]).to(self._device), new_cache()
             if all(tree.is_chain for tree in batch):
                 # right padding comes after everything that is read: the causal mask is enough

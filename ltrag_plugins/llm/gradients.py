@@ -4,10 +4,9 @@ r"""How an instance's gradient lies to the mean gradient of a data set.
     \nabla_i = \partial\, \frac{1}{n_i} \sum_t -\log p(t) \,/\, \partial W
 
 with W the feed-forward matrices of the last layers, and t the tokens of the continuation
-given the prompt. No gradient of a single instance is ever held: in forward mode the tangent
-of the vector of losses along a direction *is* the vector of dot products with it. A token's
-tangent depends on the tokens before it alone, so that forward mode, unlike a backward pass for
-each instance, computes what the prompts of a batch begin with once for all of them.
+given the prompt. No gradient of a single instance is ever held: in forward mode the tangent of the
+vector of losses along a direction *is* the vector of dot products with it. A token's tangent
+depends on the tokens before it alone, so what the prompts of a batch begin with is computed once.
 
 References:
     Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
@@ -107,12 +106,7 @@ def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: in
 
 
 def gradient_agreement(
-    model: nn.Module,
-    batch: TokenBatch,
-    *,
-    along: Direction,
-    cosine: bool = False,
-    layers: int = 4,
+    model: nn.Module, batch: TokenBatch, *, along: Direction, cosine: bool = False, layers: int = 4
 ) -> list[GradientAgreement]:
     """The dot product of each instance's gradient with `along`, in the batch's order.
 
@@ -158,8 +152,7 @@ def gradient_agreement(
 def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor, " batch"]:
     r"""The norm of each instance's gradient, from one backward pass for all of them.
 
-    For a matrix with inputs :math:`x_t` and loss gradients :math:`d_t` at its outputs the
-    gradient is :math:`\sum_t d_t x_t^\top`, so that its squared norm is
+    For a matrix with inputs :math:`x_t` and loss gradients :math:`d_t` at its outputs its square is
     :math:`\sum_{t,t'} (x_t \cdot x_{t'}) (d_t \cdot d_{t'})`: time by time, not weight by weight.
 
     References:

@@ -1,8 +1,8 @@
 """Load a causal language model and its tokenizer: from a folder, a hub, or a GGUF file.
 
-LoRA adapters that `ltrag_plugins.training.finetune` wrote are checked, then merged into the
-weights. Beside `adapter_model.safetensors` lies `finetune.json`, which names the base model by the
-fingerprint of its weights and the two files by their hashes. No pickle is ever read.
+LoRA adapters of `ltrag_plugins.training.finetune` are checked, then merged into the weights: their
+`finetune.json` names the base model by its fingerprint and the files by their hashes. No pickle is
+ever read.
 """
 
 import copy
@@ -58,7 +58,6 @@ def load_model(
     try:
         with quiet():
             tokenizer = AutoTokenizer.from_pretrained(where, **names, **safe)
-            # Any: models are annotated so that their own methods do not type-check
             model: Any = AutoModelForCausalLM.from_pretrained(
                 where, dtype=number, **names, **unpacked, **safe
             )
@@ -80,11 +79,10 @@ def load_model(
 
 def chosen_device(device: str) -> torch.device:
     """The device itself, or for "auto" the best there is."""
-    if device != "auto":
-        return torch.device(device)
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    if device == "auto":
+        best = "mps" if torch.backends.mps.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else best
+    return torch.device(device)
 
 
 def fingerprint(

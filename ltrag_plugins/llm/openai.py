@@ -26,14 +26,13 @@ except ImportError as error:
 class OpenAICompatibleLLM:
     """A model behind an OpenAI-compatible server.
 
-    Where the server sends log-probabilities the generations have tokens, else None. One
-    request is sent for each prompt; the SDK repeats those that fail for a passing reason
-    (connection, 408, 409, 429, 5xx). The API key stands in no name, repr or error.
+    Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
+    a request; the SDK repeats those that fail for a passing reason (connection, 408, 409, 429,
+    5xx). The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
-        base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or
-            OpenAI.
+        base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or OpenAI.
         api_key: None: `OPENAI_API_KEY`; a server at a `base_url` may do without.
         chat: send the prompt as one user message; False: as text to continue.
         logprobs: ask for log-probabilities.
@@ -184,11 +183,10 @@ class OpenAICompatibleLLM:
 
     def _read(self, body: str, settings: GenerationSettings) -> Generation:
         """The first choice of a chat completion or of a text completion."""
-        reply, cause = None, None
         try:
-            reply = json.loads(body)
+            reply, cause = json.loads(body), None
         except ValueError as error:
-            cause = error
+            reply, cause = None, error
         match reply:
             case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
                 pass
@@ -196,8 +194,9 @@ class OpenAICompatibleLLM:
                 pass
             case _:
                 raise ModelFailed(
-                    f"{self.name} sent what is no completion: {body!r:.200}. Check that base_url "
-                    "is an OpenAI-compatible server's, and ends in /v1 where its paths do."
+                    f"{self.name} sent what is no completion: {self._safe(body)!r:.200}. Check "
+                    "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
+                    "paths do."
                 ) from cause
         text, usage = text or "", reply.get("usage") or {}
         tokens = tokens_of(choice.get("logprobs"), text, self.name)
@@ -209,9 +208,6 @@ class OpenAICompatibleLLM:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except ModelFailed as error:
-            error.args = (self._safe(str(error)),)
-            raise
         except openai.OpenAIError as error:
             for field in ("message", "body"):
                 if hasattr(error, field):

@@ -19,13 +19,10 @@ _Script = Callable[[str], str | Generation] | Callable[[str], Awaitable[str | Ge
 class ScriptedLLM:
     """Continues a prompt with what `function` returns for it.
 
-    A returned `str` has no token probabilities; its tokens are words separated by white
-    space: `max_tokens` keeps that many of them, and the token counts count them. A returned
-    `Generation` may have token probabilities, and is not held to `max_tokens`. Both end
-    before the first stop string.
-
-    An async function is awaited for all prompts of a call at once; a plain one runs in a
-    thread when `agenerate` asks. What the function raises, the call raises.
+    A returned `str` has no token probabilities; its tokens are words separated by white space:
+    `max_tokens` keeps that many of them, and the token counts count them. A returned `Generation`
+    is not held to `max_tokens`. Both end before the first stop string. An async function is
+    awaited for all prompts of a call at once; a plain one runs in a thread when `agenerate` asks.
 
     Args:
         function: from a prompt to a text or a generation.

@@ -39,12 +39,11 @@ _UNFINISHED = "\ufffd"
 class TransformersLLM:
     """A causal language model with its weights at hand; a `GradientLLM`.
 
-    Prompts are wrapped in the tokenizer's chat template, as one user message, where it has
-    one. `Token.logprob`, `.entropy` and `.alternatives` (the five likeliest) are those of the
-    model's own distribution, whatever the temperature. The end-of-text token is neither in
-    the text nor in the tokens; `Generation.completion_tokens` counts it, as it counts what a
-    stop string cut off. A sample depends on the seed and the prompt, not on the rest of the
-    call: the same prompt twice with a seed gives the same text twice.
+    Prompts are wrapped in the tokenizer's chat template, as one user message, where it has one.
+    `Token.logprob`, `.entropy` and `.alternatives` (the five likeliest) are those of the model's
+    own distribution, whatever the temperature. The end-of-text token is neither in the text nor in
+    the tokens; `Generation.completion_tokens` counts it, and what a stop string cut off. A sample
+    depends on the seed and the prompt, not on the rest of the call.
 
     Calls from several threads take turns. The model handed in is not changed.
 
@@ -69,7 +68,6 @@ class TransformersLLM:
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
         self.prompting = Prompting(tokenizer, model, chat=chat, system=system)
-        """How prompts become tokens."""
         self._batch_tokens = batch_tokens or (2048 if model.device.type == "cpu" else 16384)
         self._lock = threading.RLock()
         self._decode = cache(lambda token: str(tokenizer.decode([token])))
@@ -96,8 +94,7 @@ class TransformersLLM:
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
                 bfloat16 on a CPU that computes in it, about twice as fast there.
             chat, system, batch_tokens: as for the class.
-            adapter: a folder that `ltrag_plugins.training.finetune` wrote for these weights; it
-                is merged into them, so that answers take no longer.
+            adapter: a folder of `ltrag_plugins.training.finetune`, merged into the weights.
             label: what `name` starts with; None: the last part of `source`.
 
         Raises:
@@ -140,18 +137,15 @@ class TransformersLLM:
         with self._lock, torch.inference_mode():
             for members, steps in self._running().write(sequences):
                 self._write(steps, [texts[i] for i in members], settings)
-        written = [
-            text.generation(len(ids), settings) for text, ids in zip(texts, sequences, strict=True)
-        ]
+        written = [text.generation(settings) for text in texts]
         known = dict(zip(once, written, strict=True))
         return [known[prompt] for prompt in prompts] if alike else written
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt.
 
-        A continuation is cut into tokens on its own, so that the prompt's tokens are those
-        of `generate`; where a word would go on across the seam, start the continuation with
-        its space. The end-of-text token is not scored.
+        A continuation is cut into tokens on its own; where a word would go on across the seam,
+        start it with its space. The end-of-text token is not scored.
 
         Raises:
             PromptTooLong: a prompt and its continuation exceed what the model reads.
@@ -289,6 +283,7 @@ class _Text:
         self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], rng: np.random.Generator
     ) -> None:
         self.rng, self.text, self.tokens = rng, "", list[Token]()
+        self._prompt_tokens = len(prompt)
         self.steps = 0
         """Tokens the model was made to choose, the end-of-text token included."""
         self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
@@ -315,12 +310,12 @@ class _Text:
             for stop in settings.stop
         )
 
-    def generation(self, prompt_tokens: int, settings: GenerationSettings) -> Generation:
+    def generation(self, settings: GenerationSettings) -> Generation:
         """What was written; the last token gets what is left of an unfinished character."""
         if self.tokens and (rest := self._decoded()[self._known :]):
             self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + rest)
             self.text += rest
-        whole = Generation(self.text, tuple(self.tokens), prompt_tokens, self.steps)
+        whole = Generation(self.text, tuple(self.tokens), self._prompt_tokens, self.steps)
         return stopped(whole, settings.stop)
 
     def _decoded(self) -> str:

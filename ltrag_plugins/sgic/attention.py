@@ -66,8 +66,6 @@ def attention_shares(
             f"attention needs local weights, got {type(llm).__name__}; give a TransformersLLM (of "
             "a CachedLLM its `llm`)"
         )
-    if isinstance(documents, str):
-        raise InvalidInput("documents is a str; give a list of texts")
     spans, end = [], 0
     for number, text in enumerate(documents, 1):
         first = prompt.find(text, end) if text else -1
@@ -80,13 +78,12 @@ def attention_shares(
         spans.append((first, end))
     ids, offsets, start = _located(llm, prompt)
     weights = _last_row(llm.model, ids, layers)
-    taken = torch.zeros(len(ids), dtype=torch.bool)
-    shares = []
+    free, shares = torch.ones(len(ids), dtype=torch.bool), []
     for first, end in spans:
         # special tokens have no character anywhere
         inside = [a < start + end and b > start + first and a < b for a, b in offsets]
-        new = torch.tensor(inside, dtype=torch.bool) & ~taken
-        taken |= new
+        new = torch.tensor(inside) & free
+        free &= ~new
         shares.append(float(weights[new].sum()))
     return AttentionShares(tuple(shares), max(0.0, 1.0 - sum(shares)))
 
@@ -147,7 +144,6 @@ def _last_row(
     model: Any, ids: Sequence[int], layers: Sequence[int] | None
 ) -> Float[Tensor, " tokens"]:
     """Attention of the last position on each token, mean over heads and layers; sums to 1."""
-    # Any: the classes of models are annotated so that their own methods do not type-check
     own: Any = twin(model)
     read = torch.tensor([list(ids)], device=model.device)
     with torch.inference_mode():
