@@ -15,6 +15,7 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -72,15 +73,15 @@ class Batch:
     """Prompts sent, whether the model or its cache answered."""
     tokens: int | None
     """Read and written; None: the model does not tell."""
-    easy: int | None
+    easy: int | None = None
     """Questions that were right without shots; None where that was not asked."""
-    easy_right: int | None
+    easy_right: int | None = None
     """Of these, how many were right at the last rung."""
-    hard_right: int | None
+    hard_right: int | None = None
     """Of the others, how many were right at the last rung."""
-    turned_easy: int | None
+    turned_easy: int | None = None
     """Of the easy ones, how many changed between right and wrong on the way."""
-    turned_hard: int | None
+    turned_hard: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,10 +126,9 @@ def trained_batch(
     counter, random = CostCounter(), np.random.default_rng([settings.seed, 1, *place])
     scored = [(case, adam.head.scores(case.vector, case.vectors)) for case in cases]
     # algorithm 1 as printed: a turn moves sigma before the next question is asked
-    at_once = 1 if settings.sigma == "immediate" else len(scored)
+    groups = [[one] for one in scored] if settings.sigma == "immediate" else [scored]
     ladders: list[_Ladder] = []
-    for first in range(0, len(scored), at_once):
-        group = scored[first : first + at_once]
+    for group in groups:
         ladders += _climbed(group, sigma, llm, settings, random, (*observers, counter))
         if settings.sigma == "immediate" and settings.rungs == "all":
             # line 16 runs at each turn of a ladder, and what it set last stays
@@ -146,8 +146,7 @@ def trained_batch(
         turned = [one for ladder in ladders for one in ladder.sigmas()[:1]]
         sigma = float(np.mean(turned)) if turned else sigma
     value = float(np.mean([row[-1] for row in rewards]))
-    counts = _counts(ladders, counter.cost, settings)
-    record = Batch(*place, loss=loss, reward=value, sigma=sigma, **counts)
+    record = Batch(*place, loss, value, sigma, **_counts(ladders, counter.cost, settings))
     return adam.step(gradient, settings.learning_rate), record
 
 
@@ -161,10 +160,8 @@ def _climbed(
 ) -> list[_Ladder]:
     """Choose shots for each question by its scores, and ask with 0, 1, ..., k of them."""
     counts = shot_counts([softmax(scores) for _, scores in group], sigma, settings)
-    picks = [
-        top(scores, k) if settings.exploration == "top" else draw(scores, k, random)
-        for (_, scores), k in zip(group, counts, strict=True)
-    ]
+    choose = top if settings.exploration == "top" else partial(draw, random=random)
+    picks = [choose(scores, k) for (_, scores), k in zip(group, counts, strict=True)]
     first = 0 if settings.rungs == "all" else -1
     rungs = [case.ladder(chosen)[first:] for (case, _), chosen in zip(group, picks, strict=True)]
     questions, turn = [case.question for case, _ in group], settings.stop_at_turn
@@ -190,11 +187,10 @@ def _calibrated(ladders: Sequence[_Ladder]) -> list[_Ladder]:
 
 
 def _credits(rewards: Sequence[Sequence[float]], settings: DURSettings) -> list[_Row]:
-    """What each shot is credited with.
+    """What each shot is credited with; as advantages, less the mean of its rung, standardized.
 
-    As advantages, these are the credits less the mean of their rung, over the deviation of all
-    that is left. Rung by rung, because the first shot shows the model the form of an answer, which
-    no later one does: against a common mean any first shot would look good and any later one bad.
+    Rung by rung, because the first shot shows the model the form of an answer, which no later one
+    does: against a common mean any first shot would look good and any later one bad.
     """
     credits = [np.array(row, dtype=float) for row in rewards]
     if settings.rungs == "all":
@@ -230,9 +226,7 @@ def _counts(ladders: Sequence[_Ladder], cost: Cost, settings: DURSettings) -> di
     """What a `Batch` counts of its ladders; with a single rung nobody knows what turned."""
     asked = {"questions": len(ladders), "calls": cost.calls, "tokens": cost.tokens}
     if settings.rungs == "last":
-        shown = sum(len(ladder.picks) for ladder in ladders)
-        unknown = ("easy", "easy_right", "hard_right", "turned_easy", "turned_hard")
-        return asked | {"shots": shown, "deepest": shown} | dict.fromkeys(unknown)
+        return asked | dict.fromkeys(("shots", "deepest"), sum(len(x.picks) for x in ladders))
     right = [ladder.right for ladder in ladders]
     easy, hard = [r for r in right if r[0]], [r for r in right if not r[0]]
     return asked | {
@@ -251,12 +245,12 @@ def total(batches: Sequence[Batch]) -> Batch:
 
     Epoch, number, loss and sigma are those of the last.
     """
-    names = [f.name for f in fields(Batch) if f.name not in ("epoch", "number", "loss", "sigma")]
-    columns = {name: [getattr(batch, name) for batch in batches] for name in names}
-    columns["reward"] = [batch.reward * batch.questions for batch in batches]
-    added = {name: None if None in column else sum(column) for name, column in columns.items()}
-    mean = sum(columns["reward"]) / sum(columns["questions"])
-    return replace(batches[-1], **added | {"reward": mean})
+    names, added = [field.name for field in fields(Batch)], {}
+    for name in names[names.index("questions") :]:
+        column = [getattr(batch, name) for batch in batches]
+        added[name] = None if None in column else sum(column)
+    rewards = sum(batch.reward * batch.questions for batch in batches)
+    return replace(batches[-1], **added, reward=rewards / added["questions"])
 
 
 def by_epoch(history: Sequence[Batch]) -> list[Batch]:

@@ -191,7 +191,9 @@ class ExamplePool(Generic[_T]):
         self._encode = ranker.encoder.encode
         self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
         self._lock = threading.Lock()
-        self._pool: tuple[tuple[_T, ...], ShotRanker] | None = None
+        self._questions: list[Question] = []
+        self._rows: list[_Vectors] = []
+        self._pool: tuple[tuple[_T, ...], ShotRanker | None] = (), None
 
     def add(self, questions: Sequence[str], examples: Sequence[_T]) -> None:
         """Put examples under their questions; nothing but these questions is encoded."""
@@ -199,23 +201,17 @@ class ExamplePool(Generic[_T]):
             return
         rows = self._encode(list(questions)).astype(float)
         with self._lock:
-            known = [Question(text) for text in questions]
-            if self._pool is not None:
-                before, ranker = self._pool
-                assert ranker.preselector.vectors is not None
-                examples = (*before, *examples)
-                known = [*ranker.preselector.candidates, *known]
-                rows = np.concatenate([ranker.preselector.vectors, rows])
-            self._pool = tuple(examples), self._ranked(known, vectors=rows)
+            self._questions += map(Question, questions)
+            self._rows.append(rows)
+            ranker = self._ranked(tuple(self._questions), vectors=np.concatenate(self._rows))
+            self._pool = (*self._pool[0], *examples), ranker
 
     def choose(self, question: str) -> list[_T]:
         """The best examples, best first; none whose question is `question` itself."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to choose examples by")
-        if (pool := self._pool) is None:
-            return []
-        examples, ranker = pool
-        [places] = ranker.places([Question(question)])
+        examples, ranker = self._pool
+        [places] = [[]] if ranker is None else ranker.places([Question(question)])
         return [examples[i] for i in places]
 
 

@@ -42,7 +42,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.flow import Observer
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import Question
 
 _Cases = Sequence[TrainingCase]
 _History = tuple[Batch, ...]
@@ -175,11 +175,9 @@ class DURTrainer:
         offered = {row.tobytes(): row for case in cases for row in case.vectors}
         vectors = np.stack([*(case.vector for case in cases), *offered.values()])
         start = initial_head(vectors, settings)
-        adam, history, choice = Adam.start(start), (), None
-        path, run = None, _identity(cases, settings, self.encoder, self.llm)
-        if checkpoint is not None:
-            path = Path(checkpoint, "checkpoint.safetensors")
-            adam, history, choice = _read(path, run) or (adam, history, choice)
+        path = None if checkpoint is None else Path(checkpoint, "checkpoint.safetensors")
+        run = _identity(cases, settings, self.encoder, self.llm)
+        adam, history, choice = _read(path, run) or (Adam.start(start), (), None)
         if len(history) > settings.epochs * batches:
             raise ArtifactMismatch(
                 f"{checkpoint} holds a run of {len(history) // batches} epochs, more than "
@@ -187,8 +185,7 @@ class DURTrainer:
             )
         stopped = None
         while len(history) < settings.epochs * batches:
-            stopped = _spent(history, max_calls, max_tokens)
-            if stopped is not None:
+            if stopped := _spent(history, max_calls, max_tokens):
                 break
             epoch, number = divmod(len(history), batches)
             order = np.random.default_rng([settings.seed, 3, epoch]).permutation(count)
@@ -204,31 +201,24 @@ class DURTrainer:
                 observers=observers,
             )
             history, choice = (*history, batch), None
-            if path is not None:
-                _write(path, run, batches, adam, history, choice)
+            _write(path, run, batches, adam, history, choice)
             if on_batch is not None:
                 on_batch(batch)
         if held_out and stopped is None and choice is None:
-            most = self._most_calls([*learned_from, *held_out, *held_out])
+            free = 2 if settings.option_calibration == "content-free" else 1
+            most = sum(
+                (1 + min(settings.shots, len(case.candidates)))
+                * (max(1, len(case.question.options)) * free if self._scores else 1)
+                for case in [*learned_from, *held_out, *held_out]
+            )
             stopped = _spent(history, max_calls, max_tokens, and_calls=most)
             if stopped is None:
                 choice = self._choice(learned_from, held_out, adam.head, start, observers)
-                if path is not None:
-                    _write(path, run, batches, adam, history, choice)
-        head, shots = adam.head, settings.shots
-        if choice is not None:
-            head, shots = (start if choice.head == "start" else head), choice.shots
+                _write(path, run, batches, adam, history, choice)
+        head = start if choice and choice.head == "start" else adam.head
+        shots = choice.shots if choice else settings.shots
         ranker = DURRanker(head, self.encoder, settings, sigma=_sigma(history), shots=shots)
         return TrainingResult(ranker, history, stopped, choice)
-
-    def _most_calls(self, cases: _Cases) -> int:
-        """Most calls that choosing head and shots on these may take."""
-        free = 2 if self.settings.option_calibration == "content-free" else 1
-        return sum(
-            (1 + min(self.settings.shots, len(case.candidates)))
-            * (max(1, len(case.question.options)) * free if self._scores else 1)
-            for case in cases
-        )
 
     def _cases(
         self, candidates: Sequence[Shot] | None, validation: Sequence[Question]
@@ -292,10 +282,8 @@ class DURTrainer:
         if settings.reward == "log_p_gold":
             # in a mean of logarithms a single hopeless question would outweigh many others
             settings = replace(settings, reward="p_gold")
-        ladders = [
-            case.ladder(top(head.scores(case.vector, case.vectors), settings.shots))
-            for case in cases
-        ]
+        picks = [top(head.scores(case.vector, case.vectors), settings.shots) for case in cases]
+        ladders = [case.ladder(chosen) for case, chosen in zip(cases, picks, strict=True)]
         questions = [case.question for case in cases]
         found = read_feedback(questions, ladders, self.llm, settings, observers=observers)
         values = []
@@ -315,13 +303,12 @@ def _check(validation: Sequence[Question], candidates: Sequence[Shot] | None) ->
             raise InvalidInput(f"there are no {kind}s; give at least one")
         ids: dict[str, int] = {}
         for i, item in enumerate(items or (), 1):
-            example = isinstance(item, Question)
-            if not example and (kind != "candidate" or not isinstance(item, Passage)):
+            if not isinstance(item, Question if kind != "candidate" else Shot):
                 raise InvalidInput(
                     f"{kind} {i} is a {type(item).__name__}; give Question(text, answers), as a "
                     "candidate also Passage(text)"
                 )
-            if example and not item.answers:
+            if isinstance(item, Question) and not item.answers:
                 raise MissingReferences(
                     f"{kind} {i} ({item.text[:40]!r}) has no accepted answer; add one, leave it "
                     "out, or make a text a Passage"
@@ -367,9 +354,11 @@ def _spent(
 
 
 def _write(
-    path: Path, run: str, batches: int, adam: Adam, history: _History, choice: Choice | None
+    path: Path | None, run: str, batches: int, adam: Adam, history: _History, choice: Choice | None
 ) -> None:
     """Replace the checkpoint of the run with this `_identity`, so many batches an epoch."""
+    if path is None:
+        return
     arrays = {
         f"{part}.{name}": np.ascontiguousarray(getattr(getattr(adam, part), name))
         for part in _PARTS
@@ -383,9 +372,9 @@ def _write(
         replace_file(path, save(arrays, metadata={"state": json.dumps(body)}))
 
 
-def _read(path: Path, run: str) -> tuple[Adam, _History, Choice | None] | None:
+def _read(path: Path | None, run: str) -> tuple[Adam, _History, Choice | None] | None:
     """What was written; None where there is nothing yet."""
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     try:
         with safe_open(path, framework="numpy") as file:
@@ -412,26 +401,23 @@ def _read(path: Path, run: str) -> tuple[Adam, _History, Choice | None] | None:
 
 def _identity(cases: _Cases, settings: DURSettings, encoder: Encoder, llm: LLM) -> str:
     """A hash of all that a run's numbers depend on, save the answers themselves."""
-    values = {k: v for k, v in asdict(settings).items() if k not in ("epochs", "reward")}
-    reward = settings.reward
+
+    def plain(item: Shot) -> list[object]:
+        if isinstance(item, Question):
+            return [item.text, item.answers, item.options, item.context]
+        return [item.title, item.text]
+
+    values, reward = asdict(settings), settings.reward
+    del values["epochs"]
     values["reward"] = reward if isinstance(reward, str) else _code(reward)
     lines = [_FORMAT, values, encoder.name, llm.name]
-    lines += [[_plain(case.question), [_plain(c) for c in case.candidates]] for case in cases]
+    lines += [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
     content = json.dumps(lines, sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-def _plain(item: Shot) -> list[object]:
-    if isinstance(item, Question):
-        return [item.text, item.answers, item.options, item.context]
-    return [item.title, item.text]
-
-
 def _code(function: Any) -> str:
-    """What tells a function from others: its name, so that it may be mended.
-
-    A lambda has no name of its own: its code tells it from others.
-    """
+    """What tells a function from others: its name, so that it may be mended; a lambda's code."""
     if isinstance(function, partial):
         return f"{_code(function.func)}{function.args}{sorted(function.keywords.items())}"
     kind = function if hasattr(function, "__qualname__") else type(function)
