@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact
 
 DAMAGE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError
@@ -74,12 +74,20 @@ def writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def reading(trouble: str, remedy: str) -> Iterator[None]:
+    """Raise `UnreadableArtifact` for what damage raises, with the cause and the next step."""
+    try:
+        yield
+    except UnreadableArtifact as error:
+        raise UnreadableArtifact(f"{trouble} ({error}). {remedy}") from error
+    except DAMAGE as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UnreadableArtifact(f"{trouble} ({why}). {remedy}") from error
+
+
 def read(
-    folder: Path,
-    name: str,
-    *,
-    kinds: Iterable[type],
-    format: int,
+    folder: Path, name: str, *, kinds: Iterable[type], format: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The parts, and all arrays by name."""
     known = {kind.__name__: kind for kind in kinds}
@@ -151,13 +159,21 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
-    """What differs between two runs' JSON, in words: ``settings.k was 3 and is now 5``."""
+def check_same(
+    trouble: str, before: Mapping[str, Any], now: Mapping[str, Any], remedy: str
+) -> None:
+    """Raise `ArtifactMismatch` with what differs between two runs' JSON."""
+    if found := _differences(before, now):
+        raise ArtifactMismatch(f"{trouble}: {'; '.join(found[:5])}. {remedy}")
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str = "") -> list[str]:
+    """In words: ``settings.k was 3 and is now 5``."""
     found = []
     for key in sorted(before.keys() | now.keys()):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{above}{key}.")
+            found += _differences(old, new, f"{above}{key}.")
         elif old != new and len(str(old)) == 64 and str(old).isalnum():  # a hash: nothing to read
             found.append(f"{above}{key} differs")
         elif old != new:

@@ -19,13 +19,7 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    EmptyQuestion,
-    InvalidInput,
-    UnreadableArtifact,
-    checked,
-)
+from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -86,7 +80,8 @@ class DURRanker:
             ArtifactMismatch: trained with another encoder.
         """
         kinds = (Head, DURSettings, PromptFormat)
-        try:
+        remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
+        with artifacts.reading(f"{folder} holds no readable head", remedy):
             parts, _ = artifacts.read(Path(folder), "dur", kinds=kinds, format=_FORMAT)
             trained_with, head = parts.pop("encoder"), parts["head"]
             ranker = cls(encoder=encoder, **parts)
@@ -94,11 +89,6 @@ class DURRanker:
                 raise ValueError("its encoder or its settings are missing")
             if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
                 raise ValueError("a number of the head is not finite")
-        except (UnreadableArtifact, *artifacts.DAMAGE) as error:
-            raise UnreadableArtifact(
-                f"{folder} holds no readable head ({error}). Train one with DURTrainer or 'ltrag "
-                "dur train', and save it there."
-            ) from error
         if trained_with != encoder.name:
             raise ArtifactMismatch(
                 f"the head in {folder} was trained with encoder {trained_with!r}, and is now given "

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
+from ltrag_plugins.artifacts import reading, replace_file, writing
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head, initial_head
@@ -37,7 +37,6 @@ from ltrag_plugins.errors import (
     InvalidInput,
     MissingReferences,
     NoTokenProbabilities,
-    UnreadableArtifact,
 )
 from ltrag_plugins.flow import Observer
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
@@ -376,7 +375,7 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, Choice | None] |
     """What was written; None where there is nothing yet."""
     if path is None or not path.exists():
         return None
-    try:
+    with reading(f"{path} is no readable checkpoint", "Move it away to begin again."):
         with safe_open(path, framework="numpy") as file:
             body = json.loads((file.metadata() or {})["state"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -386,11 +385,6 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, Choice | None] |
         if choice is not None:
             lists = {k: tuple(v) for k, v in choice.items() if isinstance(v, list)}
             choice = Choice(**choice | lists)
-    except DAMAGE as error:
-        raise UnreadableArtifact(
-            f"{path} is no readable checkpoint ({type(error).__name__}: {error}). Move it away to "
-            "begin again."
-        ) from error
     if known != run:
         raise ArtifactMismatch(
             f"{path} belongs to a run with other candidates, questions, settings, encoder or "

@@ -31,7 +31,7 @@ from random import Random
 from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
-from ltrag_plugins.artifacts import differences, replace_file, writing
+from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     CalibrationError,
@@ -164,11 +164,8 @@ def build(
     if (folder / _MANIFEST).exists():
         done = load(folder)
         before, now = ({name: one.get(name) for name in _SAME} for one in (done.manifest, origin))
-        if differing := differences(before, now):
-            raise ArtifactMismatch(
-                f"{folder} holds other training data: {'; '.join(differing[:5])}. Name another "
-                f"folder, or move its {_LINES} and {_MANIFEST} away."
-            )
+        remedy = f"Name another folder, or move its {_LINES} and {_MANIFEST} away."
+        check_same(f"{folder} holds other training data", before, now, remedy)
         _forget(folder)
         return done
     with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
@@ -220,18 +217,15 @@ def load(path: str | PathLike[str]) -> Dataset:
     """
     path = Path(path)
     lines = path / _LINES if path.is_dir() else path
-    content = _content(lines)
+    with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):
+        content = lines.read_bytes()
     examples = _examples(lines, content)  # a broken line says more than its hash
     if lines is path:
         return Dataset(examples)
-    try:
-        manifest = json.loads(_content(path / _MANIFEST))
+    with reading(f"{path / _MANIFEST} is no manifest", "Build the data again."):
+        manifest = json.loads((path / _MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT:
             raise ValueError(f"format {manifest['format']!r}, where this version reads {_FORMAT}")
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UnreadableArtifact(
-            f"{path / _MANIFEST} is no manifest ({error}). Build the data again."
-        ) from error
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise UnreadableArtifact(
             f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
@@ -357,16 +351,6 @@ def _forget(folder: Path) -> None:
     with writing(folder):
         for path in folder.glob(f"{_UNFINISHED}*"):  # SQLite's log stands beside it
             path.unlink()
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableArtifact(
-            f"cannot read {path} ({error.strerror or error}); name a folder that build wrote, or "
-            "a .jsonl file"
-        ) from error
 
 
 def _examples(path: Path, content: bytes) -> tuple[Example, ...]:

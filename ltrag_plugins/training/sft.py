@@ -100,8 +100,8 @@ def rows_of(
         prompt, answer = prompting.ids(one.prompt), [*prompting.pieces(target)[0], end]
         labels = [_IGNORED] * len(prompt) + answer
         found.append({"id": name, "input_ids": prompt + answer, "labels": labels})
-    limits = (n for n in (settings.max_tokens, prompting.limit) if n is not None)
-    limit, sizes = min(limits, default=math.inf), [len(row["labels"]) for row in found]
+    limit = min(settings.max_tokens or math.inf, prompting.limit or math.inf)
+    sizes = [len(row["labels"]) for row in found]
     rows = [row for row, size in zip(found, sizes, strict=True) if size <= limit]
     if not rows:
         raise InvalidInput(
@@ -122,7 +122,7 @@ def rows_of(
 def _end_token(llm: TransformersLLM) -> int:
     """What the model has to write after an answer for generation to stop."""
     tokenizer, ends = llm.tokenizer, llm.prompting.ends
-    found: list[int | None] = []
+    found: list[Any] = []
     if llm.prompting.chat:
         # what the template puts behind an answer
         turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]
@@ -170,18 +170,14 @@ def trained(
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-    log: list[Any] = trainer.state.log_history
-    names = FinetuneStep.__dataclass_fields__
-    return trainer.model, {
-        "steps": [
-            {name: one[name] for name in names} | {"epoch": round(one["epoch"], 4)}
-            for one in log
-            if "loss" in one
-        ],
-        "validation": [
-            [one["step"], one["validation_loss"]] for one in log if "validation_loss" in one
-        ],
-    }
+    steps, validation = [], []
+    for one in trainer.state.log_history:
+        if "loss" in one:
+            kept = {name: one[name] for name in FinetuneStep.__dataclass_fields__}
+            steps.append(kept | {"epoch": round(one["epoch"], 4)})
+        elif "validation_loss" in one:
+            validation.append([one["step"], one["validation_loss"]])
+    return trainer.model, {"steps": steps, "validation": validation}
 
 
 def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
@@ -218,7 +214,7 @@ class _AnswerTrainer(SFTTrainer):
         """The micro-batch's share of the step's mean over answer tokens."""
         self._tokens += inputs["input_ids"].numel()
         loss = super().compute_loss(model, inputs, *args, **kwargs)
-        self._check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
+        _check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
         self._loss += loss.item()
         return loss
 
@@ -228,7 +224,7 @@ class _AnswerTrainer(SFTTrainer):
             super().log(logs, start_time)
             return
         now, done = time.perf_counter(), self.state.global_step
-        self._check_finite(f"the gradient of step {done}", logs["grad_norm"])
+        _check_finite(f"the gradient of step {done}", logs["grad_norm"])
         epoch, seconds = round(self.state.epoch or 0.0, 4), round(now - self._since, 3)
         figures = self._loss, logs["learning_rate"], self._tokens
         step = FinetuneStep(done, self.state.max_steps, epoch, *figures, seconds)
@@ -238,13 +234,6 @@ class _AnswerTrainer(SFTTrainer):
         super().log(asdict(step), start_time)
         if done % self.steps_per_epoch == 0 or done == step.steps:
             self._validate()
-
-    def _check_finite(self, what: str, value: float) -> None:
-        if not math.isfinite(value):
-            raise ModelError(
-                f"{what} is {value}. The weights before it are as they were saved; lower the "
-                "learning rate, or compute in float32."
-            )
 
     def _validate(self) -> None:
         """Log the mean negative log-likelihood of the held-out answers' tokens, in nats."""
@@ -280,10 +269,18 @@ class _AnswerTrainer(SFTTrainer):
         pass
 
 
+def _check_finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ModelError(
+            f"{what} is {value}. The weights before it are as they were saved; lower the learning "
+            "rate, or compute in float32."
+        )
+
+
 def _last_whole(folder: Path) -> str | None:
     """The last checkpoint whose files are all there, as they were written."""
-    found = {int(path.name.rpartition("-")[2]): path for path in folder.glob("checkpoint-*")}
-    for _, path in sorted(found.items(), reverse=True):
+    found = folder.glob("checkpoint-*")
+    for path in sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
         try:
             if json.loads((path / _COMPLETE).read_bytes()) == _hashes(path):
                 return str(path)
@@ -304,7 +301,7 @@ def _hashes(folder: Path) -> dict[str, str]:
 def _lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
     """An adapter beside all linear parts of the layers that are trained; not the output's."""
     count = int(model.config.get_text_config().num_hidden_layers)
-    first = count - min(settings.layers or count, count)
+    first = max(0, count - (settings.layers or count))
     head = model.get_output_embeddings()
     # PEFT takes "all-linear" for all layers alone; these are the names that it would find
     linear = {

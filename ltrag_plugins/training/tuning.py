@@ -23,8 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import DAMAGE, differences, replace_file, writing
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
+from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, missing_extra
 from ltrag_plugins.llm.loading import (
     CONFIG,
     FORMAT,
@@ -116,15 +116,40 @@ def finetune(
     _begin(folder, {"format": FORMAT, **identity}, resume=resume)
     if not (folder / MANIFEST).exists():
         own, losses = trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
-        history = {
-            **losses,
-            "examples": len(rows),
-            "held_out": len(held_out),
-            "dropped": [asdict(one) for one in dropped],
+        steps, left_out = losses["steps"], [asdict(one) for one in dropped]
+        counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
+        _write(folder, _HISTORY, losses | counts)
+        manifest = {
+            "format": FORMAT,
+            "method": settings.method,
+            "base": {
+                "label": llm.name.partition("@")[0],
+                "fingerprints": fingerprints(llm.model),
+            },
+            "files": _save(folder, own, llm, settings),
+            **{k: v for k, v in identity.items() if k != "base"},
+            "losses": {
+                "first": steps[0]["loss"],
+                "last": steps[-1]["loss"],
+                "validation": losses["validation"],
+            },
+            **counts,
+            "versions": {name: version(name) for name in _VERSIONED},
         }
-        _write(folder, _HISTORY, history)
-        _finish(folder, own, llm, settings, identity, history)
-    return _read_result(folder)
+        _write(folder, MANIFEST, manifest)
+        shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
+    read_adapter(folder)
+    remedy = "The weights are fine; to train again, name another folder."
+    with reading(f"{folder / _HISTORY} cannot be read", remedy):
+        history = json.loads((folder / _HISTORY).read_bytes())
+        return FinetuneResult(
+            folder,
+            tuple(FinetuneStep(**step) for step in history["steps"]),
+            tuple((step, loss) for step, loss in history["validation"]),
+            history["examples"],
+            history["held_out"],
+            tuple(TooLong(**one) for one in history["dropped"]),
+        )
 
 
 def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
@@ -141,18 +166,10 @@ def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
         )
     if not resume:
         raise ArtifactMismatch(f"{folder} holds a run already; name another folder, or resume it.")
-    try:
-        differ = differences(json.loads((folder / _RUN).read_bytes()), identity)
-    except DAMAGE as error:
-        raise UnreadableArtifact(
-            f"{folder / _RUN} cannot be read ({type(error).__name__}: {error}); name another "
-            "folder."
-        ) from error
-    if differ:
-        raise ArtifactMismatch(
-            f"{folder} holds another run: {'; '.join(differ)}. Name another folder, or go on with "
-            "the same arguments."
-        )
+    with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
+        before = dict(json.loads((folder / _RUN).read_bytes()))
+    remedy = "Name another folder, or go on with the same arguments."
+    check_same(f"{folder} holds another run", before, identity, remedy)
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
@@ -160,66 +177,22 @@ def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
         replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
-def _finish(
-    folder: Path,
-    model: Any,
-    llm: TransformersLLM,
-    settings: FinetuneSettings,
-    identity: Mapping[str, Any],
-    history: Mapping[str, Any],
-) -> None:
-    """Write the result, its manifest last; then nothing is left to go on with."""
-    files: dict[str, bytes] = {}
-    if settings.method == "lora":
-        state = get_peft_model_state_dict(model).items()
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state}
-        config = model.peft_config["default"].to_dict() | {"inference_mode": True}
-        config["base_model_name_or_path"] = None  # a path of the machine it was trained on
-        text = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-        files = {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: text.encode()}
-    else:
+def _save(
+    folder: Path, model: Any, llm: TransformersLLM, settings: FinetuneSettings
+) -> dict[str, str]:
+    """Write the adapter, and give its files' hashes; a whole model goes as its libraries do it."""
+    if settings.method == "full":
         with quiet():
             model.save_pretrained(folder)
             llm.tokenizer.save_pretrained(folder)
+        return {}
+    state = get_peft_model_state_dict(model).items()
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state}
+    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
+    config["base_model_name_or_path"] = None  # a path of the machine it was trained on
+    text = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
+    files = {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: text.encode()}
     with writing(folder):
         for name, content in files.items():
             replace_file(folder / name, content)
-    steps = history["steps"]
-    manifest = {
-        "format": FORMAT,
-        "method": settings.method,
-        "base": {
-            "label": llm.name.partition("@")[0],
-            "fingerprints": fingerprints(llm.model),
-        },
-        "files": {n: hashlib.sha256(content).hexdigest() for n, content in files.items()},
-        **{k: v for k, v in identity.items() if k != "base"},
-        "losses": {
-            "first": steps[0]["loss"],
-            "last": steps[-1]["loss"],
-            "validation": history["validation"],
-        },
-        **{name: history[name] for name in ("examples", "held_out", "dropped")},
-        "versions": {name: version(name) for name in _VERSIONED},
-    }
-    _write(folder, MANIFEST, manifest)
-    shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-
-
-def _read_result(folder: Path) -> FinetuneResult:
-    read_adapter(folder)
-    try:
-        history = json.loads((folder / _HISTORY).read_bytes())
-        return FinetuneResult(
-            folder,
-            tuple(FinetuneStep(**step) for step in history["steps"]),
-            tuple((step, loss) for step, loss in history["validation"]),
-            history["examples"],
-            history["held_out"],
-            tuple(TooLong(**one) for one in history["dropped"]),
-        )
-    except DAMAGE as error:
-        raise UnreadableArtifact(
-            f"{folder / _HISTORY} cannot be read ({type(error).__name__}: {error}). The "
-            "weights are fine; to train again, name another folder."
-        ) from error
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
