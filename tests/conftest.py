@@ -10,11 +10,30 @@ from jaxtyping import install_import_hook
 SHAPED = ["engine", "gradients", "transformers"]
 install_import_hook([f"ltrag_plugins.llm.{name}" for name in SHAPED], "beartype.beartype")
 
-# no test is timed: a busy machine is no failure
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# no test is timed, as a busy machine is no failure, and each run draws the same examples; for
+# others: pytest --hypothesis-profile default
+hypothesis.settings.register_profile("same", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("same")
 
 pytest.register_assert_rewrite("tests.contracts.llm")
+
+# of these files a few tests take longest, so they come first: with the work of a file on one
+# worker, none is left at the end with a long file while the others have nothing to do
+LONG = [
+    "test_notebooks.py",
+    "test_examples.py",
+    "test_sgic_finetune.py",
+    "test_gece_learners.py",
+    "test_cli_gate.py",
+    "test_cli_dur.py",
+    "test_cli_sgic.py",
+    "test_batch.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first, the longest before all."""
+    items.sort(key=lambda i: LONG.index(i.path.name) if i.path.name in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session")
