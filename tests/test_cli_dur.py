@@ -478,7 +478,7 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
     def slow(prompt: str) -> tuple[str, float]:
         if (run / "checkpoint.safetensors").exists():  # the first batch has ended
             came.set()
-            go_on.wait(60)
+            go_on.wait(600)
         return write(prompt)
 
     with openai_server(slow) as (url, _):
@@ -486,10 +486,10 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(
         arguments += ["--encoder", encoder, "--shots", 2, "--set", "epochs=2"]
         arguments += ["--checkpoint", run, "--out", out]
         process = program(*arguments)
-        assert came.wait(80), process.communicate()
+        assert came.wait(600), process.communicate()
         process.send_signal(signal.SIGINT)
         go_on.set()  # requests that are under way may end
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=600)
         assert process.returncode == 130
         assert stdout == ""
         advice, stopped = stderr.splitlines()

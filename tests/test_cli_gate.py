@@ -283,16 +283,16 @@ def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
 
     def slow(prompt: str) -> tuple[str, float]:
         came.set()
-        go_on.wait(60)
+        go_on.wait(600)
         return "late", 0.5
 
     with openai_server(slow) as (url, _):
         arguments = ["gate", "fit", questions, "--model", f"openai:slow@{url}"]
         process = program(*arguments, "--out", tmp_path / "gate")
-        assert came.wait(60), process.communicate()
+        assert came.wait(600), process.communicate()
         process.send_signal(signal.SIGINT)
         go_on.set()  # requests that are under way may end
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
     assert (stdout, stderr) == ("", "ltrag: stopped\n")
     assert not (tmp_path / "gate").exists()
@@ -304,7 +304,7 @@ def test_a_reader_that_leaves_early_is_no_error(gate, questions, model):
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(60) == 1
+    assert process.wait(600) == 1
 
 
 def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
@@ -317,7 +317,7 @@ def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
     ]
     path.write_text("\n".join(map(json.dumps, records)), encoding="utf-8")
     process = program("gate", "score", path, "--json")
-    stdout, stderr = process.communicate(timeout=900)
+    stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 0, stderr
     found = [json.loads(line) for line in stdout.splitlines()]
     assert len(found) == 3

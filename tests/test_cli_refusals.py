@@ -445,7 +445,7 @@ def test_a_name_that_no_file_system_takes_is_one_error_and_leaves_nothing(tmp_pa
 
 def test_the_program_tells_its_version():
     process = program("--version")
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=600)
     assert (process.returncode, stderr) == (0, "")
     assert stdout.startswith("ltrag 0.")
 
@@ -453,11 +453,11 @@ def test_the_program_tells_its_version():
 def test_an_error_of_the_program_is_one_line_unless_debugged(tmp_path):
     told = ("gate", "fit", tmp_path / "nowhere", "--out", tmp_path / "gate")
     process = program(*told)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=600)
     assert (process.returncode, stdout, stderr.count("\n")) == (1, "", 1)
     assert "No such file" in stderr
     debugged = program("--debug", *told)
-    assert "Traceback" in debugged.communicate(timeout=120)[1]
+    assert "Traceback" in debugged.communicate(timeout=600)[1]
     assert debugged.returncode == 1
 
 

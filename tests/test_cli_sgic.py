@@ -297,7 +297,7 @@ def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, que
 
     def answer(prompt):
         if len(asked) >= 60:  # it cannot run ahead of whoever kills it
-            killed.wait(60)
+            killed.wait(600)
         return write(prompt)
 
     with openai_server(answer) as (url, asked):
@@ -307,14 +307,14 @@ def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, que
             time.sleep(0.01)
         first.send_signal(how)
         killed.set()
-        _, said = first.communicate(timeout=60)
+        _, said = first.communicate(timeout=600)
         assert first.returncode == (130 if how == signal.SIGINT else -how)
         if how == signal.SIGINT:
             where = tmp_path / "data"
             assert f"in {where}; run the same command" in said
         assert len(asked) < COUNT * (1 + DOCUMENTS + ROUNDS)
         second = build_program(questions, model, tmp_path / "data")
-        _, said = second.communicate(timeout=120)
+        _, said = second.communicate(timeout=600)
         assert second.returncode == 0, said
     assert len(set(asked)) == COUNT * (1 + DOCUMENTS + ROUNDS)
     assert len(asked) <= len(set(asked)) + 4

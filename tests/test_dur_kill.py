@@ -34,21 +34,22 @@ from tests.dur_parts import Nonsense, houses, moody
 class Slow:
     name = "slow"
 
-    def __init__(self, log):
-        self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    def __init__(self, log, most):
+        self.log, self.left = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT), most
 
     def generate(self, prompts, settings):
         print("asked", flush=True)
-        time.sleep(SECONDS)
+        self.left -= 1
+        time.sleep(SECONDS if self.left >= 0 else 600)  # it cannot outrun whoever kills it
         replies = ScriptedLLM(moody).generate(prompts, settings)
         os.write(self.log, (json.dumps(list(prompts)) + "\\n").encode())  # it has answered
         return replies
 
-def train(folder, log):
+def train(folder, log, most):
     settings = DURSettings(
         reward="match", batch_size=4, epochs=16, stop_at_turn=True, learning_rate=0.02
     )
-    llm = CachedLLM(Slow(log), folder + "/answers.sqlite")
+    llm = CachedLLM(Slow(log, most), folder + "/answers.sqlite")
     encoder = CachedEncoder(Nonsense(), folder + "/vectors.sqlite")
     result = DURTrainer(encoder, llm, settings=settings).fit(
         houses(100, 30), houses(1, 18), checkpoint=folder + "/run"
@@ -59,13 +60,13 @@ def train(folder, log):
 
 SECONDS = float(sys.argv[1])
 for line in sys.stdin:
-    folder, log = json.loads(line)
+    folder, log, most = json.loads(line)
     child = os.fork()
     if child == 0:
         print(os.getpid(), flush=True)
         code = 1
         try:
-            train(folder, log)
+            train(folder, log, most)
             code = 0
         finally:
             os._exit(code)
@@ -93,7 +94,9 @@ class Nursery:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(json.dumps([str(folder), str(log)]), file=self._process.stdin, flush=True)
+        most = 10_000 if seconds is None else int(LONGEST / CALL) + 1
+        order = json.dumps([str(folder), str(log), most])
+        print(order, file=self._process.stdin, flush=True)
         child = int(self._process.stdout.readline())
         calls = 0
         while (line := self._process.stdout.readline().split()) and line[0] == "asked":

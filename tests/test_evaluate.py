@@ -92,38 +92,58 @@ def test_a_line_that_a_kill_cut_short_is_written_again(tmp_path):
         assert len(path.read_bytes().splitlines()) == 3
 
 
-KILLED = """
-import sys, time
+NURSERY = """
+import os, sys, time
 sys.path[:0] = [{tests!r}]
 from evaluate_parts import DIRECT, SINGLE, many, world
 from ltrag_plugins.evaluate import evaluate
-def slow(prompt):
-    time.sleep(0.001)
-    print(prompt.startswith("Answer"), prompt.splitlines()[-2], flush=True)
-    return "no idea" if len(prompt) % 3 else "Jane Austen"
-evaluate(many(500), [DIRECT, SINGLE], world(slow), out={out!r}, batch=8)
-print("done", flush=True)
+
+def live(calls):
+    asked = 0
+    def slow(prompt):
+        nonlocal asked
+        asked += 1
+        time.sleep(0.001 if asked < calls + 50 else 60)  # it cannot outrun whoever kills it
+        print(prompt.startswith("Answer"), prompt.splitlines()[-2], flush=True)
+        return "no idea" if len(prompt) % 3 else "Jane Austen"
+    evaluate(many(500), [DIRECT, SINGLE], world(slow), out={out!r}, batch=8)
+    print("done", flush=True)
+
+for line in sys.stdin:  # each life in a process that need not import anything
+    child = os.fork()
+    if child == 0:
+        print(os.getpid(), flush=True)
+        live(int(line))
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_killed_at_random_moments_and_called_again_gives_the_records_of_one_run(tmp_path):
-    source = textwrap.dedent(KILLED).format(
+    source = textwrap.dedent(NURSERY).format(
         tests=str(Path(__file__).parent), out=str(tmp_path / "killed")
     )
+    command, pipe = [sys.executable, "-c", source], subprocess.PIPE
     asked: list[str] = []
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        process = subprocess.Popen(
-            [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(int(rng.integers(10, 200))):
-            asked.append(process.stdout.readline().strip())
-        os.kill(process.pid, signal.SIGKILL)
-        *rest, _ = process.stdout.read().split("\n")  # the last one may be cut off
-        asked += rest
-        process.wait()
-    last = subprocess.run([sys.executable, "-c", source], check=True, stdout=subprocess.PIPE)
-    counts = Counter([*asked, *last.stdout.decode().splitlines()])
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as nursery:
+
+        def live(calls: int, *, killed: bool) -> None:
+            print(calls, file=nursery.stdin, flush=True)
+            child, said = int(nursery.stdout.readline()), 0
+            while (line := nursery.stdout.readline().strip()) != "ended":
+                assert line, "the nursery has died"
+                asked.append(line)
+                said += 1
+                if killed and said == calls:
+                    os.kill(child, signal.SIGKILL)
+
+        rng = np.random.default_rng(0)
+        for _ in range(5):
+            live(int(rng.integers(10, 200)), killed=True)
+        live(1000, killed=False)
+    counts = Counter(asked)
     assert counts.pop("done") == 1
     assert len(counts) == 2 * 500
     assert sum(counts.values()) - len(counts) <= 5 * 8  # in flight at each kill: one batch

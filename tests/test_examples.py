@@ -1,30 +1,34 @@
 """The examples run to their ends, small, as a reader would start them."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
+
+import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def ran(name: str, *arguments: str | Path) -> str:
-    """What an example printed."""
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+@pytest.fixture
+def ran(monkeypatch, capsys):
+    """Runs an example in this process, which has the large packages; gives what it printed."""
+
+    def run(name, *arguments):
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    monkeypatch.syspath_prepend(EXAMPLES)
+    yield run
+    for path in EXAMPLES.glob("*.py"):
+        sys.modules.pop(path.stem, None)
 
 
-def test_the_demo_shows_what_each_component_adds_in_both_frameworks(tmp_path):
+def test_the_demo_shows_what_each_component_adds_in_both_frameworks(ran, tmp_path):
     # the model must know at least two of the gate's questions: it knows one in thirty
     sizes = ["--fit", 46, "--train", 2, "--calibrate", 2, "--questions", 1, "--rounds", 1]
-    printed = ran("demo.py", *map(str, sizes), "--dtype", "float32", "--out", tmp_path)
+    printed = ran("demo.py", *sizes, "--dtype", "float32", "--out", tmp_path)
     assert "LangChain, means of a question" in printed
     assert "LlamaIndex, means of a question" in printed
     found = json.loads((tmp_path / "figures.json").read_text())
@@ -40,22 +44,30 @@ def test_the_demo_shows_what_each_component_adds_in_both_frameworks(tmp_path):
     assert (tmp_path / "calibration" / "sgic.json").exists()
 
 
-def test_calibrate_fits_keeps_and_answers_in_both_frameworks(tmp_path):
-    printed = ran("calibrate.py", "--fit", "2", "--questions", "1", "--out", tmp_path)
+def test_calibrate_fits_keeps_and_answers_in_both_frameworks(ran, tmp_path):
+    printed = ran("calibrate.py", "--fit", 2, "--questions", 1, "--out", tmp_path)
     assert "how many dominoes" in printed
     assert "below 55 passes" in " ".join(printed.replace("│", " ").split())
     assert "round 1:" in printed
     assert (tmp_path / "sgic.json").exists()
 
 
-def test_the_agent_gives_up_after_a_bounded_number_of_turns():
-    printed = ran("agent_loop.py", "--questions", "1", "--turns", "2", "--sure-below", "0")
+def test_rerank_trains_a_head_and_answers_in_both_frameworks(ran, tmp_path):
+    sizes = ["--fit", 3, "--questions", 1, "--max-calls", 6]
+    printed = ran("rerank.py", *sizes, "--out", tmp_path)
+    assert "calls of 6 were made" in printed
+    assert "The first passage holds an accepted answer" in printed
+    assert (tmp_path / "dur.safetensors").exists()
+
+
+def test_the_agent_gives_up_after_a_bounded_number_of_turns(ran):
+    printed = ran("agent_loop.py", "--questions", 1, "--turns", 2, "--sure-below", 0)
     assert "turn 2: reads 2 passages" in printed
     assert "turn 3" not in printed
     assert "gives up: I looked, and I am not sure." in printed
 
 
-def test_the_agent_stops_as_soon_as_it_is_sure():
-    printed = ran("agent_loop.py", "--questions", "1", "--sure-below", "1.01")
+def test_the_agent_stops_as_soon_as_it_is_sure(ran):
+    printed = ran("agent_loop.py", "--questions", 1, "--sure-below", 1.01)
     assert "turn 2" not in printed
     assert "gives up" not in printed

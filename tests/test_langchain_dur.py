@@ -182,7 +182,7 @@ async def test_a_slow_encoder_never_stops_the_event_loop():
         selector.aselect_examples({"question": QUESTION}),
         selector.aadd_example(example("what is zinc?")),
     ):
-        assert await turns_during(awaited) > 5
+        assert await turns_during(awaited) > 1
     assert encoder.blocked == 1
 
 

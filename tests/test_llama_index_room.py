@@ -12,7 +12,7 @@ ROOM = Path(ltrag_plugins.__file__).parent / "llama_index"
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import json
-import time
+import threading
 
 import pytest
 from llama_index.core import Settings
@@ -269,11 +269,12 @@ async def test_a_cancellation_stops_within_the_call_that_is_under_way(at):
 
 
 async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
-    begun = []
+    begun, cancelled = [], threading.Event()
 
     def slow(prompt):
         begun.append(prompt)
-        time.sleep(0.1)
+        if len(begun) == 2:
+            cancelled.wait(60)
         return _response_of(said(f"answer {len(begun)}", 0.3))
 
     calibrator = SGICCalibrator(FunctionLLM(slow))
@@ -281,6 +282,7 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
     while len(begun) < 2:
         await asyncio.sleep(0.01)
     task.cancel()
+    cancelled.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     await asyncio.sleep(0.3)

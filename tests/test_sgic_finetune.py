@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,6 +33,21 @@ ONE_STEP = FinetuneSettings(steps=1, held_out=0, batch=4)
 @pytest.fixture
 def llm(smollm2):
     return tiny_llm(smollm2.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def whole(smollm2, tmp_path_factory):
+    """A run that nothing interrupts: its folder and its result."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    return out, finetune(EXAMPLES, tiny_llm(smollm2.tokenizer), out=out, settings=LONGER)
+
+
+@pytest.fixture(scope="module")
+def one_step(smollm2, tmp_path_factory):
+    """The folder of the shortest run."""
+    out = tmp_path_factory.mktemp("one_step") / "out"
+    finetune(EXAMPLES, tiny_llm(smollm2.tokenizer), out=out, settings=ONE_STEP)
+    return out
 
 
 def split(llm, dataset=EXAMPLES, held_out=0.0):
@@ -73,8 +89,8 @@ def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tmp_path):
 
 
 @pytest.mark.parametrize("micro", [2, 4])
-def test_padding_and_micro_batches_change_no_loss(llm, tmp_path, micro):
-    one = finetune(EXAMPLES, llm, out=tmp_path / "one", settings=ONE_STEP)
+def test_padding_and_micro_batches_change_no_loss(llm, one_step, tmp_path, micro):
+    one = finetune(EXAMPLES, llm, out=one_step, settings=ONE_STEP)  # as it was kept
     some = finetune(
         EXAMPLES, llm, out=tmp_path / "some", settings=replace(ONE_STEP, micro_batch=micro)
     )
@@ -150,9 +166,9 @@ finetune(EXAMPLES, llm, out=out, settings=LONGER, on_step=stop)
 """
 
 
-def test_a_killed_run_ends_as_one_that_was_not(llm, tmp_path):
-    whole = finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=LONGER)
-    at = random.Random().randint(2, len(whole.history) - 1)
+def test_a_killed_run_ends_as_one_that_was_not(llm, whole, tmp_path):
+    folder, result = whole
+    at = random.Random(0).randint(2, len(result.history) - 1)
     command = [
         sys.executable,
         "-c",
@@ -168,9 +184,9 @@ def test_a_killed_run_ends_as_one_that_was_not(llm, tmp_path):
     steps = []
     killed = finetune(EXAMPLES, llm, out=tmp_path / "killed", settings=LONGER, on_step=steps.append)
     assert steps[0].step == at, f"killed at {at}"
-    assert weights(tmp_path / "killed") == weights(tmp_path / "whole"), f"killed at {at}"
-    assert [step.loss for step in killed.history] == [step.loss for step in whole.history]
-    assert killed.validation == whole.validation
+    assert weights(tmp_path / "killed") == weights(folder), f"killed at {at}"
+    assert [step.loss for step in killed.history] == [step.loss for step in result.history]
+    assert killed.validation == result.validation
 
 
 class Stop(Exception):
@@ -186,8 +202,7 @@ def interrupted(llm, out, at, **changes):
         finetune(EXAMPLES, llm, out=out, settings=replace(LONGER, **changes), on_step=stop)
 
 
-def test_a_half_written_checkpoint_is_passed_over(llm, tmp_path):
-    finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=LONGER)
+def test_a_half_written_checkpoint_is_passed_over(llm, whole, tmp_path):
     interrupted(llm, tmp_path / "cut", 4)
     last = tmp_path / "cut" / "checkpoints" / "checkpoint-3"
     with (last / "optimizer.pt").open("r+b") as file:
@@ -195,7 +210,7 @@ def test_a_half_written_checkpoint_is_passed_over(llm, tmp_path):
     steps = []
     finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER, on_step=steps.append)
     assert steps[0].step == 3
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert weights(tmp_path / "cut") == weights(whole[0])
 
 
 def test_full_tuning_goes_on_as_well(llm, tmp_path):
@@ -207,8 +222,7 @@ def test_full_tuning_goes_on_as_well(llm, tmp_path):
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_result_that_could_not_be_written_is_written_the_next_time(llm, tmp_path):
-    whole = finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=LONGER)
+def test_a_result_that_could_not_be_written_is_written_the_next_time(llm, whole, tmp_path):
     interrupted(llm, tmp_path / "cut", 6)
     in_the_way = tmp_path / "cut" / "adapter_model.safetensors.new"
     in_the_way.mkdir()
@@ -218,8 +232,8 @@ def test_a_result_that_could_not_be_written_is_written_the_next_time(llm, tmp_pa
     steps = []
     result = finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER, on_step=steps.append)
     assert steps == []
-    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
-    assert [step.loss for step in result.history] == [step.loss for step in whole.history]
+    assert weights(tmp_path / "cut") == weights(whole[0])
+    assert [step.loss for step in result.history] == [step.loss for step in whole[1].history]
 
 
 def test_a_finished_run_is_handed_back_and_not_trained_again(llm, tmp_path):
@@ -233,8 +247,8 @@ def test_a_finished_run_is_handed_back_and_not_trained_again(llm, tmp_path):
     assert not (tmp_path / "out" / "checkpoints").exists()
 
 
-def test_the_validation_loss_is_that_of_the_held_out_questions(llm, tmp_path):
-    result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
+def test_the_validation_loss_is_that_of_the_held_out_questions(llm, whole):
+    _, result = whole
     learned, held_out = split(llm, held_out=0.25)
     assert (result.examples, result.held_out) == (len(learned), len(held_out)) == (3, 1)
     [question] = (one for one in EXAMPLES.examples if one.id == held_out[0]["id"])
@@ -293,9 +307,8 @@ def test_nothing_to_learn_from_is_refused_before_anything_is_written(llm, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_another_run_is_refused_by_naming_the_difference(llm, smollm2, tmp_path):
-    out = tmp_path / "out"
-    finetune(EXAMPLES, llm, out=out, settings=ONE_STEP)
+def test_a_folder_with_another_run_is_refused_by_naming_the_difference(llm, smollm2, one_step):
+    out = one_step
     before = weights(out)
     other = Dataset(EXAMPLES.examples[:3])
     with pytest.raises(ArtifactMismatch, match=r"learning_rate was 5e-05 and is now 0\.001"):
@@ -320,8 +333,8 @@ def test_a_folder_with_other_files_or_none_to_write_to_is_refused(llm, tmp_path)
 @pytest.mark.parametrize(
     "name", ["run.json", "finetune.json", "history.json", "adapter_model.safetensors"]
 )
-def test_a_damaged_run_is_named(llm, tmp_path, name):
-    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+def test_a_damaged_run_is_named(llm, one_step, tmp_path, name):
+    shutil.copytree(one_step, tmp_path / "out")
     (tmp_path / "out" / name).write_bytes(b"{")
     with pytest.raises(UnreadableArtifact, match=name):
         finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
@@ -354,9 +367,8 @@ def test_neither_the_trainers_makers_nor_a_hub_hear_of_a_run(llm, tmp_path, monk
     assert llm.model.name_or_path == "org/name"
 
 
-def test_no_pickle_is_left_behind(llm, tmp_path):
-    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
-    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
+def test_no_pickle_is_left_behind(whole):
+    assert sorted(path.name for path in whole[0].rglob("*")) == [
         "adapter_config.json", "adapter_model.safetensors", "finetune.json", "history.json",
         "run.json",
     ]  # fmt: skip
