@@ -19,7 +19,7 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 
 LIVES = 10
 CALL = 0.03  # seconds that the model takes for one call
-LONGEST = 0.16  # seconds that a life lasts at most, from its first call on
+MOST = 5  # calls that are begun in a life
 
 NURSERY = """
 import json, os, sys, time
@@ -87,22 +87,22 @@ class Nursery:
             cwd=Path(__file__).parent.parent,
         )
 
-    def life(self, folder: Path, log: Path, *, seconds: float | None = None) -> tuple[int, int]:
-        """Train until the end, or until killed so long after the first call to the model.
+    def life(self, folder: Path, log: Path, *, killed: float | None = None) -> tuple[int, int]:
+        """Train until the end, or until killed: 2.5 is half-way through the third call.
 
         Returns the exit status and the number of calls that were begun.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        most = 10_000 if seconds is None else int(LONGEST / CALL) + 1
+        most = 10_000 if killed is None else int(killed) + 1
         order = json.dumps([str(folder), str(log), most])
         print(order, file=self._process.stdin, flush=True)
         child = int(self._process.stdout.readline())
         calls = 0
         while (line := self._process.stdout.readline().split()) and line[0] == "asked":
             calls += 1
-            if seconds is not None and calls == 1:
-                time.sleep(seconds)
+            if killed is not None and calls == most:
+                time.sleep(killed % 1 * CALL)
                 os.kill(child, signal.SIGKILL)
         return int(line[1]), calls
 
@@ -120,14 +120,13 @@ def test_a_run_that_is_killed_ten_times_ends_with_the_same_bits_and_pays_for_no_
     nursery = Nursery()
     status, calls = nursery.life(whole, whole / "log")
     assert status == 0
-    assert calls * CALL > 1.5 * LIVES * LONGEST  # so that each of the ten dies on the way
+    assert calls > 1.5 * LIVES * MOST  # so that each of the ten dies on the way
 
     moments = random.Random(8)
     paid: list[str] = []
     progress = []
     for _ in range(LIVES):
-        seconds = moments.uniform(0, LONGEST)
-        status, _ = nursery.life(killed, killed / "log", seconds=seconds)
+        status, _ = nursery.life(killed, killed / "log", killed=moments.uniform(0, MOST))
         assert status == -signal.SIGKILL
         paid = answered(killed)
         progress.append(len(paid))
