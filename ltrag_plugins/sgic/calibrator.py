@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, final
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.calibration import Isotonic, Platt
+from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -117,11 +117,26 @@ class CalibratorOptions(TypedDict, total=False):
     refusal: str
 
 
+class _FitArguments(TypedDict, total=False):
+    """What `sgic.fit` takes beside questions and a model."""
+
+    settings: SGICSettings | None
+    metric: Literal["em", "f1"]
+    level: float
+    cut_to: Sequence[int]
+    samples: int | Literal["equal"]
+    method: CalibrationMethod
+    relevance: Relevance | None
+    encoder: Encoder | None
+    observers: Iterable[Observer]
+    batch: int | None
+
+
 @final
 class Calibrator:
     """Answers from passages, says how sure it is, and looks again while it is unsure.
 
-    Safe to share between threads. See also `fit` and `load`.
+    Safe to share between threads.
 
     Args:
         llm: answers.
@@ -153,29 +168,23 @@ class Calibrator:
         refuse_p_wrong_above: float | None = None,
         refusal: str = REFUSAL,
     ) -> None:
-        fitted = calibration
-        for name, value, kind, wanted in (
-            ("llm", llm, LLM, "an ltrag_plugins LLM (TransformersLLM, ...)"),
-            (
-                "calibration",
-                calibration,
-                Calibration | None,
-                "a Calibration (a folder: from_pretrained)",
-            ),
-            ("settings", settings, SGICSettings | None, "an SGICSettings"),
-            ("scale", scale, ScoreScale | None, "a ScoreScale"),
+        for value, name, kind, wanted in (
+            (llm, "llm", LLM, "an ltrag_plugins LLM (TransformersLLM, ...)"),
+            (calibration, "calibration", Calibration, "a Calibration (a folder: from_pretrained)"),
+            (settings, "settings", SGICSettings, "an SGICSettings"),
+            (scale, "scale", ScoreScale, "a ScoreScale"),
         ):
-            if not isinstance(value, kind):
+            if not isinstance(value, kind) and (value is not None or name == "llm"):
                 came = f"{type(value).__name__} {value!r:.60}"
                 raise InvalidInput(f"{name} must be {wanted}, got {came}.")
-        if calibration is not None:
+        fitted = calibration
+        if fitted is not None:
             if scale is not None:
                 raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
-            scale = calibration.scale
-            settings = calibration.settings if settings is None else settings
-            calibration = replace(calibration, settings=settings)
-        settings = SGICSettings() if settings is None else settings
-        scale = ScoreScale.default(settings.estimator) if scale is None else scale
+            settings, scale = settings or fitted.settings, fitted.scale
+            calibration = replace(fitted, settings=settings)
+        settings = settings or SGICSettings()
+        scale = scale or ScoreScale.default(settings.estimator)
         scale.check(settings.estimator)
         has = {"relevance": relevance is not None, "encoder": encoder is not None}
         check_source(settings.source, **has)
@@ -207,20 +216,7 @@ class Calibrator:
 
     @classmethod
     def fit(
-        cls,
-        questions: Iterable[Question],
-        *,
-        llm: LLM,
-        settings: SGICSettings | None = None,
-        metric: Literal["em", "f1"] = "em",
-        level: float = 0.9,
-        cut_to: Sequence[int] = (1, 2, 3),
-        samples: int | Literal["equal"] = 0,
-        method: Literal["platt", "isotonic"] = "platt",
-        relevance: Relevance | None = None,
-        encoder: Encoder | None = None,
-        observers: Iterable[Observer] = (),
-        batch: int | None = None,
+        cls, questions: Iterable[Question], *, llm: LLM, **arguments: Unpack[_FitArguments]
     ) -> Self:
         """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
 
@@ -228,21 +224,9 @@ class Calibrator:
         """
         from ltrag_plugins.sgic.fitting import fit
 
-        calibration, report = fit(
-            questions,
-            llm,
-            settings=settings,
-            metric=metric,
-            level=level,
-            cut_to=cut_to,
-            samples=samples,
-            method=method,
-            relevance=relevance,
-            encoder=encoder,
-            observers=observers,
-            batch=batch,
-        )
-        made = cls(llm, calibration=calibration, relevance=relevance, encoder=encoder)
+        calibration, report = fit(questions, llm, **arguments)
+        judges = {name: arguments.get(name) for name in ("relevance", "encoder")}
+        made = cls(llm, calibration=calibration, **cast(dict[str, Any], judges))
         made.report = report
         return made
 
@@ -250,12 +234,7 @@ class Calibrator:
     def load(
         cls, folder: str | PathLike[str], *, llm: LLM, **options: Unpack[CalibratorOptions]
     ) -> Self:
-        """With the calibration that `save` wrote; the options are those of the class.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: fitted on another model.
-        """
+        """With the calibration that `save` wrote; raises as `Calibration.load`."""
         return cls(llm, calibration=Calibration.load(folder, llm=llm), **options)
 
     def save(self, folder: str | PathLike[str]) -> None:
@@ -281,11 +260,9 @@ class Calibrator:
         )
 
     def answer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
-        """Answer one question; `refusal.said(answer)` keeps it back where a limit says so.
+        """Answer one question; raises as `sgic.calibrate`.
 
-        Raises:
-            EmptyQuestion, InvalidInput, NoTokenProbabilities, ModelError, PromptTooLong: as
-                `sgic.calibrate`.
+        `refusal.said(answer)` keeps it back where a limit says so.
         """
         return run(self.answering(question, passages), self.world)
 
@@ -333,13 +310,11 @@ class Calibrator:
                     yield step.value
 
 
-_KINDS = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
-
-
 def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
+    kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
     try:
-        parts, _ = artifacts.read(Path(folder), "sgic", kinds=_KINDS, format=_FORMAT)
+        parts, _ = artifacts.read(Path(folder), "sgic", kinds=kinds, format=_FORMAT)
         return parts.pop("llm"), Calibration(**parts)
     except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
         raise UnreadableArtifact(

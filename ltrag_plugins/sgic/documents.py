@@ -1,8 +1,5 @@
 """The documents of one question: cut, sanitized, scored, and shown with what is known of them.
 
-Scores come from one answer a document (eq. 3), or, as here, from an encoder, a function or the
-truth. A chain of reasoning stands in the place of documents with `steps_of`.
-
 References:
     Chen et al. (SGIC), section 5.1 and table 6 (sources of scores); section 5.4 and table 12
     (reasoning steps).
@@ -41,13 +38,10 @@ class Documents:
     texts: tuple[str, ...]
     scored: tuple[ScoredDocument, ...]
 
-    @property
-    def plain(self) -> list[Shown]:
-        """All of them, with nothing beside them."""
-        return [Shown(text) for text in self.texts]
-
-    def shown(self, settings: SGICSettings) -> list[Shown]:
-        """Those that a round shows, with their scores or marks; plain if they have no scores."""
+    def shown(self, settings: SGICSettings | None) -> list[Shown]:
+        """Those that a round shows, with their scores or marks; None: all of them, plain."""
+        if settings is None:
+            return [Shown(text) for text in self.texts]
         rows = [i for i, document in enumerate(self.scored) if document.shown]
         scores = {i: score for i in rows if (score := self.scored[i].score) is not None}
         if settings.documents == "scores":
@@ -57,7 +51,7 @@ class Documents:
         return [Shown(self.texts[i], key=i in marked) for i in rows]
 
     def with_scores(self, scores: Sequence[float], cut_to: int | None) -> "Documents":
-        """The same with a score each; all but the `cut_to` lowest will not be shown."""
+        """The same with a score each; no more than the `cut_to` lowest will be shown."""
         best = sorted(range(len(scores)), key=scores.__getitem__)[:cut_to]
         return self.with_columns(score=scores, shown=[i in best for i in range(len(scores))])
 
@@ -138,15 +132,15 @@ def check_source(
     source: str, *, relevance: bool, encoder: bool = True, truth: bool = False
 ) -> None:
     """Refuse a source of document scores that is not there, before the first question."""
-    missing = {
-        "relevance": not relevance and "relevance=..., a function of question and passages",
-        "encoder": not encoder and "encoder=..., an Encoder or embeddings of your framework",
-        "oracle": not truth
-        and "truth=Truth(relevant, answers) for each question: run the flow "
+    needs = {
+        "relevance": "relevance=..., a function of question and passages",
+        "encoder": "encoder=..., an Encoder or embeddings of your framework",
+        "oracle": "truth=Truth(relevant, answers) for each question: run the flow "
         "ltrag_plugins.sgic.calibrate(...) with it",
-    }.get(source)
-    if missing:
-        raise InvalidInput(f"source={source!r} needs {missing}.")
+    }
+    has = {"relevance": relevance, "encoder": encoder, "oracle": truth}
+    if not has.get(source, True):
+        raise InvalidInput(f"source={source!r} needs {needs[source]}.")
 
 
 def steps_of(reasoning: str) -> list[Passage]:

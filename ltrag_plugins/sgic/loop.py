@@ -20,27 +20,15 @@ from typing import final
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, ask, compute
+from ltrag_plugins.sgic import documents as sources
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop, answer_key
 from ltrag_plugins.sgic.budget import Budget
-from ltrag_plugins.sgic.documents import (
-    Relevance,
-    Truth,
-    check_source,
-    encoder_scores,
-    prepared,
-    relevance_scores,
-)
+from ltrag_plugins.sgic.documents import Relevance, Truth, prepared
 from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line, render
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Passage
-from ltrag_plugins.uncertainty import (
-    AGREEMENT,
-    Measured,
-    calls_for,
-    measured,
-    reestimate,
-)
+from ltrag_plugins.uncertainty import AGREEMENT, Measured, calls_for, measured, reestimate
 
 
 def calibrate(
@@ -123,18 +111,16 @@ def sampled(
 ) -> Flow[CalibratedAnswer]:
     """Sample answers to the first prompt of `calibrate`, and return the least uncertain.
 
-    One call a sample, with the seeds `settings.seed`, + 1, ...; no further one is asked for once
-    it could pass `max_calls` or `max_tokens` (then `stop` names the limit). The estimator
-    "agreement" holds each sample against the others, and asks for no more.
+    One call a sample, with the seeds `settings.seed`, + 1, ..., until a limit could be passed (then
+    `stop` names it). The estimator "agreement" holds each sample against the others.
 
     Args:
         samples: K, at least 1; with "agreement" at least 2.
-        settings: documents, prompt, estimator, `temperature` (paper: 0.7), seed and limits; what
-            it says of rounds is not read.
+        settings: documents, prompt, estimator, `temperature` (paper: 0.7), seed and limits.
         scale: the mean of its round 0 serves all samples.
 
     Returns:
-        The trace holds the samples in their order; `round` is the place of the best among them.
+        The trace holds the samples in their order; `round` is the place of the best.
 
     Raises:
         EmptyQuestion, InvalidInput, ArtifactMismatch, NoTokenProbabilities, ModelError: as
@@ -164,7 +150,7 @@ def sampled(
 
 @final
 class Session:
-    """One question on its way through the rounds: its documents, answers, scores and limits."""
+    """One question on its way through the rounds; raises as `calibrate` says."""
 
     def __init__(
         self,
@@ -176,21 +162,20 @@ class Session:
         relevance: Relevance | None = None,
         truth: Truth | None = None,
     ) -> None:
-        """Check what came in before anything is asked; raises as `calibrate` says."""
         self.settings = settings = settings or SGICSettings()
         self.scale = scale or ScoreScale.default(settings.estimator)
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
-        check_source(settings.source, relevance=relevance is not None, truth=truth is not None)
+        sources.check_source(
+            settings.source, relevance=relevance is not None, truth=truth is not None
+        )
         self.documents = prepared(passages, settings)
-        """With their scores, once they have some."""
         count = len(self.documents.texts)
         if settings.source == "oracle" and truth is not None and len(truth.relevant) != count:
             raise InvalidInput(
                 f"the truth is about {len(truth.relevant)} passages, and there are {count}"
             )
         self.trace: tuple[Round, ...] = ()
-        """The answers so far."""
         self.document_answers: tuple[Measured, ...] = ()
         """Those that were asked for to score the documents."""
         self.budget = Budget(settings, calls_for(1, settings.estimator, settings.samples))
@@ -221,17 +206,12 @@ class Session:
     def prompt(self) -> str:
         """Of the next round; it is rendered once."""
         if not self._next:
-            settings, earlier = self.settings, list[Shown]()
-            shown = self.documents.shown(settings) if self.trace else self.documents.plain
-            if settings.earlier != "none":
+            settings, earlier = self.settings, []
+            for one in self.trace if settings.earlier != "none" else ():
                 # a token is hardly ever more than a word: only what overran its limit is cut
-                earlier = [
-                    Shown(
-                        cut_to_words(one_line(r.text), settings.answer_tokens),
-                        r.score if settings.earlier == "scores" else None,
-                    )
-                    for r in self.trace
-                ]
+                text = cut_to_words(one_line(one.text), settings.answer_tokens)
+                earlier.append(Shown(text, one.score if settings.earlier == "scores" else None))
+            shown = self.documents.shown(settings if self.trace else None)
             self._next = render(settings.templates, self.question, shown, earlier)
             self._first = self._first or self._next
         return self._next
@@ -258,10 +238,9 @@ class Session:
         prompt = self.prompt() if number else self.first_prompt()
         [found] = yield from self._ask([prompt])
         text, uncertainty = own_words(number, found.generation, found.samples, settings)
+        score = self.scale.score(uncertainty, number)
         if settings.source == "oracle" and self._truth is not None:
             score = self._truth.answer_score(self.question, text, number, settings.seed)
-        else:
-            score = self.scale.score(uncertainty, number)
         shown = prompt if settings.keep_prompts else None
         answer = Round(number, text, uncertainty, score, found.generation, found.samples, shown)
         self.trace, self._next = (*self.trace, answer), ""
@@ -272,9 +251,9 @@ class Session:
         settings, documents = self.settings, self.documents
         passages = [document.passage for document in documents.scored]
         if settings.source == "encoder":
-            scores = yield from encoder_scores(self.question, passages)
+            scores = yield from sources.encoder_scores(self.question, passages)
         elif settings.source == "relevance" and self._relevance is not None:
-            judge = partial(relevance_scores, self._relevance, self.question, passages)
+            judge = partial(sources.relevance_scores, self._relevance, self.question, passages)
             scores = yield from compute(judge)
         elif settings.source == "oracle" and self._truth is not None:
             scores = self._truth.document_scores(self.question, settings.seed)
@@ -307,20 +286,19 @@ class Session:
     ) -> CalibratedAnswer:
         """What came of it."""
         settings, scored, budget = self.settings, self.documents.scored, self.budget
-        best = best_round(self.trace, settings.choose)
+        best, notes = best_round(self.trace, settings.choose), [*notes]
         if cut := sum(document.dropped > 0 for document in scored):
             words = f"{settings.document_words} words"
-            notes = [f"{cut} of {len(scored)} documents were cut to {words}", *notes]
+            notes.insert(0, f"{cut} of {len(scored)} documents were cut to {words}")
         answers = [(one.text, one.uncertainty) for one in self.trace]
         answers += [(d.answer, d.uncertainty) for d in scored if d.answer is not None]
         lost = sum(bool(text) and doubt == 1 for text, doubt in answers)
         if settings.estimator == "product" and lost:
-            notes = [
-                *notes,
+            notes.append(
                 f"{lost} of {len(answers)} answers are as uncertain as can be, as the product of "
                 "the probabilities of a long answer is; estimator='length_normalized' tells such "
-                "apart",
-            ]
+                "apart"
+            )
         return CalibratedAnswer(
             best.text,
             best.uncertainty,
@@ -396,9 +374,8 @@ def as_rounds(
     rounds = []
     for i, one in enumerate(drawn):
         others = [*drawn[:i], *drawn[i + 1 :]]
-        uncertainty = 1.0  # nothing to agree with
-        if others or settings.estimator != AGREEMENT:
-            uncertainty = reestimate(one, others, settings.estimator)
+        alone = settings.estimator == AGREEMENT and not others  # nothing to agree with
+        uncertainty = 1.0 if alone else reestimate(one, others, settings.estimator)
         rounds.append(Round(i, one.text.strip(), uncertainty, scale.score(uncertainty), one))
     return tuple(rounds)
 

@@ -1,6 +1,6 @@
 """From uncertainties in [0, 1] to the scores, 0-100, that prompts show, and from these to P(wrong).
 
-Larger is less certain in all three.
+Larger is less certain.
 
 References:
     Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
@@ -13,12 +13,8 @@ from typing import Self
 
 import numpy as np
 
-from ltrag_plugins.calibration import (
-    CalibrationMethod,
-    ProbabilityMap,
-    cross_calibrated,
-    fit_calibrator,
-)
+from ltrag_plugins import calibration
+from ltrag_plugins.calibration import CalibrationMethod, ProbabilityMap
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
@@ -38,18 +34,16 @@ class ScoreScale:
 
     .. math:: s(u) = 50 u / m \text{ for } u \le m, \quad 50 + 50 (u - m) / (1 - m) \text{ above}
 
-    The eq. 2 that the paper prints has 1 - m under both branches, which sends certain answers
-    below 0. Each round has a mean of its own, since uncertainty grows as earlier answers pile up
-    in the prompt (section 5.3); the last one serves all rounds after it.
+    (The paper prints 1 - m under both, which sends certain answers below 0.) Uncertainty grows with
+    the rounds (section 5.3), so each has its own mean; the last serves all rounds after it.
 
     Raises:
         InvalidInput: there is no mean, or one does not lie inside (0, 1).
     """
 
     estimator: str
-    """Whose uncertainties the means are of."""
     means: tuple[float, ...] = (0.5,)
-    """Mean uncertainty of the answers of round 0, 1, ..., each inside (0, 1)."""
+    """Of the answers of round 0, 1, ..., each inside (0, 1)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", checked_estimator(self.estimator))
@@ -94,7 +88,7 @@ class ScoreScale:
         return tuple(replace(r, score=self.score(r.uncertainty, r.number)) for r in trace)
 
     def score(self, uncertainty: float, round: int = 0) -> float:
-        """The score of an answer of that round, 0-100; larger is less certain.
+        """The score of an answer of that round, 0-100.
 
         Raises:
             InvalidInput: the uncertainty is not in [0, 1], or the round is below 0.
@@ -120,8 +114,7 @@ class ScoreScale:
 def rounding(uncertainties: Sequence[float], estimator: str) -> float:
     """How far the uncertainties of one question's documents may differ by rounding alone.
 
-    A product of probabilities keeps its digits however small it is, so that answers with products
-    of e^-14 and e^-15 can be told apart, until one minus it is 1 for a computer.
+    Products of probabilities of e^-14 and e^-15 can be told apart, until one minus them is 1.
     """
     if estimator != "product" or not uncertainties:
         return NOISE
@@ -133,8 +126,8 @@ def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> 
 
     .. math:: s_i = 100 (u_i - \min u) / (\max u - \min u)
 
-    Where all are equal (they differ by no more than `noise`, or there is one) each gets 50. The
-    uncertainties may be any finite numbers, larger is less certain.
+    Each gets 50 where they differ by no more than `noise`. Any finite numbers may stand for the
+    uncertainties.
     """
     if not all(abs(u) < float("inf") for u in uncertainties):
         raise InvalidInput(f"document scores need finite numbers, got {list(uncertainties)}")
@@ -153,15 +146,14 @@ class WrongnessCalibration:
     calibrator: ProbabilityMap
     """Of score / 100."""
     scale: ScoreScale
-    """The one the scores were of."""
     answers: int
     """How many it was fitted on."""
     wrong: float
-    """The share of them that was wrong."""
+    """The share of them that was wrong, 0 to 1."""
     auroc: float
-    """Of the score for "wrong", in [0, 1]; 0.5 is chance: then P(wrong) says little."""
+    """Of the score for "wrong", in [0, 1]; at 0.5, chance, P(wrong) says little."""
     ece: float
-    """Expected calibration error of P(wrong), cross-validated, in [0, 1]; 0 is best."""
+    """Expected calibration error of P(wrong), cross-validated, in [0, 1]."""
 
     @classmethod
     def fit(
@@ -177,7 +169,7 @@ class WrongnessCalibration:
         """Fit on answers that were calibrated with this scale, on questions it was not fitted on.
 
         Args:
-            wrong: whether each answer is, by whatever measure you hold answers to.
+            wrong: whether each answer is.
             method: "platt" keeps the order; "isotonic" wants several hundred answers.
             folds: of the cross-validation behind `ece`; fewer where right or wrong ones are rare.
 
@@ -199,15 +191,10 @@ class WrongnessCalibration:
                 f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
                 f"needs at least {FEWEST} right and {FEWEST} wrong ones"
             )
-        unseen = cross_calibrated(scores, fails, method, folds=folds, seed=seed)
-        return cls(
-            fit_calibrator(scores, fails, method),
-            scale,
-            len(answers),
-            float(fails.mean()),
-            auroc(scores, fails),
-            expected_calibration_error(unseen, fails),
-        )
+        unseen = calibration.cross_calibrated(scores, fails, method, folds=folds, seed=seed)
+        ece = expected_calibration_error(unseen, fails)
+        fitted, share = calibration.fit_calibrator(scores, fails, method), float(fails.mean())
+        return cls(fitted, scale, len(answers), share, auroc(scores, fails), ece)
 
     def probability(self, score: float) -> float:
         """P(wrong), in [0, 1], of an answer with this score, 0-100."""
