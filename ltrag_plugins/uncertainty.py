@@ -1,15 +1,14 @@
 """How sure was the model of what it wrote? Token probabilities, or repeated answers, to one number.
 
-**An uncertainty lies in [0, 1], and larger is less certain.** `estimate` gives it for one
-generation by the name of an estimator (`TOKEN_SIGNALS`). `measured` is a flow that asks for answers
-and estimates them, also by `"agreement"`: how far repeated samples agree, for models that give
-no probabilities. A blank answer is the least certain there is, 1.
+**An uncertainty lies in [0, 1], and larger is less certain**; a blank answer has 1. `estimate`
+gives it for one generation by the name of an estimator (`TOKEN_SIGNALS`). `measured` is a flow that
+asks for answers and estimates them, also by `"agreement"`: how far repeated samples agree, for
+models that give no probabilities.
 
-The figures behind the estimators come first, each with its own range and direction. All take a
-`Generation` and raise `NoTokenProbabilities` when it has no probabilities. Sums stay in log space,
-so long answers do not underflow. A generation without a token gets the least certain value. A
-log-probability under -20 counts as -20 (one in five hundred million): servers write -inf or -9999
-for tokens they have no number for, and one of those must not swamp a mean.
+The figures behind the estimators have ranges and directions of their own. They raise
+`NoTokenProbabilities`, and give a generation without a token the least certain value. Sums stay in
+log space. A log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they
+have no number for, and one of those must not swamp a mean.
 """
 
 import math
@@ -20,12 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from ltrag_plugins.errors import (
-    InvalidInput,
-    InvalidLogProbability,
-    NoTokenProbabilities,
-    unknown_name,
-)
+from ltrag_plugins import errors
+from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, ask
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.tokenize import words
@@ -87,8 +82,7 @@ def least_probability(generation: Generation) -> float:
 def _mean_entropy(generation: Generation) -> float:
     """Mean entropy of the next-token distributions, in nats, at least 0.
 
-    Where the model reports only its likeliest tokens, what is left of the probability counts
-    as one more outcome: a lower bound.
+    What the reported alternatives leave of the probability counts as one outcome: a lower bound.
     """
     return _mean([*map(_entropy, checked_tokens(generation))], nothing=_MOST_ENTROPY)
 
@@ -99,6 +93,10 @@ def _mean_margin(generation: Generation) -> float:
     return _mean([math.exp(first) - math.exp(second) for first, second in best], nothing=0.0)
 
 
+def _complement(share: float) -> float:
+    return 1.0 - share
+
+
 @dataclass(frozen=True, slots=True)
 class _TokenSignal:
     """A figure of the token probabilities of one answer."""
@@ -107,42 +105,36 @@ class _TokenSignal:
     sign: Literal[1, -1]
     """1: larger is less certain; -1: larger is more certain."""
     meaning: str
-    scaled: Callable[[float], float] = float
+    scaled: Callable[[float], float] = _complement
     """From the value to an uncertainty in [0, 1]."""
-
-
-def _complement(share: float) -> float:
-    return 1.0 - share
 
 
 TOKEN_SIGNALS: Mapping[str, _TokenSignal] = {
     "product": _TokenSignal(
-        product_uncertainty, 1, "one minus the product of the draft's token probabilities"
+        product_uncertainty, 1, "one minus the product of the draft's token probabilities", float
     ),
     "length_normalized": _TokenSignal(  # Malinin & Gales, ICLR 2021
         lambda generation: -math.expm1(mean_logprob(generation)),
         1,
         "one minus the geometric mean of the draft's token probabilities",
+        float,
     ),
     "mean_logprob": _TokenSignal(
         mean_logprob, -1, "mean log-probability of the draft's tokens", lambda x: x / _LEAST_LOGPROB
     ),
     "mean_probability": _TokenSignal(
-        mean_probability, -1, "mean probability of the draft's tokens", _complement
+        mean_probability, -1, "mean probability of the draft's tokens"
     ),
     "least_probability": _TokenSignal(
-        least_probability, -1, "probability of the draft's least likely token", _complement
+        least_probability, -1, "probability of the draft's least likely token"
     ),
     "entropy": _TokenSignal(
         _mean_entropy, 1, "mean entropy of the next-token distributions", lambda x: -math.expm1(-x)
     ),
-    "margin": _TokenSignal(
-        _mean_margin, -1, "mean lead of the likeliest token over the next", _complement
-    ),
+    "margin": _TokenSignal(_mean_margin, -1, "mean lead of the likeliest token over the next"),
 }
-"""The one table of what is read from token probabilities, by the names that settings, gates,
-methods and saved files use. `estimate` scales a signal to an uncertainty; a gate takes `sign` times
-its `value`."""
+"""What is read from token probabilities, by the names that settings, gates, methods and saved files
+use. `estimate` scales a signal to an uncertainty; a gate takes `sign` times its `value`."""
 
 _OLD_NAMES = {"least_token": "least_probability"}
 
@@ -153,19 +145,29 @@ class Measured:
 
     generation: Generation
     uncertainty: float
-    """In [0, 1]; larger is less certain."""
     samples: tuple[Generation, ...] = ()
     """What the model said when asked again; for the estimator "agreement"."""
 
 
-def estimate(generation: Generation, estimator: str = "product") -> float:
-    """The uncertainty of one answer, in [0, 1]; larger is less certain, 1 for a blank answer."""
-    if (name := checked_estimator(estimator)) == AGREEMENT:
+def estimate(
+    answer: Generation, estimator: str = "product", samples: Sequence[Generation] = ()
+) -> float:
+    """The uncertainty of one answer, in [0, 1].
+
+    "agreement" is one minus the mean word F1 of the samples with the answer.
+
+    References:
+        Wang et al., ICLR 2023 (self-consistency); Lin et al., TMLR 2024, "Generating with
+        Confidence" (lexical similarity of samples).
+    """
+    if (name := checked_estimator(estimator)) == AGREEMENT and not samples:
         raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
-    if not generation.text.strip():
+    if not answer.text.strip():
         return 1.0
+    if name == AGREEMENT:
+        return 1.0 - math.fsum(word_overlap(answer.text, s.text) for s in samples) / len(samples)
     signal = TOKEN_SIGNALS[name]
-    return min(1.0, max(0.0, signal.scaled(signal.value(generation))))
+    return min(1.0, max(0.0, signal.scaled(signal.value(answer))))
 
 
 def measured(
@@ -185,8 +187,8 @@ def measured(
 
     Args:
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
-            (above 0), and the seed of its first sample; the others count on from it.
-        may_repeat: of each of these requests; see `Ask`.
+            (above 0), and the seed of its first sample, from which the others count on.
+        may_repeat: see `Ask`.
     """
     checked_estimator(estimator)
     if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
@@ -201,37 +203,14 @@ def measured(
         replies.append((yield from asking(temperature=temperature, seed=seed + i)))
     drawn = [*zip(*replies, strict=True)] or [()] * len(drafts)
     return [
-        Measured(draft, reestimate(draft, said, estimator), said)
+        Measured(draft, estimate(draft, estimator, said), said)
         for draft, said in zip(drafts, drawn, strict=True)
     ]
-
-
-def reestimate(
-    answer: Generation, samples: Sequence[Generation], estimator: str = "product"
-) -> float:
-    """What `measured` says of an answer and the samples that came with it."""
-    if estimator == AGREEMENT:
-        return disagreement(answer, samples)
-    return estimate(answer, estimator)
 
 
 def calls_for(prompts: int, estimator: str, samples: int) -> int:
     """Prompts that `measured` sends."""
     return prompts * (1 + samples) if estimator == AGREEMENT else prompts
-
-
-def disagreement(answer: Generation, samples: Sequence[Generation]) -> float:
-    """One minus the mean word F1 of the samples with the answer, in [0, 1]; 1 for a blank answer.
-
-    References:
-        Wang et al., ICLR 2023, "Self-Consistency Improves Chain of Thought Reasoning"; Lin et al.,
-        TMLR 2024, "Generating with Confidence" (lexical similarity of samples).
-    """
-    if not samples:
-        raise InvalidInput("agreement needs samples to hold the answer against; draw at least 1")
-    if not answer.text.strip():
-        return 1.0
-    return 1.0 - math.fsum(word_overlap(answer.text, s.text) for s in samples) / len(samples)
 
 
 def word_overlap(a: str, b: str) -> float:
@@ -247,12 +226,10 @@ def yes_probability(reply: Generation) -> float:
     .. math:: p_{yes} / (p_{yes} + p_{no})
 
     summed over the spellings among the alternatives of the first token that is not blank. Where
-    there are none, or neither word is among them, the first "yes" or "no" of the text counts as 1
-    or 0; a text with neither is undecided, 0.5.
+    neither is among them, the first "yes" or "no" of the text counts as 1 or 0, and 0.5 without.
 
     References:
-        Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (the probability of the word "True"
-        as a model's judgement); here of yes against no.
+        Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (there: of "True").
     """
     first = next((token for token in reply.tokens or () if token.text.strip()), Token("", 0.0))
     shares = {"yes": 0.0, "no": 0.0}
@@ -271,7 +248,7 @@ def checked_estimator(estimator: str) -> str:
     """The estimator's name; an earlier version's name becomes today's."""
     name = _OLD_NAMES.get(estimator, estimator)
     if name != AGREEMENT and name not in TOKEN_SIGNALS:
-        raise unknown_name("estimator", name, [*TOKEN_SIGNALS, AGREEMENT])
+        raise errors.unknown_name("estimator", name, [*TOKEN_SIGNALS, AGREEMENT])
     return name
 
 
@@ -287,7 +264,7 @@ def _logprobs(generation: Generation) -> list[float]:
 def _entropy(token: Token) -> float:
     if token.entropy is not None:
         if not -1e-4 <= token.entropy < math.inf:
-            raise InvalidLogProbability(
+            raise errors.InvalidLogProbability(
                 f"the model reported entropy {token.entropy} for token {token.text!r}; an entropy "
                 "is a number from 0 on. Send None where it is not known."
             )

@@ -18,7 +18,7 @@ from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSet
 from ltrag_plugins.sgic.calibrator import Refusal
 from ltrag_plugins.sgic.scale import WrongnessCalibration
 from ltrag_plugins.types import Generation, Token
-from ltrag_plugins.uncertainty import disagreement, estimate
+from ltrag_plugins.uncertainty import estimate
 from tests.sgic_parts import QUESTION, THREE, answered, model, said
 
 
@@ -177,7 +177,7 @@ def test_an_unknown_calibration_is_refused():
 
 
 def test_disagreement_is_of_the_answers_alone():
-    assert disagreement(said("Paris"), [said("Paris"), said("Rome")]) == 0.5
+    assert estimate(said("Paris"), "agreement", [said("Paris"), said("Rome")]) == 0.5
 
 
 async def test_a_relevance_function_does_not_hold_up_an_event_loop():

@@ -16,7 +16,6 @@ from ltrag_plugins.uncertainty import (
     Measured,
     calls_for,
     checked_estimator,
-    disagreement,
     estimate,
     measured,
 )
@@ -269,15 +268,17 @@ def test_two_thousand_tokens_surprise_no_estimator():
     ],
 )
 def test_agreement_is_the_word_f1_with_the_samples(samples, wanted):
-    found = disagreement(Generation("East Lothian"), [Generation(text) for text in samples])
+    found = estimate(
+        Generation("East Lothian"), "agreement", [Generation(text) for text in samples]
+    )
     assert found == pytest.approx(wanted)
 
 
 def test_agreement_on_nothing_is_no_certainty():
-    assert disagreement(Generation(" "), [Generation(" ")]) == 1.0
-    assert disagreement(Generation("?!"), [Generation("?!")]) == 0.0
-    with pytest.raises(InvalidInput, match="needs samples"):
-        disagreement(Generation("a"), [])
+    assert estimate(Generation(" "), "agreement", [Generation(" ")]) == 1.0
+    assert estimate(Generation("?!"), "agreement", [Generation("?!")]) == 0.0
+    with pytest.raises(InvalidInput, match="reads samples"):
+        estimate(Generation("a"), "agreement")
 
 
 def ask(*prompts: str, **told) -> tuple[list[Measured], ScriptedLLM]:

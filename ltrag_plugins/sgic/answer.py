@@ -1,9 +1,4 @@
-"""What a calibration hands back: the answer, how sure it is, and how it came about.
-
-`answer_key` is the normalized answer that two answers are compared by. SQuAD's normalization, which
-EM is published with, strips signs and points: "-5" is "5" to it, and "1.5" is "15". Here an answer
-that is a number is compared as that number; any other as there.
-"""
+"""What a calibration hands back: the answer, how sure it is, and how it came about."""
 
 import re
 import unicodedata
@@ -60,11 +55,11 @@ class CalibratedAnswer:
 
     text: str
     uncertainty: float
-    """In [0, 1]; larger is less certain; as the estimator gave it."""
+    """In [0, 1]; larger is less certain."""
     score: float
     """0-100; larger is less certain (eq. 2)."""
     round: int
-    """Which round it came from; 0 is the first answer."""
+    """Which it came from; 0 is the first answer."""
     stop: Stop
     estimator: str
     p_wrong: float | None = None
@@ -94,8 +89,8 @@ _NUMBER = re.compile(
 def answer_key(text: str) -> str:
     """The same for two answers that say the same.
 
-    "1,000" and "$1000.00" are one number, "-5" and "5" two; the signs of currencies and per cent
-    do not count. Of any other text, case, punctuation and articles do not.
+    "1,000" and "$1000.00" are one number, "-5" and "5" two, which SQuAD's normalization takes for
+    one; the signs of currencies and per cent do not count. Any other text is normalized as there.
     """
     said = number(text)
     return normalized(text) if said is None else said

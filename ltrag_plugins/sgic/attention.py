@@ -96,15 +96,12 @@ def round_attention(
     round: int = 0,
     layers: Sequence[int] | None = None,
 ) -> AttentionShares:
-    """`attention_shares` of the prompt of a round, one share for each document of the answer.
+    """`attention_shares` of the prompt of a round (from 0), one share for each document.
 
     A document that the round did not show (`cut_to`) has a share of 0.
 
     Args:
-        answer: of `calibrate` with `keep_prompts=True`.
-        settings: those it was answered with.
-        round: which, from 0.
-        layers: see `attention_shares`.
+        answer: of `calibrate` with these settings, `keep_prompts=True` among them.
     """
     if not 0 <= round < len(answer.trace):
         raise InvalidInput(

@@ -12,16 +12,13 @@ from ltrag_plugins.types import Generation
 class Budget:
     """Counts calls and tokens, and tells before a request whether it would pass a limit.
 
-    A request is taken at the most it can cost: a prompt has at most as many tokens as UTF-8
-    bytes, beside them those of a chat template, and an answer has at most `answer_tokens`.
-    Replies that report their tokens replace the bound by the truth.
+    A request is taken at the most it can cost: as many tokens as UTF-8 bytes, those of a chat
+    template, and `answer_tokens`. Replies that report their tokens replace the bound by the truth.
 
-    What else a model puts beside every prompt (a system text, tools) cannot be known before its
-    first reply. A prompt has at least as many tokens as words, so what a reply reports above its
-    prompt's words is the most that can stand there, and each later prompt is taken with as much.
-    So the first answer, with its samples and as often as it was sent, is all that can pass
-    `max_tokens`, and nothing is sent after it. Nothing is known of a model that reports no tokens
-    and puts more than 64 there, nor of one that writes more than it may.
+    What else a model puts beside every prompt (a system text, tools) shows in its first reply: as a
+    prompt has at least as many tokens as words, it is at most what a reply reports above these.
+    So the first answer, with its samples, is all that can pass `max_tokens` (of a model that
+    reports its tokens, and writes no more than it may).
     """
 
     def __init__(self, settings: SGICSettings, each: int) -> None:
@@ -38,11 +35,9 @@ class Budget:
     def exceeded(
         self, prompts: Sequence[str], *, times: int | None = None, and_calls: int = 0
     ) -> Literal["max_calls", "max_tokens"] | None:
-        """The limit that a request with these prompts could pass.
+        """The limit that a request could pass that leaves `and_calls` answers to ask for.
 
-        Args:
-            times: how often each is sent; None: as often as an answer with its samples takes.
-            and_calls: prompts that should be left to send after it.
+        Each prompt is sent so many `times`; None: as an answer with its samples takes.
         """
         settings, sizes = self._settings, self._sizes(prompts, times)
         if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
@@ -54,8 +49,9 @@ class Budget:
 
     def sent(self, prompts: Sequence[str], *, times: int | None = None) -> None:
         """Enter a request at the most it can cost."""
-        self._open = [*self._open, *self._sizes(prompts, times)]
-        self.calls += len(self._sizes(prompts, times))
+        sizes = self._sizes(prompts, times)
+        self._open = [*self._open, *sizes]
+        self.calls += len(sizes)
 
     def repeats(self, prompts: Sequence[str]) -> bool:
         """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
@@ -65,10 +61,9 @@ class Budget:
         return True
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
-        """Put what the replies report in the place of the bound, if they all report it.
+        """Put what all replies report in the place of the bound.
 
-        Args:
-            replies: each prompt's answer and its samples, then those of the next.
+        They are each prompt's answer and its samples, then those of the next.
         """
         for i, reply in enumerate(replies):
             least = len(prompts[i // self._each].split())
@@ -77,8 +72,7 @@ class Budget:
         if len(known) < len(replies):
             self.tokens = None
             return
-        left = Counter(self._open) - Counter(self._sizes(prompts))
-        self._open = list(left.elements())
+        self._open = [*(Counter(self._open) - Counter(self._sizes(prompts))).elements()]
         self._known += sum(known)
         if self.tokens is not None:
             self.tokens += sum(known)

@@ -22,43 +22,42 @@ _WAYS = {
     (False, True): "wrong → right",
     (False, False): "wrong → wrong",
 }
-_EARLY = 2
-"""Rounds within which the paper finds three in four of what is mended."""
-_ENOUGH = 30
-"""Right and wrong answers each, below which an AUROC is called a guess."""
+_EARLY = 2  # rounds within which the paper finds three in four of what is mended
+_ENOUGH = 30  # right and wrong answers each, below which an AUROC is called a guess
 
 
 @dataclass(frozen=True, slots=True)
 class _AnswerFigures:
-    """The answers of one round, or those returned (A.5)."""
+    """The answers of one round, or those returned (A.5).
+
+    Shares, mean uncertainty and AUROCs are 0 to 1, the mean score 0 to 100. An AUROC, for "wrong",
+    is None where all answers are right, or all wrong. That of the score differs from that of the
+    uncertainty where rounds with scales of their own stand together.
+    """
 
     name: str
     """"round 0", "round 1", ... or "returned"."""
     answers: int
-    """Where questions stop early, later rounds have fewer."""
     right: float
-    """Share of right ones, 0 to 1."""
     uncertainty: float
-    """Mean, 0 to 1."""
     score: float
-    """Mean, 0 to 100."""
     auroc: float | None
-    """Of the uncertainty for "wrong", 0 to 1; None where all are right, or all wrong."""
     score_auroc: float | None
-    """Of the score; another than `auroc` where rounds with scales of their own stand together."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """The questions whose answer went one way, right or wrong before and after."""
+    """The questions whose answer went one way, right or wrong before and after.
+
+    The mean uncertainty, 0 to 1, and score, 0 to 100 (figure 4), are of the answers after; None
+    where there are none.
+    """
 
     before: bool
     after: bool
     count: int
     uncertainty: float | None
-    """Mean of the answers after, 0 to 1; None where there are none."""
     score: float | None
-    """Mean, 0 to 100; what figure 4 draws."""
 
     @property
     def name(self) -> str:
@@ -68,43 +67,41 @@ class _Turn:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """How answers changed up to one round (figure 4)."""
+    """How answers changed up to one round, from 1 on, in the order of `_WAYS` (figure 4)."""
 
     round: int
-    """From 1 on."""
     turns: tuple[_Turn, ...]
-    """Right to right, right to wrong, wrong to right, wrong to wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Transitions:
-    """Counts of questions (section 5.6): `kept + spoiled + mended + failed` is all of them."""
+    """Counts of questions (section 5.6): `kept + spoiled + mended + failed` is all of them.
+
+    Right or wrong at first and in the end (the answer returned): kept, spoiled (which the paper
+    does not count), mended, failed. Of the failed, `missed` had it right in some round.
+    """
 
     questions: int
     kept: int
-    """Right at first, and right in the end (the answer returned)."""
     spoiled: int
-    """Right at first, wrong in the end. The paper does not count them."""
     mended: int
-    """Wrong at first, right in the end."""
     mended_early: int
     """Of those, first right in round 1 or 2."""
     failed: int
-    """Wrong at first and in the end; the three below add up to it."""
+    """The three below add up to it."""
     fell: int
-    """Failed, the last answer less uncertain than the first (paper: "declining uncertainty")."""
+    """The last answer less uncertain than the first (paper: "declining uncertainty")."""
     rose: int
-    """Failed after all rounds, no less uncertain (paper: "reached the 5-round limit with rising
+    """After all rounds, no less uncertain (paper: "reached the 5-round limit with rising
     uncertainty")."""
     stopped: int
-    """Failed, no less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
+    """No less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
     missed: int
-    """Failed though some round had it right: another answer was chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Histogram:
-    """Numbers in [0, 1], counted in bins of equal width; the last holds 1 as well."""
+    """Numbers in [0, 1], counted in bins of equal width, and their mean; None of nothing."""
 
     counts: tuple[int, ...]
     mean: float | None
@@ -117,14 +114,14 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The uncertainty of two kinds (figure 1)."""
+    """The uncertainty of right and wrong answers, or of documents that help and others (figure 1).
+
+    The AUROC is for the bad kind, 0 to 1; None where one kind is missing.
+    """
 
     good: _Histogram
-    """Right answers, or documents that help."""
     bad: _Histogram
-    """Wrong answers, or documents that do not."""
     auroc: float | None
-    """Of the uncertainty for the bad kind, 0 to 1; None where one kind is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +138,12 @@ class Analysis:
     first: Spread
     """Of the first answers (figure 1)."""
     documents: Spread | None
-    """Of all documents that were asked about alone and are known to help or not (figure 1)."""
+    """Of all that were asked about alone and are known to help or not (figure 1)."""
     recall: Mapping[int, float]
     """R@k of the documents that help, the least uncertain first, else by score; may be empty."""
     mending: _Transitions
     reliability: Reliability | None
-    """P(wrong) of the answers returned, beside how many were wrong; None where none has one."""
+    """P(wrong) of the answers returned; None where none has one."""
     notes: tuple[str, ...] = ()
     """What a reader should know before relying on it."""
 

@@ -33,16 +33,14 @@ from ltrag_plugins.types import Question
 
 _Metric = Literal["em", "f1"]
 _Rows = Int[np.ndarray, " rows"]
-_FEWEST_QUESTIONS = 10
-"""Below which a bootstrap over the questions says nothing, and direct is kept."""
-_ENOUGH = 30
-"""Right and wrong answers each, below which P(wrong) is called a guess."""
+_FEWEST_QUESTIONS = 10  # below which a bootstrap says nothing, and direct is kept
+_ENOUGH = 30  # right and wrong answers each, below which P(wrong) is called a guess
 _FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _VariantFigures:
-    """One way to answer, over all questions of the fit."""
+    """One way to answer, with means over all questions of the fit."""
 
     name: str
     kind: str
@@ -55,22 +53,20 @@ class _VariantFigures:
     pays: bool
     """Whether the whole interval is above 0."""
     em: float
-    """Share of answers that match exactly after SQuAD's normalization, 0 to 1."""
+    """After SQuAD's normalization, 0 to 1."""
     f1: float
-    """Mean word F1, 0 to 1."""
+    """Of the words, 0 to 1."""
     calls: float
-    """Mean prompts a question, with the stop rules of the settings."""
+    """Prompts, with the stop rules of the settings."""
     tokens: float | None = None
-    """Mean tokens a question, read and written; None where a reply did not say."""
+    """Read and written; None where a reply did not say."""
     milliseconds: float | None = field(default=None, compare=False)
-    """Mean time of the model a question, as an answer cache measured it when each reply was
-    computed (of a batch, its share); None without one."""
+    """Of the model, as an answer cache measured them; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Figures of `fit`. Gains and P(wrong) under `unseen_gain`, `auroc` and `ece` are
-    cross-validated; the rows of `variants` are not, as nothing in them was fitted to the labels."""
+    """Figures of `fit`; `unseen_gain`, `auroc` and `ece` are cross-validated."""
 
     questions: int
     metric: str
@@ -93,8 +89,8 @@ class FitReport:
     ece: float | None
     """Expected calibration error of P(wrong), 0 to 1; None as for `auroc`."""
     estimator_aurocs: Mapping[str, float]
-    """Of each estimator's uncertainty of the direct answer for "wrong"; empty where the direct
-    answers are all right or all wrong."""
+    """Of each estimator's uncertainty of the direct answer for "wrong"; empty where all are right,
+    or all wrong."""
     calls: int
     """Prompts that the fit sent, those that a cache answered included."""
     notes: tuple[str, ...] = ()
@@ -304,8 +300,7 @@ class _Rule(FitOptions):
     def unseen_gain(self, variants: Sequence[Variant], direct: Variant) -> Interval | None:
         """What the choice gains over direct on questions that it was not made on; None for one.
 
-        With many variants one is above direct by luck; here each question is answered by the
-        variant that the other folds chose. Recorded answers and scale are the same in all folds.
+        Each question is answered by the variant that the other folds chose.
         """
         before = self.quality(direct)
         if len(before) < 2:

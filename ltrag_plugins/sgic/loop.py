@@ -28,7 +28,7 @@ from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line, render
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Passage
-from ltrag_plugins.uncertainty import AGREEMENT, Measured, calls_for, measured, reestimate
+from ltrag_plugins.uncertainty import AGREEMENT, Measured, calls_for, estimate, measured
 
 
 def calibrate(
@@ -375,7 +375,7 @@ def as_rounds(
     for i, one in enumerate(drawn):
         others = [*drawn[:i], *drawn[i + 1 :]]
         alone = settings.estimator == AGREEMENT and not others  # nothing to agree with
-        uncertainty = 1.0 if alone else reestimate(one, others, settings.estimator)
+        uncertainty = 1.0 if alone else estimate(one, settings.estimator, others)
         rounds.append(Round(i, one.text.strip(), uncertainty, scale.score(uncertainty), one))
     return tuple(rounds)
 
@@ -388,7 +388,7 @@ def own_words(
     if number and (settings.earlier != "none" or settings.documents == "scores"):
         without_echo = settings.templates.without_echo
         said, samples = without_echo(said), tuple(map(without_echo, samples))
-    return said.text.strip(), reestimate(said, samples, settings.estimator)
+    return said.text.strip(), estimate(said, settings.estimator, samples)
 
 
 def checked_question(question: str) -> str:

@@ -56,11 +56,10 @@ class SGICSettings(Settings):
     """Most prompts that a question may send to the model, answered or not."""
     max_tokens: Count | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
-    A request is sent only if it stays within the bound at one token per byte, which no tokenizer
-    exceeds, 64 for a chat template, and `answer_tokens`. What a model puts beside every prompt
-    above that (a system text, tools) is known from its first reply on: only the first answer, with
-    its samples, can pass the bound, and the answer's notes say so. Of a model that reports no
-    tokens it is never known."""
+    A request is sent only if it stays within the bound at one token per byte, 64 for a chat
+    template, and `answer_tokens`. What a model puts beside every prompt above that (a system text,
+    tools) is known from its first reply on, if that reports its tokens: only the first answer, with
+    its samples, can pass the bound, and the answer's notes say so."""
     answer_tokens: Count = 32
     """Longest answer, in tokens."""
     stop: tuple[str, ...] = ("\n",)
@@ -110,9 +109,8 @@ class SGICSettings(Settings):
     def paper(cls, variant: PaperRow = "documents", *, seed: int = 0) -> Self:
         """The paper's loop: K = 5 rounds to the end, the least uncertain answer.
 
-        The paper calibrates "samples that require calibration" and names no threshold: here all
-        are. It is kept to reproduce the paper; the rounds are meant for a model that was tuned
-        for them (section 3.3).
+        All questions are calibrated, as the paper names no threshold. The rounds are meant for a
+        model that was tuned for them (section 3.3).
 
         Args:
             variant: a row of table 5. "documents": scores of documents and answers, the full

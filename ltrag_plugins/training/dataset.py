@@ -252,7 +252,7 @@ def _checked(question: object, place: int, settings: SGICSettings) -> tuple[Ques
         )
     if not question.passages:
         raise CalibrationError(f"question {name!r} has no passages; add them, or leave it out")
-    texts = prepared(question.passages, settings).plain
+    texts = prepared(question.passages, settings).shown(None)
     prompt = render(settings.templates, checked_question(question.text), texts)
     try:
         f"{prompt}{answers[0]}".encode()
