@@ -88,17 +88,16 @@ class Refusal(Settings):
     refuse_above: Percent | None = None
     """Keep back answers with a score above this, 0-100."""
     refuse_p_wrong_above: Share | None = None
-    """Keep back answers that are wrong with a probability above this, 0-1, and those without one:
-    nobody knows how likely an answer without documents is to be wrong."""
+    """Keep back answers that are wrong with a probability above this, 0-1, and those without one,
+    as answers without documents are."""
     refusal: str = REFUSAL
     """What is said instead."""
 
     def refuses(self, answer: CalibratedAnswer) -> bool:
         """Whether this answer is kept back; the answer itself is not changed."""
-        limit = self.refuse_p_wrong_above
-        if limit is not None and (answer.p_wrong is None or answer.p_wrong > limit):
-            return True
-        return self.refuse_above is not None and answer.score > self.refuse_above
+        score, p_wrong = self.refuse_above, self.refuse_p_wrong_above
+        likely = p_wrong is not None and (answer.p_wrong is None or answer.p_wrong > p_wrong)
+        return likely or (score is not None and answer.score > score)
 
     def said(self, answer: CalibratedAnswer) -> str:
         """The answer's text, or the refusal."""
@@ -140,8 +139,8 @@ class Calibrator:
 
     Args:
         llm: answers.
-        calibration: what a fit on your questions found: settings, scale and P(wrong). Rounds
-            without one are warned of in the log: nobody tried them on this model.
+        calibration: what a fit on your questions found. Rounds without one are warned of in the
+            log: nobody tried them on this model.
         settings: None: those of the calibration, or the defaults.
         scale: without a calibration, that of the settings' estimator; None: `ScoreScale.default`.
         relevance: scores passages, for `source="relevance"`; larger is more relevant.

@@ -115,9 +115,8 @@ def relevance_scores(
     try:
         values = [float(value) for value in function(question, tuple(passages))]
     except Exception as error:
-        raise InvalidInput(
-            f"the relevance function raised {type(error).__name__}: {error}"
-        ) from error
+        name = type(error).__name__
+        raise InvalidInput(f"the relevance function raised {name}: {error}") from error
     if len(values) != len(passages):
         raise InvalidInput(
             f"the relevance function gave {len(values)} numbers for {len(passages)} passages; it "
@@ -146,13 +145,13 @@ def check_source(
 def steps_of(reasoning: str) -> list[Passage]:
     """The lines of a chain of reasoning, each a step; its sentences where it is one line.
 
-    Numbers and bullets in front go, and so do blank lines and those that only state the answer
-    ("#### 72", "The answer is 72"), which would give it away.
+    Numbers and bullets in front go, and so do lines that only state the answer ("#### 72", "The
+    answer is 72"), which would give it away.
     """
-    lines = [line.strip() for line in reasoning.splitlines() if line.strip()]
+    lines = reasoning.strip().splitlines()
     if len(lines) == 1:
         [line] = lines
         ends = [0, *(found.end() for found in SENTENCE_END.finditer(line)), len(line)]
-        lines = [line[a:b].strip() for a, b in pairwise(ends) if line[a:b].strip()]
+        lines = [line[a:b].strip() for a, b in pairwise(ends)]
     steps = [_NUMBER.sub("", line).strip() for line in lines if not _CONCLUSION.match(line)]
     return [Passage(step, id=str(i)) for i, step in enumerate(filter(None, steps), 1)]

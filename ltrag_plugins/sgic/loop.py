@@ -1,9 +1,6 @@
 """The loop: answer, measure, look again with scores in view, keep the least uncertain answer.
 
-Round 0 answers from all documents. If that answer is not certain enough, each document is asked
-about alone (all in one request), and up to K rounds follow, each with the documents' scores and
-all earlier answers with theirs. The rival of the rounds is `sampled`: several answers to the first
-prompt, of which the surest wins.
+The rival of the rounds is `sampled`: several answers to the first prompt, the surest wins.
 
 References:
     Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1; section 5.2 and figure 3 (1 to 5
@@ -44,8 +41,8 @@ def calibrate(
 ) -> Flow[CalibratedAnswer]:
     """Answer a question from passages, and look again while the answer is uncertain.
 
-    Without passages (a gate found none needed, a search found none) the model answers from what
-    it knows, once. Passages that say the same are asked about once, and all scored.
+    Without passages the model answers from what it knows, once. Passages that say the same are
+    asked about once, and all scored.
 
     Args:
         passages: what was retrieved; with `SGICSettings.steps()`, reasoning steps.
@@ -129,9 +126,8 @@ def sampled(
     settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
     check_samples(samples, settings)
     session = Session(question, passages, settings, scale)
-    # one call a sample, whatever the estimator
-    budget = session.budget = Budget(settings, 1)
-    prompt, drawn, stop = session.first_prompt(), list[Generation](), None
+    budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
+    prompt, drawn, stop = session.prompt(), list[Generation](), None
     while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
         budget.sent([prompt])
         [reply] = yield from ask(
@@ -204,7 +200,7 @@ class Session:
         )
 
     def prompt(self) -> str:
-        """Of the next round; it is rendered once."""
+        """Of the next round, rendered once; the first one is refused if it may not be sent."""
         if not self._next:
             settings, earlier = self.settings, []
             for one in self.trace if settings.earlier != "none" else ():
@@ -214,16 +210,12 @@ class Session:
             shown = self.documents.shown(settings if self.trace else None)
             self._next = render(settings.templates, self.question, shown, earlier)
             self._first = self._first or self._next
-        return self._next
-
-    def first_prompt(self) -> str:
-        """Of round 0, if it may be sent."""
-        if limit := self.budget.exceeded([self.prompt()]):
+        if not self.trace and (limit := self.budget.exceeded([self._next])):
             raise InvalidInput(
                 f"the first prompt alone could pass {limit}={getattr(self.settings, limit)}. Raise "
                 "it, or give fewer or shorter documents."
             )
-        return self.prompt()
+        return self._next
 
     def limit(self) -> Stop | None:
         """The limit that a further round could pass; "rounds" where it would ask the same again."""
@@ -235,8 +227,7 @@ class Session:
     def answer(self) -> Flow[Round]:
         """Ask for the answer of the next round, and add it to the trace."""
         settings, number = self.settings, len(self.trace)
-        prompt = self.prompt() if number else self.first_prompt()
-        [found] = yield from self._ask([prompt])
+        [found] = yield from self._ask([prompt := self.prompt()])
         text, uncertainty = own_words(number, found.generation, found.samples, settings)
         score = self.scale.score(uncertainty, number)
         if settings.source == "oracle" and self._truth is not None:
@@ -355,8 +346,7 @@ def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | Non
 def best_round(trace: Sequence[Round], choose: Choose) -> Round:
     """The round whose answer is returned; a blank one only where all are blank.
 
-    "least uncertain" compares scores, not raw uncertainties: those grow with the rounds, and the
-    scale has a mean for each. Of equal scores the earliest counts.
+    "least uncertain" is by score, as uncertainties grow with the rounds; the first of equals.
 
     References:
         Chen et al. (SGIC), 4.1 (least uncertain) and 4.3 (repeated, after Huang et al., 2024).

@@ -1,12 +1,10 @@
 """How documents, their scores, earlier answers and the question become a prompt.
 
-The layout puts the documents before the question and the question before the earlier answers,
-so that the prompts of all rounds begin alike and a model that shares prefixes computes the
-documents once.
+The documents stand before the question and the question before the earlier answers, so that the
+prompts of all rounds begin alike and a model that shares prefixes computes the documents once.
 
-Scores are computed and never read from text, so what a passage says about itself counts for
-nothing there. `PromptTemplates.sanitize` keeps it from looking like more than a passage to the
-model. It only inserts a character, or turns a colon into " -", so that a reader sees what it did:
+Scores are computed and never read from text. `PromptTemplates.sanitize` keeps a passage from
+looking like more than a passage, by inserting a character, or turning a colon into " -":
 
 * chat-template control tokens are broken by spaces: ``<|im_end|>`` -> ``< |im_end| >``,
   ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``, ``[|user|]`` -> ``[ |user| ]``;
@@ -65,7 +63,7 @@ class PromptTemplates:
     """Templates with the fields that their docstrings name; other braces are doubled.
 
     Raises:
-        InvalidInput: a template names a field it does not have, or lacks one it needs.
+        InvalidInput: a template names another field, or lacks one.
     """
 
     layout: str = "{instruction}\n\n{documents}\n\nQuestion: {question}\n{earlier}Answer:"
@@ -89,8 +87,7 @@ class PromptTemplates:
     about_scores: str = (
         " The number behind a text, 0 to 100, is how uncertain it is: trust low ones most."
     )
-    """Added to the instruction where documents have scores, else to `about_answers` where answers
-    have; no fields."""
+    """Added to the instruction where documents have scores, else to `about_answers`; no fields."""
     about_keys: str = " Documents that begin with {mark} matter most."
     """Added to the instruction where documents are marked: {mark}."""
     about_answers: str = (
@@ -117,8 +114,7 @@ class PromptTemplates:
     def without_echo(self, answer: Generation) -> Generation:
         """An answer without the label before it and the score behind it, in text and tokens.
 
-        Small models copy the form of the earlier answers. Nothing is read from what is removed.
-        An answer that copies nothing comes back as it is.
+        Small models copy the form of the earlier answers.
         """
         parts = string.Formatter().parse(self.answer.partition("{text}")[0])
         # the label with numbers in its fields
@@ -148,8 +144,7 @@ class PromptTemplates:
     def sanitize(self, text: str, *, lines: bool = False) -> str:
         """Text from outside, unable to fake a control token, a field of the prompt or the mark.
 
-        Args:
-            lines: keep its line breaks (a question's); a document or answer is one line.
+        It becomes one line, or keeps its `lines` (a question does).
         """
         text = text.strip() if lines else one_line(text)
         # every run of words before a colon in these is a label
@@ -167,9 +162,9 @@ class Shown:
     """A document or an earlier answer as a prompt shows it."""
 
     text: str
-    """A document's comes from `PromptTemplates.sanitize`; an answer's is as the model wrote it."""
+    """Of a document sanitized; of an answer as the model wrote it."""
     score: float | None = None
-    """0 to 100; None: without a score."""
+    """0 to 100."""
     key: bool = False
     """Whether a document is marked."""
 
@@ -180,11 +175,7 @@ def render(
     documents: Sequence[Shown],
     earlier: Sequence[Shown] = (),
 ) -> str:
-    """One prompt; what it shows decides what it explains.
-
-    Whatever has to do with earlier answers stands after the question: where documents are shown
-    without scores, the rounds share even the first prompt's documents.
-    """
+    """One prompt; what it shows decides what it explains."""
     t, asked = templates, templates.sanitize(question, lines=True)
     if not documents:
         return direct_prompt(asked, t.bare)
@@ -202,19 +193,14 @@ def render(
     keys = t.about_keys.format(mark=t.mark) if any(one.key for one in documents) else ""
     before = ""
     if earlier:
-        about = (
-            t.about_scores if any(one.score is not None for one in earlier) and not scored else ""
-        )
-        before = f"{t.about_answers}{about}\n{t.heading}" + "".join(
+        new = not scored and any(one.score is not None for one in earlier)
+        before = f"{t.about_answers}{t.about_scores if new else ''}\n{t.heading}" + "".join(
             t.answer.format(round=i, text=t.sanitize(one.text) or t.nothing, score=score(one))
             for i, one in enumerate(earlier, 1)
         )
-    return t.layout.format(
-        instruction=t.instruction + (t.about_scores if scored else "") + keys,
-        documents=lines,
-        question=asked,
-        earlier=before,
-    )
+    instruction = t.instruction + (t.about_scores if scored else "") + keys
+    shown = {"documents": lines, "question": asked, "earlier": before}
+    return t.layout.format(instruction=instruction, **shown)
 
 
 def one_line(text: str) -> str:
@@ -223,14 +209,9 @@ def one_line(text: str) -> str:
 
 
 def cut_to_words(text: str, words: int | None) -> str:
-    """The sentences that fit into the budget, or as many words where those are less than half.
+    """The sentences that fit into so many words (None: all), or the words if that loses half.
 
-    A full stop early in the text may be that of "Dr." or of a short first sentence: to end there
-    would lose nearly all that fits.
-
-    Args:
-        text: without white space at its ends.
-        words: at least 1; None: no limit.
+    The text has no white space at its ends.
     """
     if words is None:
         return text

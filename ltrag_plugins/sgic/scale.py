@@ -163,7 +163,6 @@ class WrongnessCalibration:
         *,
         scale: ScoreScale,
         method: CalibrationMethod = "platt",
-        folds: int = 5,
         seed: int = 0,
     ) -> Self:
         """Fit on answers that were calibrated with this scale, on questions it was not fitted on.
@@ -171,17 +170,14 @@ class WrongnessCalibration:
         Args:
             wrong: whether each answer is.
             method: "platt" keeps the order; "isotonic" wants several hundred answers.
-            folds: of the cross-validation behind `ece`; fewer where right or wrong ones are rare.
 
         Raises:
-            InvalidInput: there are more answers than labels, or fewer; or fewer than 2 folds.
+            InvalidInput: there are more answers than labels, or fewer.
             CalibrationError: there are fewer than 5 right or 5 wrong answers.
             ArtifactMismatch: an answer is of another estimator than the scale.
         """
         if len(answers) != len(wrong):
             raise InvalidInput(f"{len(answers)} answers came with {len(wrong)} labels")
-        if folds < 2:
-            raise InvalidInput(f"folds must be at least 2, got {folds}")
         for answer in answers:
             scale.check(answer.estimator)
         scores = np.array([answer.score / 100 for answer in answers])
@@ -191,7 +187,7 @@ class WrongnessCalibration:
                 f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
                 f"needs at least {FEWEST} right and {FEWEST} wrong ones"
             )
-        unseen = calibration.cross_calibrated(scores, fails, method, folds=folds, seed=seed)
+        unseen = calibration.cross_calibrated(scores, fails, method, folds=5, seed=seed)
         ece = expected_calibration_error(unseen, fails)
         fitted, share = calibration.fit_calibrator(scores, fails, method), float(fails.mean())
         return cls(fitted, scale, len(answers), share, auroc(scores, fails), ece)
