@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, final
+from typing import Any, ClassVar, Self, cast, final
 
 import numpy as np
 from jaxtyping import Float
@@ -229,13 +229,7 @@ class HeadHolder:
 
     @classmethod
     def _chosen(
-        cls,
-        ranker: DURRanker | None,
-        encoder: Any,
-        untrained: Literal["encoder"] | None,
-        *,
-        top_n: int | None,
-        sigma: float,
+        cls, ranker: DURRanker | None, encoder: Any, untrained: str | None, **bounds: Any
     ) -> DURRanker:
         """The ranker itself, or plain similarity where that is asked for in so many words."""
         ours = None if encoder is None else cls._encoder_of(encoder)
@@ -258,5 +252,5 @@ class HeadHolder:
         else:
             ranker = DURRanker.untrained(ours, settings=DURSettings(preselect="encoder"))
         # refuses bad bounds
-        ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), top_n=top_n, sigma=sigma)
+        ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), **bounds)
         return ranker

@@ -99,10 +99,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         return cls(ours, calibration=Calibration.load(folder, llm=ours), **options)
 
     def query_engine(
-        self,
-        retriever: BaseRetriever,
-        *,
-        node_postprocessors: Sequence[BaseNodePostprocessor] = (),
+        self, retriever: BaseRetriever, *, node_postprocessors: Sequence[BaseNodePostprocessor] = ()
     ) -> RetrieverQueryEngine:
         """A query engine that retrieves, postprocesses, and answers with this."""
         return RetrieverQueryEngine(retriever, self, list(node_postprocessors))

@@ -3,7 +3,6 @@
 The decision has a span of its own, and LlamaIndex's instrumentation gets it as an event.
 """
 
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -96,8 +95,8 @@ class GECERouter(BaseQueryEngine):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         self._gate = checked(gate, DecidingGate, "gate", _GATE)
-        engine = "a LlamaIndex BaseQueryEngine"
-        self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", engine)
+        wanted = "a LlamaIndex BaseQueryEngine"
+        self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
         super().__init__(callback_manager or query_engine.callback_manager)
@@ -130,14 +129,12 @@ class GECERouter(BaseQueryEngine):
 
     def update_prompts(self, prompts_dict: PromptDictType) -> None:
         """Update prompts by the keys of `get_prompts`; LlamaIndex's own fails two levels down."""
-        modules, below = self._get_prompt_modules(), defaultdict[str, PromptDictType](dict)
+        modules = self._get_prompt_modules()
         for key, prompt in prompts_dict.items():
             module, _, rest = key.partition(":")
-            below[module][rest] = prompt
-        for module, prompts in below.items():
             if module not in modules:
                 raise ValueError(f"Module {module} not found.")
-            modules[module].update_prompts(prompts)
+            modules[module].update_prompts({rest: prompt})
 
 
 def written(

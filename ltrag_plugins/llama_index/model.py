@@ -211,9 +211,7 @@ class LtragLLM(CustomLLM):
     def metadata(self) -> types.LLMMetadata:
         """Context window, most tokens to write, and the model's name."""
         return types.LLMMetadata(
-            context_window=self.context_window,
-            num_output=self.num_output,
-            model_name=self.llm.name,
+            context_window=self.context_window, num_output=self.num_output, model_name=self.llm.name
         )
 
     @llm_completion_callback()
