@@ -12,6 +12,7 @@ import argparse
 import gzip
 import hashlib
 import json
+import math
 import os
 import statistics
 import sys
@@ -21,10 +22,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from sklearn.metrics import f1_score
+
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
-from ltrag_plugins.dur.feedback import answer_with, summed
+from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, reading
 from ltrag_plugins.dur.shots import ShotRanker
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.llm.base import ScoringLLM
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -114,6 +119,37 @@ def ranker(
     return ShotRanker.learned(result.ranker, candidates), settings, told
 
 
+def answered(
+    shots: list, questions: list[Question], llm: CachedLLM, settings: DURSettings
+) -> list[Feedback]:
+    scoring = isinstance(llm, ScoringLLM)
+    flows = [
+        reading(question, [some], settings, scores=scoring, both=True)
+        for question, some in zip(questions, shots, strict=True)
+    ]
+    return [found for [found] in run_many(flows, World(llm=llm), batch=128)]
+
+
+def scores(found: list[Feedback], shots: list, easy: list[bool]) -> dict[str, float | None]:
+    """Means over questions; None where there is nothing to take a mean of."""
+    choice = [f for f in found if f.question.options]
+    said = [f.answer for f in choice]
+    right = [[o for o in f.question.options if o in f.question.answers] for f in choice]
+    gold = [one if one in known else known[0] for one, known in zip(said, right, strict=True)]
+    columns = {
+        "accuracy": [f.right for f in found],
+        "p_gold": [math.exp(f.log_p_gold) for f in found if (f.options, f.gold) != (None, None)],
+        "easy": [f.right for f, without in zip(found, easy, strict=True) if without],
+        "hard": [f.right for f, without in zip(found, easy, strict=True) if not without],
+        "shots": [len(some) for some in shots],
+    }
+    means = {name: statistics.fmean(column) if column else None for name, column in columns.items()}
+    labels = sorted({option for f in choice for option in f.question.options})
+    macro = {"labels": labels, "average": "macro", "zero_division": 0}
+    means["macro_f1"] = float(f1_score(gold, said, **macro)) if choice else None
+    return {"questions": len(found), **means}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -158,25 +194,16 @@ def run(arguments: argparse.Namespace) -> None:
                     name, data, seed, llm, encoder, out.parent / "checkpoints"
                 )
                 shots = choose(questions)
-                results = answer_with(shots, questions, llm, settings)
+                results = answered(shots, questions, llm, settings)
                 if name == "zero-shot":
                     easy = [r.right for r in results]
                 if key in done:
                     continue
-                balanced = (
-                    answer_with(
-                        shots,
-                        questions,
-                        llm,
-                        replace(settings, option_calibration="batch"),
-                    )
-                    if questions[0].options
-                    else results
-                )
+                balanced = contextual_calibration(results)
                 cell = {
                     "key": key,
-                    "scores": summed(results, shots, easy=easy),
-                    "calibrated": summed(balanced, shots, easy=easy),
+                    "scores": scores(results, shots, easy),
+                    "calibrated": scores(balanced, shots, easy),
                     "seconds": round(time.perf_counter() - start),
                     **told,
                 }

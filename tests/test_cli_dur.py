@@ -311,47 +311,50 @@ def test_own_passages_are_evaluated_within_each_question(reads, own, tmp_path):
     asked.clear()
     result = ltrag("dur", "evaluate", out, whole, *arguments, "--json")
     assert result.exit_code == 0, result.output
-    rankers = json.loads(result.stdout)["rankers"]
+    rankers = right_by_ranker(json.loads(result.stdout))
     # its own passage alone shares all words with a question, and lies nearest to it
-    assert rankers["BM25"]["accuracy"] == 1.0
-    assert rankers["zero-shot"]["accuracy"] == 0.0
+    assert rankers["BM25"] == 1.0
+    assert rankers["direct"] == 0.0
     # its place in the list is the same for every question, the place that chance takes is not
-    assert 0 < rankers["random"]["accuracy"] < 1
-    assert len(asked) == 5 * 12
+    assert 0 < rankers["random"] < 1
+    assert len(asked) == len(set(asked)) <= 5 * 12
 
 
 # --- evaluate
+
+
+def right_by_ranker(report: dict) -> dict[str, float]:
+    return {row["name"]: row["scores"]["em"]["value"] for row in report["rows"]}
 
 
 def test_every_ranker_is_asked_about_the_same_questions(head, examples, questions, model, asked):
     result = ltrag("dur", "evaluate", head, examples, questions, "--model", model, "--json")
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
-    rankers = report["rankers"]
-    assert list(rankers) == ["zero-shot", "random", "BM25", "nearest", "head"]
+    rankers = right_by_ranker(report)
+    assert list(rankers) == ["direct", "random", "BM25", "nearest", "head"]
     without = [prompt for prompt in asked if not parts(prompt)[0]]
     assert len(without) == COUNT
-    assert rankers["zero-shot"]["accuracy"] == sum(map(knows, without)) / COUNT == 5 / COUNT
+    assert rankers["direct"] == sum(map(knows, without)) / COUNT == 5 / COUNT
     shown = [prompt for prompt in asked if parts(prompt)[0]]
     assert {len(parts(prompt)[0]) for prompt in shown} == {2}
-    found = sum(rankers[name]["accuracy"] for name in ("random", "BM25", "nearest", "head"))
-    assert found == pytest.approx(sum(map(knows, shown)) / COUNT)
-    assert report["questions"] == COUNT
-    assert report["easy_questions"] == 5
-    for scores in rankers.values():
-        right = 5 * scores["easy"] + (COUNT - 5) * scores["hard"]
-        assert scores["accuracy"] == pytest.approx(right / COUNT)
+    assert len(shown) == len(set(shown)) <= 4 * COUNT
+    assert report["p_gold"] == {}
+    for row in report["rows"]:
+        right = 5 * row["easy"]["em"] + (COUNT - 5) * row["hard"]["em"]
+        assert row["scores"]["em"]["value"] == pytest.approx(right / COUNT)
+        assert row["costs"]["calls"] == 1
 
 
-def test_the_table_leaves_open_what_is_not_known(head, examples, questions, model):
+def test_the_table_has_the_gain_of_each_ranker(head, examples, questions, model):
     result = ltrag("dur", "evaluate", head, examples, questions, "--model", model, "--shots", 1)
     assert result.exit_code == 0, result.output
-    for title in ("accuracy", "macro-F1", "p(gold)", "easy", "hard", "shots"):
-        assert title in result.stdout
-    [zero] = [line for line in result.stdout.splitlines() if "zero-shot" in line]
-    cells = [cell.strip() for cell in zero.replace("│", "|").strip("|").split("|")]
-    assert cells == ["zero-shot", "0.208", "", "", "1.000", "0.000", "0.00"]
-    assert f"{COUNT} questions; without shots 5 are right (easy)" in result.stdout
+    titles, direct, *others, last = result.stdout.splitlines()
+    assert titles.split()[:2] == ["em", "f1"]
+    assert titles.endswith("em over direct")
+    assert direct.split()[:2] == ["direct", "0.208"]
+    assert all(" to " in line for line in others)
+    assert last == "mean probability of the right answer: unknown"
 
 
 def test_the_prompts_of_all_rankers_are_counted(head, examples, questions, model):
@@ -381,9 +384,9 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
     trained = ltrag("dur", "train", pool, path, *arguments)
     assert "QO-A, log_p_gold" in trained.stdout, trained.output
     result = ltrag("dur", "evaluate", tmp_path / "head", pool, path, "--json")
-    rankers = json.loads(result.stdout)["rankers"]
+    chances = json.loads(result.stdout)["p_gold"]
     plain = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=False)
-    chances = []
+    wanted = []
     for country, city in capitals[2:]:
         asked = (
             f"Question: What is the capital of {country}?\nOptions: (A) {city} (B) Quito\nAnswer:"
@@ -392,9 +395,9 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
         scored = plain.score([asked] * 2, said)
         # what leads to the answer is equally likely in both, so it cancels out
         chance = [math.exp(sum(token.logprob for token in one.tokens)) for one in scored]
-        chances.append(chance[0] / sum(chance))
-    assert rankers["zero-shot"]["p_gold"] == pytest.approx(sum(chances) / 2, rel=1e-3)
-    assert all(0 < scores["p_gold"] < 1 for scores in rankers.values())
+        wanted.append(chance[0] / sum(chance))
+    assert chances["direct"] == pytest.approx(sum(wanted) / 2, rel=1e-3)
+    assert all(0 < p < 1 for p in chances.values())
 
 
 # --- rank

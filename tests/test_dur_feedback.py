@@ -10,7 +10,7 @@ from ltrag_plugins.dur import FORMATS, DURSettings, PromptFormat
 from ltrag_plugins.dur.feedback import (
     Feedback,
     contextual_calibration,
-    read_feedback,
+    reading,
     reward,
 )
 from ltrag_plugins.errors import (
@@ -19,6 +19,8 @@ from ltrag_plugins.errors import (
     MissingReferences,
     NoTokenProbabilities,
 )
+from ltrag_plugins.flow import World, run
+from ltrag_plugins.llm.base import ScoringLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.types import Question, Token
@@ -36,8 +38,8 @@ def token(text, logprob, best=None):
 def read(llm, question, *, shots=((),), both=False, **settings):
     """By default what "match" needs: the options where there are some, else a written answer."""
     settings = DURSettings(**{"format": FORM, "reward": "match"} | settings)
-    [found] = read_feedback([question], [shots], llm, settings, both=both)
-    return found
+    scores = isinstance(llm, ScoringLLM)
+    return run(reading(question, shots, settings, scores=scores, both=both), World(llm=llm))
 
 
 def test_options_are_scored_by_what_follows_the_lead_in():

@@ -8,14 +8,12 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score
 
-from ltrag_plugins.dur import FORMATS, DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.feedback import Feedback, answer_with, summed
+from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
 from ltrag_plugins.dur.train import Choice
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.types import Passage
 from tests.dur_parts import (
     Nonsense,
     Scorer,
@@ -342,57 +340,6 @@ def test_progress_is_json():
     assert json.loads(json.dumps(asdict(trained(FREE).history[0])))["questions"] == 5
 
 
-def test_answers_are_judged_with_the_shots_they_were_given():
-    shots = [[CANDIDATES[0]], [], [CANDIDATES[1], CANDIDATES[2]]]
-    llm = moody_llm()
-    found = answer_with(shots, VALIDATION[:3], llm, DURSettings())
-    form = FORMATS["Q-A"]
-    for one, question, some in zip(found, VALIDATION[:3], shots, strict=True):
-        said = moody(form.prompt(some, question)).removeprefix(" The answer is ").rstrip(".")
-        assert (one.question, one.answer) == (question, said)
-        assert one.right == (said == question.answers[0])
-        assert (one.options, one.gold) == (None, None)
-
-
-def test_a_scoring_model_is_judged_by_its_options_and_probabilities():
-    llm = Scorer(by_word(biased))
-    found = answer_with([[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A"))
-    assert {r.answer for r in found} == {"red"}
-    red = math.exp(0.5) / (math.exp(0.5) + 3 * math.exp(-2.0))
-    assert math.exp(found[0].log_p_gold) == pytest.approx(red)
-    assert found[0].question.answers == ("red",)
-    level = answer_with(
-        [[]] * 8, CHOICE[:8], llm, DURSettings(format="QO-A", option_calibration="batch")
-    )
-    assert all(r.right for r in level)
-    text = answer_with([[]], VALIDATION[:1], Scorer(by_word(lambda *_: -1.25)), DURSettings())
-    assert text[0].log_p_gold == pytest.approx(-1.25)
-
-
-def test_means_are_taken_over_all_the_easy_and_the_hard():
-    def one(answer, gold, p):
-        question = Question("?", (gold,), options=("a", "b"))
-        others = {answer: math.log(p), **{o: math.log(1 - p) for o in "ab" if o != answer}}
-        return Feedback(question, (others["a"], others["b"]))
-
-    found = [one("a", "a", 0.9), one("a", "b", 0.8), one("b", "b", 0.7), one("b", "a", 0.6)]
-    told = summed(found, [[()], [()] * 3, [()] * 2, [()] * 2], easy=[True, False, True, True])
-    assert (told["questions"], told["accuracy"], told["shots"]) == (4, 0.5, 2.0)
-    assert told["p_gold"] == pytest.approx((0.9 + 0.2 + 0.7 + 0.4) / 4)
-    assert told["easy"] == pytest.approx(2 / 3)
-    assert told["hard"] == 0.0
-    # a: 1 right of 2 said and 2 meant, F1 1/2; b likewise
-    assert told["macro_f1"] == pytest.approx(0.5)
-    bare = summed([Feedback(Question("?", ("x",)), text="x")], [[]])
-    assert (bare["macro_f1"], bare["p_gold"], bare["easy"], bare["hard"]) == (
-        None,
-        None,
-        None,
-        None,
-    )
-    assert summed(found, [[]] * 4, easy=[True] * 4)["hard"] is None
-
-
 MORE = houses(1, 40)
 CHOOSING = replace(FREE, reward="match", epochs=1, held_out=0.25)
 
@@ -545,22 +492,3 @@ def test_a_checkpoint_of_more_epochs_or_another_reward_is_another_run(tmp_path):
     fit(tmp_path / "b", epochs=1, reward=lambda said, question: float(len(said)))
     with pytest.raises(ArtifactMismatch):
         fit(tmp_path / "b", epochs=1, reward=lambda said, question: -5.0)
-
-
-def test_the_option_that_is_right_counts_wherever_it_stands_among_the_answers():
-    found = [
-        Feedback(Question("?", ("B", "yes"), options=("yes", "no")), (-0.1, -3.0)),
-        Feedback(Question("!", ("A", "no"), options=("yes", "no")), (-3.0, -0.1)),
-    ]
-    assert summed(found, [[], []])["macro_f1"] == 1.0
-
-
-def test_macro_f1_is_scikit_learns():
-    rng = np.random.default_rng(3)
-    questions = [Question("?", (o,), options=("a", "b", "c", "d")) for o in "aabbbccaabc"]
-    found = [Feedback(q, tuple(rng.normal(size=4) - [0, 0, 9, 0])) for q in questions]
-    said = [f.answer for f in found]
-    assert "c" not in said  # F1 0
-    gold = [q.answers[0] for q in questions]
-    wanted = f1_score(gold, said, labels=list("abcd"), average="macro", zero_division=0)
-    assert summed(found, [[]] * len(found))["macro_f1"] == wanted

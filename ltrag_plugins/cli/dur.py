@@ -1,6 +1,6 @@
 """`ltrag dur ...`: which examples or passages help this model, and how many?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from ltrag_plugins.settings import Count, Settings, Share
 from ltrag_plugins.types import Passage, Question
 
 if TYPE_CHECKING:  # numpy behind them would slow --help down
-    from ltrag_plugins.dur.shots import ShotRanker
     from ltrag_plugins.llm.base import Encoder
 
 _Files = Annotated[
@@ -138,13 +137,14 @@ def _evaluate(
 
     [dim]ltrag dur evaluate head/ examples.jsonl test.jsonl[/]
     """
-    from ltrag_plugins.dur.feedback import answer_with, summed
     from ltrag_plugins.dur.prompts import text_of
+    from ltrag_plugins.evaluate import evaluate, summarize
+    from ltrag_plugins.evaluate.shots import shot_cells
+    from ltrag_plugins.flow import World
+    from ltrag_plugins.llm.base import ScoringLLM
 
     candidates, questions = _read(files, own_passages, limit)
     model, encoder = options.noted("dur", head, model, encoder)
-    found: dict[str, Any] = {}
-    easy: list[bool] = []
     with TemporaryDirectory() as folder:  # without a cache, vectors are kept for this command
         ranker = _load(head, encoder, cache or Path(folder) / "kept.sqlite")
         _check_format(ranker.settings, candidates)
@@ -152,31 +152,19 @@ def _evaluate(
         shown = candidates or [passage for question in questions for passage in question.passages]
         with io.working("encoding"):  # at once, which is faster than question by question
             ranker.encoder.encode([q.text for q in questions] + [*map(text_of, shown)])
-        rankers = _rankers(ranker, shots or ranker.shots, own=candidates is None)
-        each = 2 if ranker.settings.option_calibration == "content-free" else 1
-        scored = sum(each * len(q.options) if q.options else 1 for q in questions)
-        total = {"Ask": len(rankers) * len(questions), "Score": len(rankers) * scored}
-        with io.progress(**total) as observer:
-            for name, make in rankers.items():
-                if candidates is not None:
-                    ranked = make(candidates, seed)(questions)
-                else:  # a seed each: else chance would take the same places of every list
-                    ranked = [make(q.passages, seed + i)([q])[0] for i, q in enumerate(questions)]
-                given = answer_with(ranked, questions, llm, ranker.settings, observers=[observer])
-                easy = easy or [feedback.right for feedback in given]
-                found[name] = summed(given, ranked, easy=easy)
+        more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots, "seed": seed}
+        cells, chances = shot_cells(ranker, candidates, questions, **more)
+        with io.answering(len(cells) * len(questions)) as on_record:
+            run = {"out": folder, "metrics": ["em", "f1"], "on_record": on_record}
+            summary = summarize(evaluate(questions, cells, World(llm), **run))
+    known = {name: sum(p.values()) / len(p) for name, p in chances.items() if p}
     if as_data:
-        told = {"questions": len(questions), "easy_questions": sum(easy), "rankers": found}
-        io.show(told, as_data)
-        return
-    columns = {"shots by": "name", "accuracy": "accuracy:.3f", "macro-F1": "macro_f1:.3f"}
-    columns |= {"p(gold)": "p_gold:.3f", "easy": "easy:.3f", "hard": "hard:.3f"}
-    rows = [{"name": name, **scores} for name, scores in found.items()]
-    io.show_table(columns | {"shots": "shots:.2f"}, rows)
-    io.show(
-        f"{len(questions)} questions; without shots {sum(easy)} are right (easy), the others wrong "
-        "(hard)"
-    )
+        io.show(summary.as_dict() | {"p_gold": known}, as_data)
+    else:
+        told = ", ".join(f"{name} {p:.3f}" for name, p in known.items())
+        io.show(f"{summary}\nmean probability of the right answer: {told or 'unknown'}")
+    if any(row.failed for row in summary.rows):
+        raise typer.Exit(1)
 
 
 @COMMANDS["dur"].command("rank")
@@ -333,23 +321,4 @@ def _report(found: dict[str, Any], settings: "dur.DURSettings") -> dict[str, str
         "held-out questions": held_out,
         "shots to answer with": found["answer_shots"],
         "stopped": found["stopped"] or "after the last epoch",
-    }
-
-
-def _rankers(
-    ranker: "dur.DURRanker", shots: int, *, own: bool
-) -> "dict[str, Callable[[Sequence[dur.Shot], int], ShotRanker]]":
-    """By name, what makes a ranker from candidates and a seed."""
-    from ltrag_plugins.dur.shots import ShotRanker
-
-    encoder = ranker.encoder
-    if own:  # such passages are not preselected in training either
-        everything = replace(ranker.settings, preselect="none")
-        ranker = dur.DURRanker(ranker.head, ranker.encoder, everything, sigma=ranker.sigma)
-    return {
-        "zero-shot": lambda pool, seed: ShotRanker.random(pool, shots=0, seed=seed),
-        "random": lambda pool, seed: ShotRanker.random(pool, shots=shots, seed=seed),
-        "BM25": lambda pool, seed: ShotRanker.bm25(pool, shots=shots),
-        "nearest": lambda pool, seed: ShotRanker.nearest(pool, shots=shots, encoder=encoder),
-        "head": lambda pool, seed: ShotRanker.learned(ranker, pool, shots=shots),
     }

@@ -155,8 +155,7 @@ def _evaluate(
 
             answers = folder.answers.resolve()
             engine = on_ray(load, workers=run.workers, answers=answers, gates=gates)
-        with io.bars("{task.description:>20}") as bar:
-            task = bar.add_task("answering", total=len(cells) * len(found))
+        with io.answering(len(cells) * len(found)) as on_record:
             records = evaluate(
                 found,
                 cells,
@@ -164,7 +163,7 @@ def _evaluate(
                 out=folder,
                 batch=run.batch,
                 engine=engine,
-                on_record=lambda cell, _: bar.update(task, description=cell, advance=1),
+                on_record=on_record,
                 told=note,
                 **same,
             )

@@ -6,7 +6,7 @@ Data goes to stdout, messages and progress to stderr; progress only where that i
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -140,6 +140,14 @@ def progress(**totals: int) -> "Iterator[Observer]":
                 shown.update(tasks[kind], advance=done, visible=True)
 
         yield observe
+
+
+@contextmanager
+def answering(total: int) -> Iterator[Callable[[str, Any], None]]:
+    """A bar for `evaluate(on_record=...)`, of so many records."""
+    with bars("{task.description:>20}") as bar:
+        task = bar.add_task("answering", total=total)
+        yield lambda cell, _: bar.update(task, description=cell, advance=1)
 
 
 @final

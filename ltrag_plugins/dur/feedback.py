@@ -2,7 +2,7 @@
 
 `read_feedback` asks for log-probabilities of the options (multiple choice) or of the reference
 text where the model scores given text, else for an answer. `reward` says what the feedback is
-worth; `answer_with` and `summed` say how well a model answers with the shots a ranker chose.
+worth.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3, sections 6.1 and 8;
@@ -11,7 +11,6 @@ References:
 """
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -89,58 +88,69 @@ def read_feedback(
     settings: DURSettings,
     *,
     stop_at_turn: bool = False,
-    both: bool = False,
     observers: Sequence[Observer] = (),
 ) -> list[list[Feedback]]:
     """Ask each question after each sequence of shots of its ladder.
 
     Args:
         stop_at_turn: ask rung by rung, and no more once a right answer has turned wrong.
-        both: whether to read the probability of the reference and a written answer too, not only
-            that of the two which the reward needs.
     """
-    scores, form = isinstance(llm, ScoringLLM), format_for(settings.format)
-    gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
-
-    def read(question: Question, rungs: _Rungs) -> Flow[list[Feedback]]:
-        if question.options and scores:
-            options = yield from _options(question, rungs, form)
-            if settings.option_calibration == "content-free":
-                blank = replace(question, text=_CONTENT_FREE, context="")
-                options = options - (yield from _options(blank, rungs, form))
-            return [Feedback(question, options=tuple(row)) for row in options.tolist()]
-        prompts = [form.prompt(shots, question) for shots in rungs]
-        found = [Feedback(question) for _ in prompts]
-        if gold:
-            scored = yield from score(
-                prompts, [form.said(checked(question.answers)[0])] * len(prompts)
-            )
-            known = [_after(form.lead, generation) for generation in scored]
-            found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
-        if both or not gold:
-            stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
-            written = yield from ask(*prompts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
-            said = [read_reply(reply.text, lead=form.lead) for reply in written]
-            found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
-        elif any(f.greedy is None for f in found):
-            raise NoTokenProbabilities(
-                "the model does not tell the likeliest tokens, hence not what it would have "
-                "answered; use TransformersLLM, or reward='match'"
-            )
-        return found
+    scores = isinstance(llm, ScoringLLM)
 
     def climb(question: Question, rungs: _Rungs) -> Flow[list[Feedback]]:
         if not stop_at_turn:
-            return (yield from read(question, rungs))
+            return (yield from reading(question, rungs, settings, scores=scores))
         found: list[Feedback] = []
         for shots in rungs:
-            found += yield from read(question, [shots])
+            found += yield from reading(question, [shots], settings, scores=scores)
             if [f.right for f in found[-2:]] == [True, False]:
                 break
         return found
 
     flows = [climb(question, rungs) for question, rungs in zip(questions, ladders, strict=True)]
     return run_many(flows, World(llm=llm), observers=observers, batch=_PROMPTS_AT_ONCE)
+
+
+def reading(
+    question: Question,
+    rungs: _Rungs,
+    settings: DURSettings,
+    *,
+    scores: bool,
+    both: bool = False,
+) -> Flow[list[Feedback]]:
+    """Ask a question after each of these sequences of shots.
+
+    Args:
+        scores: whether the model scores given text.
+        both: whether to read the probability of the reference and a written answer too, not only
+            that of the two which the reward needs.
+    """
+    form = format_for(settings.format)
+    gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
+    if question.options and scores:
+        options = yield from _options(question, rungs, form)
+        if settings.option_calibration == "content-free":
+            blank = replace(question, text=_CONTENT_FREE, context="")
+            options = options - (yield from _options(blank, rungs, form))
+        return [Feedback(question, options=tuple(row)) for row in options.tolist()]
+    prompts = [form.prompt(shots, question) for shots in rungs]
+    found = [Feedback(question) for _ in prompts]
+    if gold:
+        scored = yield from score(prompts, [form.said(checked(question.answers)[0])] * len(prompts))
+        known = [_after(form.lead, generation) for generation in scored]
+        found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
+    if both or not gold:
+        stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
+        written = yield from ask(*prompts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
+        said = [read_reply(reply.text, lead=form.lead) for reply in written]
+        found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
+    elif any(f.greedy is None for f in found):
+        raise NoTokenProbabilities(
+            "the model does not tell the likeliest tokens, hence not what it would have "
+            "answered; use TransformersLLM, or reward='match'"
+        )
+    return found
 
 
 def _options(
@@ -220,62 +230,3 @@ def contextual_calibration(
     prior = log_softmax(np.array([f.options for f in known]), axis=1).mean(axis=0)
     shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
     return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]
-
-
-def answer_with(
-    ranked: Sequence[Sequence[Shot]],
-    questions: Sequence[Question],
-    llm: LLM,
-    settings: DURSettings,
-    *,
-    observers: Sequence[Observer] = (),
-) -> list[Feedback]:
-    """Ask each question with its shots."""
-    ladders = [[shots] for shots in ranked]
-    asked = read_feedback(questions, ladders, llm, settings, both=True, observers=observers)
-    found = [feedback for [feedback] in asked]
-    return contextual_calibration(found) if settings.option_calibration == "batch" else found
-
-
-def summed(
-    found: Sequence[Feedback],
-    ranked: Sequence[Sequence[Shot]],
-    *,
-    easy: Sequence[bool] | None = None,
-) -> dict[str, float | None]:
-    """Means over questions, each in [0, 1]; None where there is nothing to take a mean of.
-
-    "accuracy" is the share of right answers, "easy" that of the questions which are right without
-    shots, "hard" of the others. "macro_f1" is over the options. "p_gold" is the probability of the
-    right option, or of all tokens of the reference together. "questions" and "shots" (mean shots a
-    question) are counts.
-
-    Args:
-        ranked: the shots that each question was asked with.
-        easy: whether each question is right without shots.
-    """
-    right = [f.right for f in found]
-    known = [] if easy is None else list(zip(right, easy, strict=True))
-    columns = {
-        "accuracy": right,
-        "macro_f1": _f1_by_option([f for f in found if f.question.options]),
-        "p_gold": [math.exp(f.log_p_gold) for f in found if (f.options, f.gold) != (None, None)],
-        "easy": [one for one, without in known if without],
-        "hard": [one for one, without in known if not without],
-        "shots": [len(shots) for shots in ranked],
-    }
-    means = {name: float(np.mean(column)) if column else None for name, column in columns.items()}
-    return {"questions": len(found), **means}
-
-
-def _f1_by_option(choice: Sequence[Feedback]) -> list[float]:
-    """F1 of each option: 0 where nobody says it. Of several right options the said one counts."""
-    said = [f.answer for f in choice]
-    right = [[o for o in f.question.options if o in f.question.answers] for f in choice]
-    gold = [one if one in known else known[0] for one, known in zip(said, right, strict=True)]
-    hits = Counter(one for one, wanted in zip(said, gold, strict=True) if one == wanted)
-    both = Counter(said) + Counter(gold)
-    return [
-        2 * hits[o] / (both[o] or 1)
-        for o in sorted({o for f in choice for o in f.question.options})
-    ]
