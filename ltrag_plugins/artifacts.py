@@ -52,6 +52,14 @@ def write(
         replace_file(folder / f"{name}.json", text.encode())
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is none that can be read."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except DAMAGE:
+        return {}
+
+
 def digest(value: Any) -> str:
     """12 hex digits of what `write` would write of the value."""
     arrays: dict[str, np.ndarray] = {}

@@ -247,11 +247,10 @@ def test_build_writes_what_it_reports(questions, model, asked, tmp_path):
     assert "only 35 examples of looking again" in note
     assert len(asked) == COUNT * (1 + DOCUMENTS + ROUNDS)
     rows = dict(re.findall(r"^(.*?)  +(.*)$", result.stdout, re.MULTILINE))
-    assert rows["questions"] == "40"
     assert rows["examples"] == str(40 * 3 // 4 + 5 + 40)
-    assert rows["right in round 0, 1, ..."] == "20, 10, 0"
-    assert rows["mended, preserved"] == "10, 20"
-    assert rows["pruned"] == "10, of which 5 stay with their answers"
+    assert rows["first_right_in_round"] == "20, 10, 0"
+    assert (rows["mended"], rows["preserved"]) == ("10", "20")
+    assert (rows["pruned"], rows["wrong"]) == ("10", "5")
     kinds = [example.kind for example in load(tmp_path / "data").examples]
     assert (kinds.count("mended"), kinds.count("preserved"), kinds.count("wrong")) == (10, 20, 5)
 

@@ -74,13 +74,11 @@ def _train(
 
     [dim]ltrag dur train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
     """
-    presets = {
-        "default": dur.DURSettings,
-        "paper": dur.DURSettings.paper,
-        "paper-batch": partial(dur.DURSettings.paper, sigma="batch"),
-        "promptpg": dur.DURSettings.promptpg,
-    }
-    start = presets[preset]()
+    presets = {"default": dur.DURSettings, "promptpg": dur.DURSettings.promptpg}
+    paper = partial(
+        dur.DURSettings.paper, sigma="batch" if preset == "paper-batch" else "immediate"
+    )
+    start = presets.get(preset, paper)()
     settings, bounds = options.changed(words, start, TrainingBounds(), shots=shots)
     candidates, questions = _read(files, own_passages, limit)
     if not any(word.startswith("format=") for word in words or ()):
@@ -109,15 +107,9 @@ def _train(
         draw(result.history, pictures, shots=settings.shots)
     io.say(f"the head is in {out}")
     found = _figures(result, candidates, questions)
-    if as_data:
-        io.show(found, as_data)
-        return
-    kind = f"{sum(len(question.passages) for question in questions)} passages of their own"
-    if candidates is not None:
-        solved = isinstance(candidates[0], Question)
-        kind = f"{len(candidates)} {'solved examples' if solved else 'passages'}"
-    material = {"candidates, questions": f"{kind}, {len(questions)} questions"}
-    io.show(material | _report(found, result.ranker.settings))
+    rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
+    kinds = {name: found["settings"][name] for name in ("format", "reward")}
+    io.show(found if as_data else kinds | rows, as_data)
 
 
 @COMMANDS["dur"].command("evaluate")
@@ -208,10 +200,8 @@ def _rank(
     if as_data:
         io.show({"query": query, "ranked": records}, as_data)
     else:
-        columns = {"candidate": "text", "id": "id", "score": "score:.4f"}
-        texts = [shorten(f"{one.get('title', '')} {one['text']}", 72) for one in records]
-        rows = [one | {"text": text} for one, text in zip(records, texts, strict=True)]
-        io.show_table(columns, rows)
+        shown = [{"shown": shorten(f"{r.get('title', '')} {r['text']}", 72), **r} for r in records]
+        io.show_table({"candidate": "shown", "id": "id", "score": "score:.4f"}, shown)
 
 
 def _read(
@@ -295,30 +285,4 @@ def _figures(
         "stopped": result.stopped,
         "settings": asdict(settings),
         "history": [asdict(batch) for batch in result.history],
-    }
-
-
-def _report(found: dict[str, Any], settings: "dur.DURSettings") -> dict[str, str]:
-    """The same in words."""
-    choice, batches = found["choice"], settings.batches(found["questions"]) * settings.epochs
-    held_out = "none"
-    if choice is not None:
-        trained, start = max(choice["trained"][1:]), max(choice["start"][1:])
-        kept = "kept" if choice["head"] == "trained" else "did not pay; the head before it is kept"
-        worth = f"worth {trained:.3f}; {start:.3f} before training, which {kept}"
-        held_out = f"{choice['questions']}, {worth}"
-    share = f"{found['shots'] / found['fixed_shots']:.0%} of {found['fixed_shots']}"
-    tokens = "unknown" if found["tokens"] is None else found["tokens"]
-    return {
-        "format, reward": f"{settings.format}, {settings.reward}",
-        "batches": f"{found['batches']} of {batches}, epoch {found['epochs']} of {settings.epochs}",
-        "calls, tokens": f"{found['calls']}, {tokens}",
-        "mean reward, first epoch": f"{found['first_reward']:.3f}",
-        "mean reward, last epoch": f"{found['last_reward']:.3f}",
-        "shots in all prompts": f"{found['shots']}, {share} with {settings.shots} in one prompt a "
-        "question",
-        "threshold sigma": f"{found['sigma']:.4g}",
-        "held-out questions": held_out,
-        "shots to answer with": found["answer_shots"],
-        "stopped": found["stopped"] or "after the last epoch",
     }

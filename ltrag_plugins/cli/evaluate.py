@@ -22,7 +22,6 @@ from ltrag_plugins.types import Passage, Question
 if TYPE_CHECKING:  # numpy behind them would slow --help down
     from ltrag_plugins.evaluate import Cell
     from ltrag_plugins.flow import World
-    from ltrag_plugins.methods import Method
 
 _ALL = "all"  # among the names of methods: every one that has what it needs
 _LATER: Any = object()  # stands for a part of the world that is not loaded yet
@@ -101,11 +100,12 @@ def _evaluate(
     if not named:
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
     check_distinct("method", [cell.name for cell in named if cell is not None])
-    if encoder == "none" and (run.head is not None or run.search == "encoder"):
-        what = "a head" if run.head is not None else "search=encoder"
+    head = None if run.head is None else Path(run.head).expanduser()
+    if encoder == "none" and (head or run.search == "encoder"):
+        what = "a head" if head else "search=encoder"
         raise InvalidInput(f"{what} needs its encoder: add --encoder embedded, or another")
-    if run.head is not None:
-        options.noted("dur", Path(run.head).expanduser())
+    if head is not None:
+        options.noted("dur", head)
     if gate == "gece" and labelled is None:
         raise InvalidInput("--gate gece learns from other questions: add --labelled OTHERS.jsonl")
     if gate not in ("none", "gece"):
@@ -130,14 +130,11 @@ def _evaluate(
     }
     with folder.held():
         world = load()
-        if run.head is not None and world.encoder is not None:
-            ranker = dur.DURRanker.load(Path(run.head).expanduser(), encoder=world.encoder)
-            alone = [
-                replace(cell, settings=replace(cell.set, ranker=ranker))
-                if cell.method is DUR
-                else cell
-                for cell in alone
-            ]
+        if head is not None and world.encoder is not None:
+            ranker = dur.DURRanker.load(head, encoder=world.encoder)
+            for i, cell in enumerate(alone):
+                if cell.method is DUR:
+                    alone[i] = replace(cell, settings=replace(cell.set, ranker=ranker))
         cells, gates = gating.cells(alone, run.seeds), {}
         check_begun(folder, questions=found, cells=cells, world=world, **same)
         if any(cell.gate is not None for cell in cells):
@@ -185,18 +182,14 @@ def _methods(
     """
     from ltrag_plugins.methods import METHODS, method_named
 
-    rows = [*METHODS.values()] if name is None else [method_named(name)]
-    if not as_data:
-        io.show({row.name: f"{row.summary} ({row.source})" for row in rows})
-        if name is not None:
-            _show_settings(rows[0].settings())
-        return
-    plain = []
+    rows, plain = [*METHODS.values()] if name is None else [method_named(name)], []
     for row in rows:
         settings = {one["setting"]: one["default"] for one in described(row.settings())}
         told = {"method": row.name, "summary": row.summary, "source": row.source}
         plain.append(told | {"needs": ", ".join(sorted(row.needs)), "settings": settings})
-    io.show(plain, as_data)
+    io.show(plain if as_data else {r.name: f"{r.summary} ({r.source})" for r in rows}, as_data)
+    if name is not None and not as_data:
+        _show_settings(rows[0].settings())
 
 
 @COMMANDS[""].command("settings")
@@ -213,22 +206,22 @@ def _settings(
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
-    known: dict[str, tuple[str, list[Any]]] = {
-        "gate": ("gate fit, gate score", [gece.GECESettings()]),
-        "dur": ("dur train", [dur.DURSettings(), TrainingBounds()]),
-        "sgic": ("sgic fit, sgic answer", [sgic.SGICSettings(), FitOptions(), Refusal()]),
-        "build": ("sgic build", [sgic.SGICSettings.paper(), training.CorpusSettings()]),
-        "finetune": ("sgic finetune", [training.FinetuneSettings()]),
-        "evaluate": ("evaluate", [_RunSettings()]),
+    known: dict[str, tuple[Any, ...]] = {
+        "gate": ("gate fit, gate score", gece.GECESettings()),
+        "dur": ("dur train", dur.DURSettings(), TrainingBounds()),
+        "sgic": ("sgic fit, sgic answer", sgic.SGICSettings(), FitOptions(), Refusal()),
+        "build": ("sgic build", sgic.SGICSettings.paper(), training.CorpusSettings()),
+        "finetune": ("sgic finetune", training.FinetuneSettings()),
+        "evaluate": ("evaluate", _RunSettings()),
     }
     if name is None:
-        io.show({one: commands for one, (commands, _) in known.items()})
+        io.show({one: commands for one, (commands, *_) in known.items()})
     elif name not in known:
         raise unknown_name("group of settings", name, known)
     elif as_data:
-        io.show([row for settings in known[name][1] for row in described(settings)], as_data)
+        io.show([row for settings in known[name][1:] for row in described(settings)], as_data)
     else:
-        for settings in known[name][1]:
+        for settings in known[name][1:]:
             _show_settings(settings)
 
 
@@ -315,26 +308,23 @@ def _alone(
         encoder=None if encoder == "none" else _LATER,
     )
 
-    def check(row: "Method") -> None:
-        if run.recorded and row.name not in Recording.METHODS:
-            raise InvalidInput(
-                f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
-                f"{row.name} would ask the model for more"
-            )
-        try:
-            row.check(outline, labelled)
-        except InvalidInput as error:
-            hint = "add --labelled, --passages or --encoder, whichever it is"
-            raise type(error)(f"{error}; {hint}") from error
-
     cells: dict[str, Cell] = {}
     for one in named:
         for cell in map(Cell, METHODS.values()) if one is None else [one]:
+            name, lacks = cell.method.name, ""
+            if run.recorded and name not in Recording.METHODS:
+                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
+                lacks += f"{name} would ask the model for more"
             try:
-                check(cell.method)
-                cells.setdefault(cell.name, cell)
+                cell.method.check(outline, labelled)
             except InvalidInput as error:
-                if one is not None:
-                    raise
-                io.say(f"left out: {error}")
+                lacks = (
+                    lacks or f"{error}; add --labelled, --passages or --encoder, whichever it is"
+                )
+            if lacks and one is not None:
+                raise InvalidInput(lacks)
+            if lacks:
+                io.say(f"left out: {lacks}")
+            else:
+                cells.setdefault(cell.name, cell)
     return [*cells.values()]

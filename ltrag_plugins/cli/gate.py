@@ -105,20 +105,20 @@ def _score(
         # the field is called `meteor`, whatever quality stands in METEOR's place
         value = {"gece": ingredients.pop("value"), "quality": settings.quality}
         records.append({"id": question.id, "question": question.text} | value | ingredients)
+        if as_data:
+            io.show(records[-1], as_data, indent=None)
     if as_data:
-        for record in records:
-            io.show(record, as_data, indent=None)
-    else:
-        quality = {"chrf": "chrF", "ter": "1 - TER"}.get(settings.quality, "METEOR")
-        columns = {"question": "question", "GECE": "gece:.3g", "*": "mark", quality: "meteor:.3f"}
-        columns |= {"mean p": "mean_probability:.3f", "word freq.": "word_frequency:.2e"}
-        columns |= {"gradient": "gradient_agreement:.3g"}
-        io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
-        if floored := sum(record["floored"] for record in records):
-            io.show(
-                f"* {floored} of {len(records)}: the denominator is at its floor, so the score "
-                "is as large as it gets (the question pulls against the others)"
-            )
+        return
+    quality = {"chrf": "chrF", "ter": "1 - TER"}.get(settings.quality, "METEOR")
+    columns = {"question": "question", "GECE": "gece:.3g", "*": "mark", quality: "meteor:.3f"}
+    columns |= {"mean p": "mean_probability:.3f", "word freq.": "word_frequency:.2e"}
+    columns |= {"gradient": "gradient_agreement:.3g"}
+    io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
+    if floored := sum(record["floored"] for record in records):
+        io.show(
+            f"* {floored} of {len(records)}: the denominator is at its floor, so the score is as "
+            "large as it gets (the question pulls against the others)"
+        )
 
 
 @COMMANDS["gate"].command("explain")
@@ -155,8 +155,8 @@ def _decide(
     """
     from ltrag_plugins.prompts.templates import render_question
 
-    loaded = _load(gate, model, encoder, cache)
-    settings, retrieving = loaded.fitted.settings, 0
+    loaded, retrieving = _load(gate, model, encoder, cache), 0
+    settings = loaded.fitted.settings
     found = read_questions(questions, limit=limit, check=_askable(settings))
     with _progress(len(found), settings) as observer:
         for start in range(0, len(found), batch):

@@ -1,14 +1,10 @@
-"""What commands print, and where they write: text, JSON, tables, progress.
-
-Data goes to stdout, messages and progress to stderr; progress only where that is a terminal.
-"""
+"""What commands print, and where they write: text, JSON, tables, progress (on terminals only)."""
 
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from itertools import takewhile
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Self, final
@@ -29,7 +25,7 @@ def checked_folder(path: Path) -> Path:
     from ltrag_plugins.artifacts import writing  # it brings numpy, which no --help needs
 
     # not Path.exists, which raises where a name is too long or a folder is closed
-    missing = [*takewhile(lambda part: not os.path.exists(part), (path, *path.parents))]
+    missing = [part for part in (path, *path.parents) if not os.path.exists(part)]
     there = missing[-1].parent if missing else path
     if os.path.isfile(there):
         raise InvalidInput(f"cannot make the folder {path}: {there} is a file")
@@ -60,8 +56,16 @@ def show(value: Any, as_data: bool = False, *, indent: int | None = 1) -> None:
         value = json.dumps(value, indent=indent, ensure_ascii=plain, allow_nan=False)
     elif isinstance(value, Mapping):
         wide = 2 + max(map(len, value))
-        value = "\n".join(f"{name:<{wide}}{told}" for name, told in value.items())
+        value = "\n".join(f"{name:<{wide}}{_in_words(one)}" for name, one in value.items())
     typer.echo(str(value).encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_in_words(one)}" for name, one in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_in_words, value)) or "none"
+    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -79,10 +83,8 @@ def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) ->
     for i, title in enumerate(columns):
         table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
     for row in rows:
-        told = [
-            (row[field.partition(":")[0]], field.partition(":")[2]) for field in columns.values()
-        ]
-        table.add_row(*(Text("" if value is None else format(value, form)) for value, form in told))
+        cells = (field.partition(":") for field in columns.values())
+        table.add_row(*(Text(format(row[name], form)) for name, _, form in cells))
     console.print(table)
 
 
@@ -126,8 +128,8 @@ def bars(label: str, note: str = "") -> "Progress":
 
 
 @contextmanager
-def progress(**totals: int) -> "Iterator[Observer]":
-    """An observer that shows how many replies have come, of so many: ``Ask=80, Embed=40``."""
+def progress(**totals: int | None) -> "Iterator[Observer]":
+    """An observer that shows how many replies have come, of so many: ``Ask=80, Embed=None``."""
     with bars("{task.description:>9}") as shown:
         tasks = {
             kind: shown.add_task(kind.lower(), total=total, visible=False)
@@ -135,9 +137,9 @@ def progress(**totals: int) -> "Iterator[Observer]":
         }
 
         def observe(step: "Step") -> None:
-            if (kind := type(step.request).__name__) in tasks:
+            if (task := tasks.get(type(step.request).__name__)) is not None:
                 done = 0 if step.reply is None else len(step.reply)
-                shown.update(tasks[kind], advance=done, visible=True)
+                shown.update(task, advance=done, visible=True)
 
         yield observe
 
@@ -152,17 +154,7 @@ def answering(total: int) -> Iterator[Callable[[str, Any], None]]:
 
 @final
 class TrainingBar:
-    """Shows how far a training of DUR is; a context manager.
-
-    ::
-
-        with TrainingBar(epochs=10, batches=8) as bar:
-            trainer.fit(candidates, validation, on_batch=bar.on_batch, observers=[bar.on_step])
-
-    Args:
-        epochs: as in the settings.
-        batches: of an epoch.
-    """
+    """Shows how far a training of DUR is, of so many epochs of so many batches each."""
 
     def __init__(self, *, epochs: int, batches: int) -> None:
         self.done = 0

@@ -1,13 +1,8 @@
 """What commands take, and what becomes of it: settings, questions, models.
 
-A command has options of its own for what people change most. Every other field of its settings
-classes comes in through ``--set NAME=VALUE``: ranges and choices stand in the classes alone, and
-`ltrag settings` prints them.
-
-MODEL is ``embedded``, a folder or ``.gguf`` file, ``hf:ORG/NAME``, or ``openai:NAME@BASE_URL``;
-ENCODER is ``none``, ``embedded``, a folder, or ``hf:ORG/NAME``. Local weights may have an adapter,
-as in ``embedded+adapter:DIR``. A plain word is never looked up on a hub: what reaches the network
-says so.
+A command has options of its own for what people change most; every other field of its settings
+classes comes in through ``--set NAME=VALUE``. In MODEL and ENCODER a plain word is never looked up
+on a hub: what reaches the network says so.
 """
 
 import json
@@ -56,9 +51,9 @@ COMMANDS = {
 """The groups of commands, by their names; "" stands for those of `ltrag` itself."""
 
 
-def argument(metavar: str, help: str, **more: Any) -> Any:
+def argument(metavar: str, help: str) -> Any:
     """A positional argument."""
-    return typer.Argument(metavar=metavar, help=help, show_default=False, **more)
+    return typer.Argument(metavar=metavar, help=help, show_default=False)
 
 
 def option(
@@ -78,7 +73,7 @@ def _checked_model(spec: str | None) -> str | None:
 
 
 def _checked_encoder(spec: str | None) -> str | None:
-    if spec is None or _is_encoder(spec):
+    if spec in (None, "none") or _is_weights(spec):
         return spec
     raise typer.BadParameter(
         f"there is no folder {spec!r}; say none, embedded, a folder of sentence-transformers or "
@@ -157,15 +152,13 @@ def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
     """
     if path is not None:
         return read_passages(path)
-    found: dict[tuple[str, str, str], Passage] = {}
-    texts: Counter[str] = Counter()
-    for passage in (passage for question in questions for passage in question.passages):
-        key = (passage.id, passage.title, passage.text)
-        if key not in found:
-            texts[passage.id] += 1
-            again = f"{passage.id}#{texts[passage.id]}"
-            found[key] = passage if texts[passage.id] == 1 else replace(passage, id=again)
-    return list(found.values())
+    every = {(p.id, p.title, p.text): p for question in questions for p in question.passages}
+    found, texts = [], Counter[str]()
+    for passage in every.values():
+        texts[passage.id] += 1
+        again = f"{passage.id}#{texts[passage.id]}"
+        found.append(passage if texts[passage.id] == 1 else replace(passage, id=again))
+    return found
 
 
 def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
@@ -185,11 +178,11 @@ def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) 
             from ltrag_plugins.llm.transformers import TransformersLLM
 
             llm = TransformersLLM.load(_source(name), chat=chat, adapter=adapter)
-    if cache is None:
-        return llm
-    from ltrag_plugins.llm.cached import CachedLLM
+    if cache is not None:
+        from ltrag_plugins.llm.cached import CachedLLM
 
-    return CachedLLM(llm, cache)
+        llm = CachedLLM(llm, cache)
+    return llm
 
 
 def load_encoder(spec: str) -> "Encoder | None":
@@ -223,20 +216,22 @@ def noted(
     encoder: str | None = "none",
 ) -> tuple[str, str]:
     """MODEL and ENCODER of a fitted folder: as the user says (None: not), else as noted there."""
+    from ltrag_plugins.artifacts import json_object  # it brings numpy, which no --help needs
+
     if not (folder / f"{kind}.json").is_file():
         command = f"ltrag {kind} {'train' if kind == 'dur' else 'fit'}"
         raise UnreadableArtifact(
             f"there is no {kind}.json in {folder}; name a folder that '{command}' wrote"
         )
-    fitted, notes = _object(folder / f"{kind}.json"), _object(folder / _NOTES)
+    fitted, notes = (json_object(folder / name) for name in (f"{kind}.json", _NOTES))
     if model is None:
         model = str(notes.get("model"))
         # again no server, whoever wrote the note; and no folder that is not here
         model = None if _SERVER.match(model) or not _is_model(model) else model
     if encoder is None:
-        plain = "none" if fitted.get("encoder") is None else None
         known = str(notes.get("encoder"))
-        encoder = known if _is_encoder(known) else "embedded" if kind == "dur" else plain
+        encoder = "embedded" if kind == "dur" else None if fitted.get("encoder") else "none"
+        encoder = known if known == "none" or _is_weights(known) else encoder
     for what, spec, name in (("model", model, "llm"), ("encoder", encoder, "encoder")):
         if spec is None:
             raise InvalidInput(
@@ -248,23 +243,18 @@ def noted(
 
 def _is_model(spec: str) -> bool:
     name, adapted, folder = spec.partition("+adapter:")
-    if adapted and (_SERVER.fullmatch(name) or not Path(folder).expanduser().is_dir()):
-        return False
-    return name == "embedded" or bool(_SERVER.fullmatch(name)) or _is_weights(name)
-
-
-def _is_encoder(spec: str) -> bool:
-    return spec in ("none", "embedded") or _is_weights(spec)
+    if _SERVER.fullmatch(name):
+        return not adapted
+    return _is_weights(name) and (not adapted or Path(folder).expanduser().is_dir())
 
 
 def _is_weights(spec: str) -> bool:
-    """Whether this is a name on the hub, or a path that is there."""
+    """Whether this is embedded, a name on the hub, or a path that is there."""
     source = _source(spec)
-    return isinstance(source, str) or (spec != "" and source.exists())
+    return spec == "embedded" or isinstance(source, str) or (spec != "" and source.exists())
 
 
 def _source(spec: str) -> str | Path:
-    """The name on the hub, or the path, of weights."""
     return spec[3:] if spec.startswith("hf:") and len(spec) > 3 else Path(spec).expanduser()
 
 
@@ -281,11 +271,3 @@ def _loading(what: str, spec: str) -> Iterator[None]:
         raise InvalidInput(
             f"cannot load the {what} {spec!r} ({type(error).__name__}: {first})"
         ) from error
-
-
-def _object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is none that can be read."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError, TypeError, RecursionError):
-        return {}

@@ -1,6 +1,6 @@
 """`ltrag sgic ...`: how sure is the answer, can another look mend it, and can a model learn to?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
@@ -41,21 +41,18 @@ def _fit(
     from ltrag_plugins.sgic.fitting import FitOptions
 
     settings, how = options.changed(words, sgic.SGICSettings(), FitOptions(), rounds=rounds)
-    counts = [count.strip() for count in cut_to.split(",") if count.strip()]
+    counts = [*filter(None, map(str.strip, cut_to.split(",")))]
     if not all(count.isdecimal() and int(count) for count in counts):
         raise typer.BadParameter(f"{cut_to!r} is no list of whole numbers from 1 on, such as 1,2,3")
-    cuts = tuple(map(int, counts))
     io.checked_folder(out)
     found = _asked(questions, limit, pool)
     llm = options.load_llm(model, cache=cache)
-    longest = max(len(question.passages) for question in found)
-    looks = settings.rounds + sum(cut < longest for cut in cuts)
-    with io.progress(Ask=_prompts(found, settings, looks, samples)) as observer:
+    with io.progress(Ask=None) as observer:
         calibrator = sgic.Calibrator.fit(
             found,
             llm=llm,
             settings=settings,
-            cut_to=cuts,
+            cut_to=tuple(map(int, counts)),
             samples=samples,
             observers=[observer],
             batch=batch,
@@ -174,18 +171,19 @@ def _build(
     found = _asked(questions, limit, pool)
     # a plain prompt needs no model
     llm = options.load_llm(model, cache=cache) if corpus.form == "sgic" else None
-    prompts = _prompts(found, settings, settings.rounds)
-    with io.resumable(cache or out), io.progress(Ask=prompts) as observer:
+    with io.resumable(cache or out), io.progress(Ask=None) as observer:
         dataset = training.build(
             found, llm, out=out, settings=settings, corpus=corpus, observers=[observer], batch=batch
         )
     io.say(f"the training data is in {out}")
     manifest = dict(dataset.manifest)
-    io.show(manifest if as_data else _dataset_rows(manifest), as_data)
+    names = "examples kept pruned mended preserved wrong direct first_right_in_round"
+    counts = {name: manifest[name] for name in names.split() if name in manifest}
+    io.show(manifest if as_data else counts, as_data)
     looks = manifest["kept"] + manifest["wrong"]
     if corpus.form == "sgic" and looks < _FEW:
-        more = ", or keep those that were never right (--keep-wrong 1)"
-        more = more if manifest["wrong"] < manifest["pruned"] else ""
+        all_kept = manifest["wrong"] == manifest["pruned"]
+        more = "" if all_kept else ", or keep those that were never right (--keep-wrong 1)"
         io.say(f"note: only {looks} examples of looking again; add questions{more}")
 
 
@@ -240,12 +238,11 @@ def _finetune(
                 note=f"loss {step.loss:.3f}, {step.tokens_per_second:,.0f} tokens/s",
             ),
         )
-    if settings.method == "lora":
-        io.say(f"the adapter is in {out}; use it with --model {model}+adapter:{out}")
-    else:
-        io.say(f"the model is in {out}; use it with --model {out}")
-    record = _tuning_record(result)
-    io.show(record if as_data else _tuning_rows(record), as_data)
+    what, use = (
+        ("adapter", f"{model}+adapter:{out}") if settings.method == "lora" else ("model", out)
+    )
+    io.say(f"the {what} is in {out}; use it with --model {use}")
+    io.show(_tuning_record(result), as_data)
 
 
 def _asked(
@@ -263,84 +260,51 @@ def _asked(
     )
 
 
-def _prompts(
-    questions: Sequence[Question], settings: "sgic.SGICSettings", looks: int, samples: int = 0
-) -> int:
-    """How many there will be, where no question ends early."""
-    from ltrag_plugins.sgic.loop import scores_documents
-    from ltrag_plugins.uncertainty import calls_for
-
-    each = calls_for(1, settings.estimator, settings.samples)
-    prompts = len(questions) * (each * (1 + looks) + samples)
-    if scores_documents(settings) or looks > settings.rounds:
-        # the same passages are scored once, a single one not again
-        alone = [{(p.title, p.text) for p in q.passages} for q in questions if q.passages[1:]]
-        prompts += each * sum(map(len, alone))
-    return prompts
-
-
 def _record(
     question: Question, found: "sgic.CalibratedAnswer", said: str, refused: bool
 ) -> dict[str, Any]:
     """An answer as plain values."""
-    names = ("text", "uncertainty", "score", "p_wrong", "estimator", "round", "stop", "calls")
+
+    def some(value: object, *names: str) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in names}
+
+    top = ("text", "uncertainty", "score", "p_wrong", "estimator", "round", "stop", "calls")
     return {
         "id": question.id,
         "question": question.text,
         "answer": said,
         "refused": refused,
-        **_some(found, *names, "tokens"),
-        "rounds": [_some(one, "text", "uncertainty", "score") for one in found.trace],
+        **some(found, *top, "tokens"),
+        "rounds": [some(one, "text", "uncertainty", "score") for one in found.trace],
         "documents": [
-            {"id": one.passage.id, "title": one.passage.title}
-            | _some(one, "score", "uncertainty", "answer", "shown")
+            some(one.passage, "id", "title") | some(one, "score", "uncertainty", "answer", "shown")
             for one in found.documents
         ],
         "notes": list(found.notes),
     }
 
 
-def _some(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
-
-
 def _lines(found: "sgic.CalibratedAnswer", told: Mapping[str, Any]) -> Iterator[str]:
     """An answer for a person, its documents with the surest first."""
     kept_back = f" (kept back: {found.text!r})" if told["refused"] else ""
     more = len(found.trace) - 1
-    rounds = f"{more or 'none'} after the first answer"
     given = f"; the answer of round {found.round} is given" if more else ""
     yield f"question       {told['question']}"
     yield f"answer         {told['answer']}{kept_back}"
     yield f"uncertainty    {found.uncertainty:.3f}, score {found.score:.0f} of 100"
     yield f"P(wrong)       {'unknown' if found.p_wrong is None else f'{found.p_wrong:.2f}'}"
-    yield f"rounds         {rounds}{given}; stopped: {found.stop}"
+    yield f"rounds         {more or 'none'} after the first answer{given}; stopped: {found.stop}"
     yield f"calls, tokens  {found.calls}, {'unknown' if found.tokens is None else found.tokens}"
     yield from (f"note: {note}" for note in found.notes)
-    scored = [
-        (one.score, n, one) for n, one in enumerate(found.documents, 1) if one.score is not None
-    ]
+    scored = [(one.score, n) for n, one in enumerate(found.documents) if one.score is not None]
     if scored:
         yield "documents, the surest first:"
-    for score, number, one in sorted(scored, key=lambda parts: parts[:2]):
+    for score, n in sorted(scored):
+        one = found.documents[n]
         name = shorten(one.passage.title or one.passage.text, 60)
         answer = "" if one.answer is None else f" -> {one.answer[:60]!r}"
         left_out = "" if one.shown else " (not shown again)"
-        yield f"{score:5.0f}  [{number}] {name}{answer}{left_out}"
-
-
-def _dataset_rows(told: Mapping[str, Any]) -> dict[str, object]:
-    """What training data was made of."""
-    rows = {"questions": told["questions"], "examples": told["examples"]}
-    if told["corpus"]["form"] == "direct":
-        return rows
-    return rows | {
-        "right in round 0, 1, ...": ", ".join(map(str, told["first_right_in_round"])),
-        "mended, preserved": f"{told['mended']}, {told['preserved']}",
-        "pruned": f"{told['pruned']}, of which {told['wrong']} stay with their answers",
-        "plain prompts": told["direct"],
-        "mean uncertainty of rounds": ", ".join(f"{m:.3f}" for m in told["scale"]["means"]),
-    }
+        yield f"{score:5.0f}  [{n + 1}] {name}{answer}{left_out}"
 
 
 def _tuning_record(result: "training.FinetuneResult") -> dict[str, Any]:
@@ -357,21 +321,3 @@ def _tuning_record(result: "training.FinetuneResult") -> dict[str, Any]:
         "tokens": sum(step.tokens for step in result.history),
         "seconds": round(sum(step.seconds for step in result.history), 1),
     }
-
-
-def _tuning_rows(told: Mapping[str, Any]) -> dict[str, str]:
-    """The same in words."""
-    speed = told["tokens"] / max(told["seconds"], 0.1)
-    first, last = told["loss"]
-    rows = {
-        "steps, examples": f"{told['steps']}, {told['examples']}",
-        "tokens": f"{told['tokens']:,} at {speed:,.0f} a second",
-        "loss a token": f"{first:.3f} in the first step, {last:.3f} in the last",
-    }
-    if told["validation"]:
-        losses = " -> ".join(f"{one['loss']:.3f}" for one in told["validation"])
-        rows[f"loss of {told['held_out']} held out"] = f"{losses}, before and after each epoch"
-    if told["left_out"]:
-        names = [f"{one['id']} ({one['tokens']:,} tokens)" for one in told["left_out"]]
-        rows["left out as too long"] = ", ".join(names)
-    return rows

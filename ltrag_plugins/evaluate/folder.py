@@ -51,14 +51,13 @@ class RunFolder:
         with writing(self.path):
             lock = (self.path / "lock").open("w")
         with lock:
-            if fcntl is not None:
-                try:
+            try:
+                if fcntl is not None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise InvalidInput(
-                        f"another run is writing to {self.path}; wait for it, or name another "
-                        "folder"
-                    ) from None
+            except BlockingIOError:
+                raise InvalidInput(
+                    f"another run is writing to {self.path}; wait for it, or name another folder"
+                ) from None
             self._is_held = True
             try:
                 yield

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from ltrag_plugins.artifacts import DAMAGE, writing
+from ltrag_plugins.artifacts import json_object, writing
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import digest_of
@@ -61,27 +61,26 @@ class RunGate:
     def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
         """The gate of the folder, or one fitted there; it drafts through the run's cache."""
         llm = CachedLLM(cast("LLM", world.llm), run.answers)
-        folder = self.folder(run)
+        folder, retriever = self.folder(run), world.retriever
         if self.spec != "gece":
             return self.load(folder, replace(world, llm=llm))
-        retriever = world.retriever
         fitted_on = {"labelled": digest_of(labelled), "retriever": getattr(retriever, "name", "")}
-        if (folder / "gate.json").is_file():
-            known = _read(folder / "fitted_on.json")
+        known = json_object(folder / "fitted_on.json")
+        # of an older version, run.json alone says that the gate is whole
+        if (folder / "gate.json").is_file() and (known or run.read() is not None):
             if known and known != fitted_on:
                 raise ArtifactMismatch(
                     f"{folder} was fitted on {known.get('labelled')}, now there are "
                     f"{fitted_on['labelled']}, or on other passages: name another folder, or the "
                     "same questions and passages"
                 )
-            if known or run.read() is not None:  # of an older version, run.json alone says it
-                gate = self.load(folder, replace(world, llm=llm))
-                if gate.report.target != f"target rate {self.rate:g}":
-                    raise ArtifactMismatch(
-                        f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
-                        "another folder, or the same rate"
-                    )
-                return gate
+            gate = self.load(folder, replace(world, llm=llm))
+            if gate.report.target != f"target rate {self.rate:g}":
+                raise ArtifactMismatch(
+                    f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
+                    "another folder, or the same rate"
+                )
+            return gate
         gate = GECEGate.fit(
             labelled,
             llm=llm,
@@ -100,14 +99,6 @@ class RunGate:
     @staticmethod
     def load(folder: Path, world: World) -> GECEGate:
         """The gate in a folder, with the run's encoder only if it was fitted with one."""
-        plain = _read(folder / "gate.json").get("encoder", "") is None
+        plain = json_object(folder / "gate.json").get("encoder", "") is None
         llm, encoder = cast("LLM", world.llm), None if plain else world.encoder
         return GECEGate.load(folder, llm=llm, encoder=encoder)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """What stands in a file of JSON; {} where that cannot be read."""
-    try:
-        return dict(json.loads(path.read_bytes()))
-    except DAMAGE:
-        return {}

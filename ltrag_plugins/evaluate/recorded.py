@@ -1,10 +1,5 @@
 """Answers that a model gave elsewhere, in the place of the model: gates are judged without it.
 
-::
-
-    recording = Recording.read(["train.jsonl", "test.jsonl"], fields=("direct", "retrieved"))
-    evaluate(questions, [Cell(METHODS["direct"]), Cell(METHODS["single"])], recording.world())
-
 Every search finds one passage, which says that the answer with retrieval is wanted; the model
 answers with that one where it stands in the prompt, else with the answer without retrieval. So
 flows, gates and costs run as with the model itself; what was retrieved then is not known now.
@@ -76,13 +71,10 @@ class Recording:
         Raises:
             ModelError: no recorded question is in it.
         """
-        asked = max(
-            (question for question in self.answers if question in prompt),
-            key=lambda question: (prompt.rfind(question) + len(question), len(question)),
-            default=None,
-        )
-        if asked is None:
+        known = [question for question in self.answers if question in prompt]
+        if not known:
             raise ModelError(f"no answer was recorded for the question of {prompt[-80:]!r}")
+        asked = max(known, key=lambda one: (prompt.rfind(one) + len(one), len(one)))
         direct, retrieved = self.answers[asked]
         return Generation(retrieved if _FOUND in prompt else direct)
 

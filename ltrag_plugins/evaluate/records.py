@@ -60,22 +60,17 @@ class Record:
         **more: Any,
     ) -> Self:
         """A record of an answer; of an empty one, where `error` says what was raised instead."""
+        known = ((one, _finite(one.score)) for one in answer.passages)
         return cls(
             question.id,
             question.text,
             question.answers,
             answer.text,
             scores,
-            tuple(
-                {"id": one.id, "title": one.title, "score": _finite(one.score)}
-                for one in answer.passages
-            ),
+            tuple({"id": one.id, "title": one.title, "score": score} for one, score in known),
             _finite(answer.uncertainty),
             None if decision is None else decision.as_metadata(),
-            cost.calls,
-            cost.prompt_tokens,
-            cost.completion_tokens,
-            cost.retrievals,
+            *(cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.retrievals),
             round(1000 * cost.seconds, 3),
             mode=getattr(answer, "mode", None),
             **more,
@@ -107,10 +102,8 @@ class Record:
         """
         try:
             values = json.loads(line)
-            values |= {name: tuple(values[name]) for name in ("answers", "passages")}
-            if values.get("trace") is not None:
-                values["trace"] = tuple(values["trace"])
-            record = cls(**values)
+            lists = ["answers", "passages", *["trace"] * (values.get("trace") is not None)]
+            record = cls(**values | {name: tuple(values[name]) for name in lists})
             record._check()
             return record
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

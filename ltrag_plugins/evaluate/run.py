@@ -15,7 +15,7 @@ from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, Miss
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
-from ltrag_plugins.flow import Flow, Observer, Request, Step, World, requests, run, run_many
+from ltrag_plugins.flow import Flow, Observer, Request, Step, World, requests, run_many
 from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
@@ -28,10 +28,9 @@ from ltrag_plugins.types import Answer, Question
 
 
 class _FlowWatch:
-    """An observer of `run` and `run_many`: the cost of each flow, and its steps on request.
+    """An observer of `run_many`: the cost of each flow, and its steps on request.
 
-    Seconds of a merged request are shared out by the number of items, so those of all flows add
-    up to the time that was waited.
+    Seconds of a merged request are shared out by the number of items.
     """
 
     def __init__(self, trace: bool) -> None:
@@ -41,14 +40,14 @@ class _FlowWatch:
 
     def __call__(self, step: Step) -> None:
         """Count one step for each of its flows, as the flow would have seen it alone."""
-        whole, start = requests.items(step.request), 0
+        whole, start = len(requests.items(step.request)), 0
         lists = ("prompts", "continuations", "queries", "texts")
         lists = [name for name in lists if hasattr(step.request, name)]
-        for flow, share in zip(step.flows, step.shares or (len(whole),), strict=True):
+        for flow, share in zip(step.flows, step.shares or (whole,), strict=True):
             part = slice(start, start + share)
             request = replace(step.request, **{n: getattr(step.request, n)[part] for n in lists})
             reply = None if step.reply is None else step.reply[part]
-            seconds = step.seconds * share / max(1, len(whole))
+            seconds = step.seconds * share / max(1, whole)
             self._costs[flow](Step(step.kind, request, reply, seconds))
             if self._traces and step.kind == "reply":
                 self._steps[flow].append(_traced(request, () if reply is None else reply))
@@ -95,22 +94,30 @@ class Work:
     trace: bool = False
     observers: tuple[Observer, ...] = ()
 
-    def records(self, some: Sequence[Question]) -> list[Record]:
+    def records(self, some: Sequence[Question], *, again: bool = True) -> list[Record]:
         """A record of each question, in their order.
 
         An error of the model or the retriever becomes a record; a mistake in a method is raised,
         and so is `CacheUnreadable`: with a full disk, no answer could be kept.
+
+        Args:
+            again: what failed is asked once more by itself: it may have been another question's.
         """
         watch = _FlowWatch(self.trace)
         flows = [self._flow(question) for question in some]
         watching = (watch, *self.observers)
         found = run_many(flows, self.world, observers=watching, return_exceptions=True)
-        return [
-            self._alone(question, outcome)
-            if isinstance(outcome, Exception)
-            else self._record(question, *outcome, watch, i)
-            for i, (question, outcome) in enumerate(zip(some, found, strict=True))
-        ]
+        records: list[Record] = []
+        for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
+            if not isinstance(outcome, Exception):
+                records.append(self._record(question, *outcome, watch, i))
+            elif not isinstance(outcome, LtragError) or isinstance(outcome, CacheUnreadable):
+                raise outcome
+            elif again:
+                records += self.records([question], again=False)
+            else:
+                records.append(self.failed(question, outcome, watch))
+        return records
 
     def failed(
         self, question: Question, error: LtragError, watch: _FlowWatch | None = None
@@ -118,8 +125,8 @@ class Work:
         """The record of a question that got no answer: the worst scores, and why."""
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
         cost, trace = (watch or _FlowWatch(False)).seen()
-        told = f"{type(error).__name__}: {error}"
-        return Record.of(question, Answer(""), None, cost, worst, error=told, trace=trace)
+        why = f"{type(error).__name__}: {error}"
+        return Record.of(question, Answer(""), None, cost, worst, error=why, trace=trace)
 
     def _flow(self, question: Question) -> Flow[tuple[Answer, Decision | None]]:
         cell, settings = self.cell, self.cell.set
@@ -133,20 +140,6 @@ class Work:
         drafted = not decision.retrieve  # by no method, so it was read by none
         return (picked(answer, question.options) if drafted else answer), decision
 
-    def _alone(self, question: Question, failed: Exception) -> Record:
-        """Ask again, by itself: what failed may have been another question of the batch."""
-        if not isinstance(failed, LtragError) or isinstance(failed, CacheUnreadable):
-            raise failed
-        watch = _FlowWatch(self.trace)
-        watching = (watch, *self.observers)
-        try:
-            answer, decision = run(self._flow(question), self.world, observers=watching)
-        except CacheUnreadable:
-            raise
-        except LtragError as error:
-            return self.failed(question, error, watch)
-        return self._record(question, answer, decision, watch, 0)
-
     def _record(
         self,
         question: Question,
@@ -155,19 +148,16 @@ class Work:
         watch: _FlowWatch,
         flow: int,
     ) -> Record:
-        metrics, rounds = metrics_named(self.metrics), None
+        metrics, first, rounds = metrics_named(self.metrics), self.metrics[0], None
         scores = {name: float(m(answer.text, question.answers)) for name, m in metrics.items()}
+
+        def quality(text: str, answers: Sequence[str]) -> float:
+            score = float(metrics[first](picked(Answer(text), question.options).text, answers))
+            return 1 - score if first in LOWER_IS_BETTER else score
+
         if isinstance(answer, SGICAnswer) and answer.calibrated is not None:
-            first = self.metrics[0]
-
-            def quality(text: str, answers: Sequence[str]) -> float:
-                read = picked(Answer(text), question.options).text
-                score = float(metrics[first](read, answers))
-                return 1 - score if first in LOWER_IS_BETTER else score
-
-            truth = [Truth((), question.answers)]
-            asked = [question.text]
-            [one] = labelled([answer.calibrated], truth, questions=asked, measure=quality)
+            truths, texts = [Truth((), question.answers)], [question.text]
+            [one] = labelled([answer.calibrated], truths, questions=texts, measure=quality)
             rounds = as_record(one)
         cost, trace = watch.seen(flow)
         return Record.of(question, answer, decision, cost, scores, trace=trace, rounds=rounds)
@@ -212,9 +202,9 @@ def evaluate(
 ) -> dict[str, list[Record]]:
     """Answer every question in every way, and keep one record of each in `out`.
 
-    A call with equal arguments goes on where the last one ended: what has a record is not asked
-    again, and the model's answers are kept in the folder too. A question on which a method fails
-    is a record with an error and the worst scores; the next call tries it again.
+    A call with equal arguments goes on where the last one ended, and asks the model nothing twice.
+    A question on which a method fails is a record with an error and the worst scores; the next
+    call tries it again.
 
     Args:
         questions: with accepted answers, and distinct ids.
@@ -241,18 +231,16 @@ def evaluate(
         CacheUnreadable: its answers cannot be read or written, as on a full disk.
     """
     cells, measures = list(cells), tuple(metrics_named(metrics))
-    identity = _identity(
-        questions=questions, cells=cells, world=world, metrics=measures, labelled=labelled,
-        trace=trace,
-    )  # fmt: skip
+    asked = {"questions": questions, "cells": cells, "labelled": labelled, "trace": trace}
+    identity = _identity(**asked, world=world, metrics=measures)
     if batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}")
     folder = out if isinstance(out, RunFolder) else RunFolder(Path(out).expanduser())
+    versions = {"python": python_version()}
+    for name in _VERSIONED:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     with folder.held():
-        versions = {"python": python_version()}
-        for name in _VERSIONED:
-            with suppress(PackageNotFoundError):
-                versions[name] = version(name)
         folder.begin(identity, {"versions": versions, "told": {"batch": batch, **(told or {})}})
         llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
         asking = replace(world, llm=llm)
@@ -268,11 +256,11 @@ def evaluate(
 
         def jobs() -> Iterator[Job]:
             for cell in cells:
-                before = known[cell.name]
+                before, method = known[cell.name], cell.method
                 left = [q for q in questions if q.id not in before or before[q.id].error]
                 if not left:
                     continue
-                work, method = replace(start, cell=cell), cell.method
+                work = replace(start, cell=cell)
                 try:
                     learned = method.taught(labelled, cell.set, asking, start.observers)
                     if learned is not None and method.told is not None:
@@ -290,11 +278,7 @@ def evaluate(
 
 
 def check_begun(folder: RunFolder, **asked: Any) -> None:
-    """Refuse, before the cells' gates are there, what `evaluate` would refuse then.
-
-    Args:
-        asked: questions, cells, world, metrics, labelled and trace of the call.
-    """
+    """Refuse, before the cells' gates are there, what `evaluate` would refuse of what is asked."""
     identity = _identity(**asked)
     folder.check({name: value for name, value in identity.items() if name != "gates"})
 
@@ -365,7 +349,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if value is None or isinstance(value, bool | int | float | str):
+        return [*map(_plain, value)]
+    if isinstance(value, bool | int | float | str | None):
         return value
     return getattr(value, "__qualname__", None) or getattr(value, "name", None) or repr(value)

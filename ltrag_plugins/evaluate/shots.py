@@ -5,8 +5,9 @@ References:
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, reading
@@ -31,47 +32,46 @@ def shot_cells(
 ) -> tuple[list[Cell], Mapping[str, dict[str, float]]]:
     """No shots ("direct"), random ones, BM25's, the nearest, and the head's.
 
+    With the cells comes, by cell and question's id, the probability of the right answer, which a
+    run fills in where the model tells it.
+
     Args:
         candidates: that all questions share; None: each has passages of its own.
         scores: whether the model scores given text.
         shots: most in a prompt.
         seed: of the random ones.
-
-    Returns:
-        The cells, and by cell and question's id the probability of the right answer, which running
-        them fills in where the model tells it.
     """
     encoder, settings = ranker.encoder, ranker.settings
     if candidates is None:  # such passages are not preselected in training either
         everything = replace(settings, preselect="none")
         ranker = DURRanker(ranker.head, encoder, everything, sigma=ranker.sigma)
-    made: dict[str, Callable[[Sequence[Shot], int], ShotRanker]] = {
-        "direct": lambda pool, seed: ShotRanker.random(pool, shots=0, seed=seed),
-        "random": lambda pool, seed: ShotRanker.random(pool, shots=shots, seed=seed),
-        "BM25": lambda pool, _: ShotRanker.bm25(pool, shots=shots),
-        "nearest": lambda pool, _: ShotRanker.nearest(pool, shots=shots, encoder=encoder),
-        "head": lambda pool, _: ShotRanker.learned(ranker, pool, shots=shots),
+    made = {
+        "direct": partial(ShotRanker.random, shots=0),
+        "random": partial(ShotRanker.random, shots=shots),
+        "BM25": lambda pool, seed: ShotRanker.bm25(pool, shots=shots),
+        "nearest": lambda pool, seed: ShotRanker.nearest(pool, shots=shots, encoder=encoder),
+        "head": lambda pool, seed: ShotRanker.learned(ranker, pool, shots=shots),
     }
-    cells, chances = [], {}
+    cells, chances = [], {name: dict[str, float]() for name in made}
     for name, make in made.items():
         if candidates is not None:
-            ranked = make(candidates, seed)(questions)
+            ranked = make(candidates, seed=seed)(questions)
         else:  # a seed each: else chance would take the same places of every list
-            ranked = [make(q.passages, seed + i)([q])[0] for i, q in enumerate(questions)]
+            ranked = [make(q.passages, seed=seed + i)([q])[0] for i, q in enumerate(questions)]
         chosen = {question.id: some for question, some in zip(questions, ranked, strict=True)}
-        chances[name] = {}
-        cells.append(_cell(name, chosen, questions, settings, scores, chances[name]))
+        method = _method(name, questions, chosen, settings, scores, chances[name])
+        cells.append(Cell(method, settings))
     return cells, chances
 
 
-def _cell(
+def _method(
     name: str,
-    shots: Mapping[str, Sequence[Shot]],
     questions: Sequence[Question],
+    shots: Mapping[str, Sequence[Shot]],
     settings: DURSettings,
     scores: bool,
     chances: dict[str, float],
-) -> Cell:
+) -> Method:
     def read(question: Question) -> Flow[list[Feedback]]:
         return reading(question, [shots[question.id]], settings, scores=scores, both=True)
 
@@ -79,7 +79,7 @@ def _cell(
         [found] = yield from read(question)
         if batch and found.options is not None:
             [found] = contextual_calibration([found], batch)
-        if found.options is not None or found.gold is not None:
+        if (found.options, found.gold) != (None, None):
             chances[question.id] = math.exp(found.log_p_gold)
         return Answer(found.answer or "")
 
@@ -87,14 +87,6 @@ def _cell(
         flows = [read(question) for question in questions if question.options]
         return [one for [one] in run_many(flows, world, observers=observers)]
 
-    method = Method(
-        name=name,
-        summary="shots of this ranker in front of the question",
-        source="Yu et al., NAACL 2025",
-        settings=DURSettings,
-        answer=answer,
-        most_calls=lambda _: 2,
-        train=whole_batch if settings.option_calibration == "batch" else None,
-        spells_out=True,
-    )
-    return Cell(method, settings)
+    train = whole_batch if settings.option_calibration == "batch" else None
+    about = "few-shot prompts", "Yu et al., NAACL 2025"
+    return Method(name, *about, DURSettings, answer, lambda _: 2, train=train, spells_out=True)

@@ -157,10 +157,11 @@ LOWER_IS_BETTER = frozenset({"ter"})
 
 def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
     """The measures of these names."""
-    wanted = list(names)
-    for name in wanted:
+    found = {}
+    for name in names:
         if name not in METRICS:
             raise unknown_name("metric", name, METRICS)
-    if not wanted:
+        found[name] = METRICS[name]
+    if not found:
         raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
-    return {name: METRICS[name] for name in wanted}
+    return found

@@ -1,5 +1,6 @@
 """From records to a table: means with intervals, gains over one row, easy and hard questions."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,8 +12,7 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import Interval, bootstrap_interval, paired_bootstrap
 
-_COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}
-"""What is charged, and the digits it is shown with."""
+_COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}  # with the digits they are shown with
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,14 @@ class Summary:
     def seeds(self) -> dict[str, dict[str, Any]]:
         """By row without its seed: how many seeds, and (mean, standard deviation) of each metric
         over them; only rows with two or more."""
-        rows: dict[str, list[Row]] = {}
+        rows: defaultdict[str, list[Row]] = defaultdict(list)
         for row in self.rows:
-            cell = CellName.parse(row.name)
-            if cell.seed:
-                rows.setdefault(str(replace(cell, seed="")), []).append(row)
-        found: dict[str, dict[str, Any]] = {}
+            if (cell := CellName.parse(row.name)).seed:
+                rows[str(replace(cell, seed=""))].append(row)
+        found = {}
         for name, some in rows.items():
+            values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
             if len(some) > 1:
-                values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
                 spread = {
                     m: (float(np.mean(v)), float(np.std(v, ddof=1))) for m, v in values.items()
                 }
@@ -157,12 +156,13 @@ def aligned(
 def _row(
     name: str, records: Mapping[str, Sequence[Record]], compared: str, how: Mapping[str, Any]
 ) -> Row:
-    found, base = records[name], records[compared]
-    metrics = list(found[0].scores)
-    scores = {m: np.array([record.scores[m] for record in found]) for m in metrics}
+    found, metrics = records[name], list(records[name][0].scores)
+    scores, others = (
+        {m: np.array([record.scores[m] for record in records[cell]]) for m in metrics}
+        for cell in (name, compared)
+    )
     gains, parts = {}, {}
     if name != compared:
-        others = {m: np.array([record.scores[m] for record in base]) for m in metrics}
         gains = {m: paired_bootstrap(scores[m], others[m], **how) for m in metrics}
     if (direct := direct_of(records)) is not None:
         easy = np.array([record.right(metrics[0]) for record in records[direct]])
@@ -172,10 +172,10 @@ def _row(
             if which.any()
         }
     cell, speed_up = CellName.parse(name), None
-    ms = float(np.mean([record.ms for record in found]))
-    if cell.gate and cell.alone in records and ms > 0:
-        speed_up = float(np.mean([record.ms for record in records[cell.alone]]) / ms)
-    tokens = [record.tokens for record in found if record.tokens is not None]
+    columns = {cost: [getattr(record, cost) for record in found] for cost in _COSTS}
+    costs = {n: None if None in some else float(np.mean(some)) for n, some in columns.items()}
+    if cell.gate and cell.alone in records and costs["ms"]:
+        speed_up = float(np.mean([record.ms for record in records[cell.alone]]) / costs["ms"])
     return Row(
         name,
         len(found),
@@ -184,11 +184,6 @@ def _row(
         gains,
         parts.get("easy", {}),
         parts.get("hard", {}),
-        {
-            "calls": float(np.mean([record.calls for record in found])),
-            "retrievals": float(np.mean([record.retrievals for record in found])),
-            "tokens": float(np.mean(tokens)) if len(tokens) == len(found) else None,
-            "ms": ms,
-        },
+        costs,
         speed_up,
     )
