@@ -74,11 +74,13 @@ def _train(
 
     [dim]ltrag dur train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
     """
-    presets = {"default": dur.DURSettings, "promptpg": dur.DURSettings.promptpg}
-    paper = partial(
-        dur.DURSettings.paper, sigma="batch" if preset == "paper-batch" else "immediate"
-    )
-    start = presets.get(preset, paper)()
+    presets = {
+        "default": dur.DURSettings,
+        "paper": dur.DURSettings.paper,
+        "paper-batch": partial(dur.DURSettings.paper, sigma="batch"),
+        "promptpg": dur.DURSettings.promptpg,
+    }
+    start = presets[preset]()
     settings, bounds = options.changed(words, start, TrainingBounds(), shots=shots)
     candidates, questions = _read(files, own_passages, limit)
     if not any(word.startswith("format=") for word in words or ()):
