@@ -14,10 +14,9 @@ import numpy as np
 from recorded_outcomes import outcomes, records
 
 from ltrag_plugins.gece import GECESettings, Outcome, WordFrequencies
-from ltrag_plugins.gece.fit import Labels, _cross_validated
+from ltrag_plugins.gece.fit import Labels, _cross_validated, fit_failure, fit_gain
 from ltrag_plugins.gece.models import rate_threshold
 from ltrag_plugins.gece.signals import available_signals, features
-from ltrag_plugins.gece.train import fit_failure, fit_gain
 from ltrag_plugins.llm.embedded import embedded_encoder
 
 RATES = (0.2, 0.3, 0.5, 0.7)

@@ -17,10 +17,9 @@ from ltrag_plugins.gece import (
     fit_outcomes,
     gece_score,
 )
-from ltrag_plugins.gece.fit import Labels
+from ltrag_plugins.gece.fit import Labels, fit_failure, fit_gain
 from ltrag_plugins.gece.models import FittedGate, rate_threshold
 from ltrag_plugins.gece.signals import features
-from ltrag_plugins.gece.train import fit_failure, fit_gain
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 from ltrag_plugins.types import Generation, GradientAgreement
 from ltrag_plugins.uncertainty import mean_probability

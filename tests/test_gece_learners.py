@@ -10,9 +10,9 @@ from sklearn.preprocessing import StandardScaler
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.gece.fit import fit_failure, fit_gain, stacked
 from ltrag_plugins.gece.models import FailureModel, GainModel
 from ltrag_plugins.gece.signals import Features
-from ltrag_plugins.gece.train import fit_failure, fit_gain, stacked
 
 
 def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:

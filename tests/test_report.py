@@ -58,7 +58,7 @@ class TestGates:
             found = pictures(run, summarize(run.complete))
             with styled():
                 some = [*found["gates"], *found["calibration"]]
-                return {one.name: (one.draw().axes[0], one.caption) for one in some}
+                return {one.name: (one.figure.axes[0], one.caption) for one in some}
 
         return drawn
 

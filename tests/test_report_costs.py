@@ -56,7 +56,7 @@ def test_a_crowd_names_the_best_for_their_cost_and_log_axes_have_plain_numbers(c
     [calls, ms] = pictures(run, Summary(tuple(rows), "way0", 0.95))["cost"]
     assert (calls.name, ms.name) == ("cost-calls", "cost-ms")
     with styled():
-        figure = ms.draw()
+        figure = ms.figure
         figure.canvas.draw()
     [axes] = figure.axes
     named = {one.get_text() for one in axes.get_children() if isinstance(one, Annotation)}

@@ -1,20 +1,37 @@
 """From what came of questions with accepted answers to a fitted gate; no model is called.
 
 The threshold is a target rate, or a target accuracy at the lowest rate that reaches it.
+
+`fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
+plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
+traits, the best plain signal by itself, and the unweighted mean of the token-probability signals
+(Dawes, American Psychologist 1979), which cannot overfit. Their weights are not negative (Breiman,
+"Stacked Regressions", Machine Learning 1996) and are pulled towards equal ones: with few questions
+an even mean is better. `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no
+change, -1 spoiled.
+
+A threshold belongs to one model: two fits of the same kind rank alike, but spread their scores
+otherwise. So each fit also returns its scores of questions that it has not seen, on its own scale.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.optimize import nnls
+from sklearn import config_context
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+from sklearn.model_selection import KFold
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
 from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
-from ltrag_plugins.gece.models import FitReport, FittedGate, rate_threshold
+from ltrag_plugins.gece.models import FitReport, FittedGate, Linear, rate_threshold
 from ltrag_plugins.gece.score import Outcome, check_count
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
@@ -24,28 +41,33 @@ from ltrag_plugins.gece.signals import (
     available_signals,
     features,
 )
-from ltrag_plugins.gece.train import fit_gain, fit_scorer
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
 
-_RATE = 0.2
-"""Share of questions that may retrieve where no target is given (paper: the top 20 %)."""
+_RATE = 0.2  # share of questions that retrieve where no target is given (paper: the top 20 %)
 _REMEDIES = {
     "right": "Answer directly without a gate, or calibrate on harder questions.",
     "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
     "prompt suits the model, or loosen GECESettings.correct.",
 }
+_INNER_FOLDS = 4
+_GAIN_FOLDS = 10
+_EVENNESS = 500.0  # questions that the members' even mean is worth against learned weights
+_LEAST_SLOPE = 0.01  # of the even mean, where the members know nothing
+_SCALAR_WEIGHT = 0.1  # of a standardized scalar beside unit-length embeddings, in the ridge
+_Table = Float[np.ndarray, "rows columns"]
 _Scores = Float[np.ndarray, " questions"]
+_Bits = Int[np.ndarray, " questions"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
     """Outcomes as columns."""
 
-    fails: Int[np.ndarray, " questions"]
+    fails: _Bits
     """1 where the direct answer is wrong."""
     quality: _Scores
     """METEOR (or chrF, 1 - TER) of the direct answer; 0 everywhere if no references are known."""
-    mended: Int[np.ndarray, " questions"] | None = None
+    mended: _Bits | None = None
     """1 where the answer with retrieval is right; None when nobody tried."""
 
     @classmethod
@@ -59,17 +81,16 @@ class Labels:
                 f"the direct answer is {kind} on (nearly) all {len(right)} calibration questions, "
                 f"so there is nothing to tell apart. {_REMEDIES[kind]}"
             )
-        tried = [outcome.right_with_retrieval for outcome in outcomes]
-        known = [bool(t) for t in tried if t is not None]
-        if known and len(known) < len(tried):
+        tried = [o.right_with_retrieval for o in outcomes if o.right_with_retrieval is not None]
+        if tried and len(tried) < len(outcomes):
             raise InvalidInput(
-                f"right_with_retrieval is given for {len(known)} of {len(tried)} calibration "
+                f"right_with_retrieval is given for {len(tried)} of {len(outcomes)} calibration "
                 "questions; give it for all or for none"
             )
         quality = np.array([float(outcome.quality) for outcome in outcomes])
         if not np.isfinite(quality).all():
             raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
-        return cls(1 - right, quality, np.array(known, dtype=int) if known else None)
+        return cls(1 - right, quality, np.array(tried, dtype=bool).astype(int) if tried else None)
 
     def __getitem__(self, rows: Int[np.ndarray, " rows"]) -> "Labels":
         mended = None if self.mended is None else self.mended[rows]
@@ -89,10 +110,7 @@ class Labels:
         return float(np.where(retrieve, self.mended, 1 - self.fails).mean())
 
     def accuracy_threshold(self, scores: _Scores, target: float) -> float:
-        """The threshold with the lowest retrieval rate at which `target` of the answers are right.
-
-        Of all answers where those with retrieval are known, else of those given directly.
-        """
+        """The threshold of the lowest retrieval rate at which `target` of the answers are right."""
         ordered, order, count = np.sort(scores), np.argsort(scores, kind="stable"), len(scores)
         # accuracy where the first 0, 1, ..., all questions are answered directly
         direct = np.concatenate([[0], np.cumsum(1 - self.fails[order])])
@@ -122,22 +140,14 @@ def fit_outcomes(
     settings: GECESettings | None = None,
     frequencies: WordFrequencies | None = None,
 ) -> tuple[FittedGate, FitReport]:
-    """Fit a gate.
-
-    Args:
-        target_rate: share of questions that may retrieve, 0 to 1 (paper: 0.2, the default).
-        target_accuracy: in its place, the lowest rate at which this share of answers is right:
-            of all answers where answers with retrieval are known, else of those given directly.
+    """Fit a gate; for the targets and what is raised see `GECEGate.fit`.
 
     Raises:
-        CalibrationError: too few questions, all right or all wrong, or a target out of reach.
-        NoTokenProbabilities: tier "probabilities" was asked for and a draft has none.
         InvalidInput: a signal or an embedding is not finite.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_targets(target_rate, target_accuracy)
-    labels = Labels.of(outcomes)
-    evidence = [outcome.evidence for outcome in outcomes]
+    labels, evidence = Labels.of(outcomes), [outcome.evidence for outcome in outcomes]
     names = available_signals(evidence, frequencies, tier=settings.tier)
     columns = features(evidence, names, frequencies)
     unseen, unseen_gain = _cross_validated(columns, labels, names, settings)
@@ -155,7 +165,7 @@ def fit_outcomes(
         cut = labels.accuracy_threshold(scores, target_accuracy)
         target = f"target accuracy {target_accuracy:g}"
     retrieve = scores >= cut
-    failure, own_failure = fit_scorer(columns, labels.fails, labels.quality, names, settings)
+    failure, own_failure = _fit_scorer(columns, labels, names, settings)
     gain, own = None, own_failure
     if scores is unseen_gain:
         gain, own = fit_gain(columns, labels.gain, settings.seed)
@@ -199,8 +209,7 @@ def _cross_validated(
         if fitted and min(known.fails.sum(), (1 - known.fails).sum()) < 2:
             unseen[test] = fails.mean()  # too few for the folds inside: no opinion
         else:
-            scorer, _ = fit_scorer(columns[train], known.fails, known.quality, names, settings)
-            unseen[test] = scorer(columns[test])
+            unseen[test] = _fit_scorer(columns[train], known, names, settings)[0](columns[test])
         if gain is not None:
             gain[test] = fit_gain(columns[train], known.gain, settings.seed)[0](columns[test])
     return unseen, gain
@@ -219,15 +228,14 @@ def _report(
 ) -> FitReport:
     """The figures of a fit, each question judged by a gate that was fitted without it.
 
-    `unseen` says that the direct answer fails; `scores` rank the questions: the same, or expected
-    gains. `retrieve` are those that the target sends to retrieval; `silent` drafts came without
-    token probabilities.
+    `unseen` says that the direct answer fails; by `scores`, the same or expected gains, the
+    questions `retrieve`; `silent` drafts came without token probabilities.
     """
     settings, fails, mended, count = fitted.settings, labels.fails, labels.mended, len(labels.fails)
     seed, kept = settings.seed, 1 - fails[~retrieve]
-    method, logarithm = settings.calibration, settings.scorer == "gece"
+    method, logarithm, folds = settings.calibration, settings.scorer == "gece", settings.folds
     probabilities = cross_calibrated(
-        unseen, fails, method, logarithm=logarithm, folds=settings.folds, seed=seed
+        unseen, fails, method, logarithm=logarithm, folds=folds, seed=seed
     )
     areas = {name: auroc(signals[:, i], fails) for i, name in enumerate(fitted.names)}
     own, best = auroc(unseen, fails), max(areas, key=lambda name: areas[name])
@@ -278,3 +286,137 @@ def check_targets(target_rate: float | None, target_accuracy: float | None) -> N
     for name, value in (("target_rate", target_rate), ("target_accuracy", target_accuracy)):
         if value is not None and not 0 <= value <= 1:
             raise InvalidInput(f"{name} must lie in [0, 1], got {value}; 0.2 means one in five")
+
+
+def _fit_scorer(
+    columns: Features, labels: Labels, names: list[str], settings: GECESettings
+) -> tuple[models.Scorer, _Scores]:
+    """Fit what `settings.scorer` names, with its scores of unseen questions."""
+
+    def place(name: str) -> int:
+        if name not in names:
+            raise CalibrationError(
+                f"the scorer needs the signal {name!r}; at hand here are {names}. Use a model that "
+                "gives token probabilities (local weights, for gradients), or another scorer."
+            )
+        return names.index(name)
+
+    if settings.scorer == "fitted":
+        return fit_failure(columns, labels.fails, settings.seed)
+    if settings.scorer == "gece":
+        gradient = place(f"gradient_{settings.agreement}") if settings.semantics else -1
+        places = (place("mean_probability"), place("word_frequency"), gradient)
+        bare = replace(columns, vectors=columns.vectors[:, :0])
+        meteor = fit_gain(bare, labels.quality, seed=0)[0].scalars
+        scorer = models.Formula(meteor, places, settings)
+    else:
+        scorer = models.OneSignal(place(settings.scorer))
+    return scorer, scorer(columns)
+
+
+def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[models.FailureModel, _Scores]:
+    """Fit the members on all rows, and their weights on what each says of rows it has not seen."""
+    model = _fit_members(features, fails, seed)
+    unseen = np.zeros(model.members(features).shape)
+    for train, test in stratified(fails, _INNER_FOLDS, seed).split(unseen, fails):
+        unseen[test] = _fit_members(features[train], fails[train], seed).members(features[test])
+    stack = stacked(unseen, fails)
+    return replace(model, stack=stack), stack(unseen)
+
+
+def fit_gain(features: Features, gain: _Scores, seed: int) -> tuple[models.GainModel, _Scores]:
+    """Fit the ridge regression, its strength by leave-one-out error; scores as `fit_failure`."""
+    scalars, vectors = features.scalars, features.vectors
+    mean, scale = scalars.mean(axis=0), _deviations(scalars) / _SCALAR_WEIGHT
+    center = vectors.mean(axis=0)
+    x = np.hstack([(scalars - mean) / scale, vectors - center])
+    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    weights, size = np.asarray(model.coef_), scalars.shape[1]
+    on_scalars = Linear(mean, scale, weights[:size], float(model.intercept_))
+    on_vectors = Linear(center, np.ones_like(center), weights[size:], 0.0)
+    # The intercept stays that of all rows: without a row that was mended it is lower, and where
+    # the weights are small that alone would put the row last.
+    slopes = np.zeros(len(gain))
+    alpha: Any = model.alpha_  # annotated as possibly None
+    for train, test in KFold(_GAIN_FOLDS, shuffle=True, random_state=seed).split(x):
+        ridge = Ridge(alpha=float(alpha) * len(train) / len(gain)).fit(x[train], gain[train])
+        slopes[test] = x[test] @ ridge.coef_
+    gains = models.GainModel(on_scalars, on_vectors if len(center) else None)
+    return gains, model.intercept_ + slopes
+
+
+def stacked(unseen: Float[np.ndarray, "rows members"], fails: _Bits) -> Linear:
+    """Least squares with weights of at least 0, pulled towards those of the even mean."""
+    mean, scale = unseen.mean(axis=0), _deviations(unseen)
+    x, y = (unseen - mean) / scale, fails - fails.mean()
+    even = x.mean(axis=1)
+    slope = max(_LEAST_SLOPE, float(even @ y / (even @ even)) if even.any() else 0.0)
+    pull = np.sqrt(_EVENNESS) * np.eye(x.shape[1])
+    pulled = np.concatenate([y, pull.sum(axis=1) * slope / len(pull)])
+    weights, _ = nnls(np.vstack([x, pull]), pulled)
+    return Linear(mean, scale, weights, float(fails.mean()))
+
+
+def _fit_members(features: Features, fails: _Bits, seed: int) -> models.FailureModel:
+    signals, vectors, tokens = features.signals, features.vectors, features.probability
+    mean, scale, none = signals.mean(axis=0), _deviations(signals), np.zeros(0)
+    best = int(np.argmax([auroc(column, fails) for column in signals.T]))
+    even = Linear(mean, scale, tokens / max(1, tokens.sum()), 0.0)
+    return models.FailureModel(
+        signals=_logistic(signals, fails, c=1.0),
+        scalars=_logistic(features.scalars, fails, c=0.1),
+        vectors=_logistic(vectors, fails, c=1.0, unit=True) if vectors.shape[1] else None,
+        trees=_boosted_trees(features.scalars, fails, seed),
+        consensus=even if tokens.any() else None,
+        single=Linear(mean, scale, np.eye(len(mean))[best], 0.0),
+        stack=Linear(none, none, none, 0.0),
+    )
+
+
+def _logistic(x: _Table, y: _Bits, *, c: float, unit: bool = False) -> Linear:
+    """A logistic regression; `unit` columns are centred but not rescaled (embeddings)."""
+    mean, scale = x.mean(axis=0), np.ones(x.shape[1]) if unit else _deviations(x)
+    model = LogisticRegression(C=c, max_iter=2000).fit((x - mean) / scale, y)
+    return Linear(mean, scale, model.coef_[0], float(model.intercept_[0]))
+
+
+def _deviations(x: _Table) -> Float[np.ndarray, " columns"]:
+    """Standard deviations to divide by; 1 where a column never changes."""
+    found = x.std(axis=0)
+    return np.where(found > 1e-9, found, 1.0)
+
+
+def _boosted_trees(x: _Table, y: _Bits, seed: int) -> models.Trees:
+    """Boosted trees as arrays; leaves hold 5 % of the questions, 2 at least, 20 at most."""
+    model = GradientBoostingClassifier(
+        n_estimators=150,
+        learning_rate=0.05,
+        max_depth=3,
+        subsample=0.7,
+        max_features="sqrt",
+        min_samples_leaf=max(2, min(20, len(y) // 20)),
+        random_state=seed,
+    )
+    # each of the 150 stages checks its input again; the table was checked before
+    with config_context(assume_finite=True, skip_parameter_validation=True):
+        model.fit(x, y)
+    parts = [tree.tree_ for tree in model.estimators_[:, 0]]
+    nodes = np.arange(max(part.node_count for part in parts))
+
+    def table(name: str, fill: float = 0.0) -> np.ndarray:
+        rows = np.full((len(parts), len(nodes)), fill)
+        for row, part in zip(rows, parts, strict=True):
+            row[: part.node_count] = getattr(part, name).ravel()
+        return rows
+
+    left, right = table("children_left", -1.0), table("children_right", -1.0)
+    prior = float(np.mean(y))
+    return models.Trees(
+        feature=np.maximum(table("feature"), 0).astype(int),
+        threshold=table("threshold"),
+        left=np.where(left < 0, nodes, left).astype(int),
+        right=np.where(right < 0, nodes, right).astype(int),
+        value=table("value") * model.learning_rate,
+        base=float(np.log(prior / (1 - prior))),
+        depth=int(model.max_depth),
+    )

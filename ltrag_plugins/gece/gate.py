@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -67,12 +67,12 @@ class GECEGate:
         """Ask the model each question without retrieval and learn when its answers fail.
 
         Args:
-            questions: with accepted answers; at least 20, better 200 or more, like those the
-                gate will see.
-            llm: the model that answers.
-            encoder: embeddings of question and draft sharpen the gate; None does without.
-            target_rate: share of questions that may retrieve (default 0.2, as in the paper).
-            target_accuracy: in its place, the least share of right answers.
+            questions: with accepted answers, like those the gate will see; at least 20, better 200.
+            encoder: embeddings of question and draft sharpen the gate.
+            target_rate: share of questions that may retrieve, 0 to 1 (default 0.2, as in the
+                paper).
+            target_accuracy: in its place, the lowest rate at which this share of answers is right:
+                of all answers where answers with retrieval are known, else of those given directly.
             retriever: also answer each calibration question with retrieval, so that the gate
                 learns where retrieval *helps* and reports the accuracy to expect.
             retrieving: the flow that answers with retrieval; by default it reads three passages. It
@@ -83,7 +83,7 @@ class GECEGate:
             batch: most prompts of one model call; see `run_many`.
 
         Raises:
-            CalibrationError: too few questions, all right or all wrong, target out of reach.
+            CalibrationError: too few questions, all right or all wrong, or a target out of reach.
             MissingReferences: a question has no accepted answers.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
@@ -95,9 +95,10 @@ class GECEGate:
         check_targets(**target)
         frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
+        world = World(llm=llm, retriever=retriever, encoder=encoder)
         outcomes, along = collect(
             questions,
-            World(llm=llm, retriever=retriever, encoder=encoder),
+            world,
             settings,
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
@@ -111,7 +112,7 @@ class GECEGate:
             # the gradient must lift the AUROC above the whole interval of the gate without it
             if report.auroc.value <= plain[1].auroc.high:
                 (fitted, report), along = plain, None
-        return cls(fitted, World(llm=llm, encoder=encoder), report, along)
+        return cls(fitted, replace(world, retriever=None), report, along)
 
     @property
     def name(self) -> str:
@@ -182,30 +183,21 @@ class GECEGate:
         """As `decide`, on an event loop."""
         return await arun(self.deciding(question), self.world, observers=observers)
 
-    @overload
-    def decide_many(
-        self, questions: Sequence[str], *, observers: Iterable[Observer] = ...
-    ) -> list[Decision]: ...
-    @overload
-    def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = ...,
-        return_exceptions: Literal[True],
-    ) -> list[Decision | Exception]: ...
     def decide_many(
         self,
         questions: Sequence[str],
         *,
         observers: Iterable[Observer] = (),
         return_exceptions: bool = False,
-    ) -> list[Decision] | list[Decision | Exception]:
-        """Decide for many questions with one merged model call."""
+    ) -> list[Any]:
+        """A `Decision` for each question, by one merged model call.
+
+        Args:
+            return_exceptions: give what a question raised in the place of its decision.
+        """
         flows = [self.deciding(question) for question in questions]
-        if return_exceptions:
-            return run_many(flows, self.world, observers=observers, return_exceptions=True)
-        return run_many(flows, self.world, observers=observers)
+        caught: Any = return_exceptions
+        return run_many(flows, self.world, observers=observers, return_exceptions=caught)
 
     def judge(self, evidence: Evidence) -> Decision:
         """Decide from evidence already at hand; see `FittedGate.judge`."""

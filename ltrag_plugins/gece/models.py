@@ -87,17 +87,13 @@ class FailureModel:
 
     def members(self, columns: Features) -> Float[np.ndarray, "questions members"]:
         """What each member of the stack says of each question, as log-odds."""
-        scalars = columns.scalars
-        found = [
-            self.signals(columns.signals),
-            self.scalars(scalars),
-            self.trees(scalars),
-            self.single(columns.signals),
-        ]
+        signals, scalars = columns.signals, columns.scalars
+        found = [self.signals(signals), self.scalars(scalars)]
+        found += [self.trees(scalars), self.single(signals)]
         if self.vectors is not None:
             found.append(self.vectors(columns.vectors))
         if self.consensus is not None:
-            found.append(self.consensus(columns.signals))
+            found.append(self.consensus(signals))
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
 
 
@@ -151,6 +147,9 @@ class OneSignal:
         return columns.signals[:, self.column]
 
 
+Scorer = FailureModel | Formula | OneSignal
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FittedGate:
     """All that a gate learned; `GECEGate` adds the model that drafts."""
@@ -159,7 +158,7 @@ class FittedGate:
     tier: Tier
     names: tuple[str, ...]
     frequencies: WordFrequencies
-    failure: FailureModel | Formula | OneSignal
+    failure: Scorer
     """Gives each question a number; larger means retrieve."""
     gain: GainModel | None
     """Thresholded in place of the failure score where the objective is "gain"."""
@@ -170,8 +169,7 @@ class FittedGate:
     quantiles: Float[np.ndarray, "signals points"]
     """Each signal's quantiles on the calibration questions, for explanations."""
     scores: Float[np.ndarray, " questions"]
-    """Of the calibration questions, on the scale of `threshold`, as of questions that were not
-    seen; sorted, for pictures."""
+    """Of the calibration questions, as if they were unseen; sorted."""
 
     @classmethod
     def on_signal(
@@ -184,16 +182,14 @@ class FittedGate:
     ) -> "FittedGate":
         """A gate on the one signal that `settings.scorer` names, from drafts that nobody judged.
 
-        The threshold is the signal's quantile at which `target_rate` of these questions retrieve;
-        an empty draft counts as the most doubtful. `Decision.probability` is the share of these
-        questions with a smaller score: without accepted answers there is nothing to calibrate on.
+        At its threshold `target_rate` of these questions retrieve; an empty draft counts as the
+        most doubtful. `Decision.probability` is the share of these questions with a smaller score.
         """
         frequencies = frequencies or WordFrequencies()
         columns = features(evidence, [settings.scorer], frequencies)
         scores, tier = columns.signals[:, 0].copy(), SIGNALS[settings.scorer].tier
         if tier != "text":  # these are read from the draft
-            silent = np.array([not item.draft.text.strip() for item in evidence])
-            scores[silent] = scores.max() + 1.0
+            scores[[not item.draft.text.strip() for item in evidence]] = scores.max() + 1.0
         return cls(
             settings=settings,
             tier=tier,
@@ -208,11 +204,7 @@ class FittedGate:
         )
 
     def judge(self, evidence: Evidence) -> Decision:
-        """Decide from evidence already at hand; asks nobody.
-
-        Where the draft says nothing there is no direct answer to give, so it retrieves, unless
-        the gate was fitted to never do.
-        """
+        """Decide from evidence already at hand: an empty draft is no answer, so it retrieves."""
         columns = features([evidence], self.names, self.frequencies)
         failure = self.failure(columns)
         score = float((failure if self.gain is None else self.gain(columns))[0])
@@ -233,7 +225,6 @@ class FittedGate:
         )
 
     def _reason(self, score: float, probability: float, silent: bool) -> str:
-        """One sentence: what was found, and what it was compared with."""
         if silent:
             return "the model's own answer is empty, so there is none to give without retrieval"
         fails = f"the direct answer fails with probability {probability:.2f}"
@@ -249,10 +240,7 @@ class FittedGate:
 
 
 def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> float:
-    """The threshold whose retrieval rate is nearest to `rate`; of two, the lower rate.
-
-    Equal scores go together, so that the rate of a score with many ties may be off.
-    """
+    """The threshold whose rate is nearest to `rate`, the lower of two; equal scores go together."""
     ordered = np.sort(scores)
     # how many questions a threshold can leave to the model, most first: ties cannot be parted
     kept = np.append(np.unique(np.searchsorted(ordered, ordered)), len(ordered))[::-1]
@@ -267,8 +255,8 @@ def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> floa
 @dataclass(frozen=True, slots=True)
 class FitReport:
     """Figures of a fit. The scores behind them are cross-validated: each question's is of a
-    model that was fitted without it. The retrieval rate (or the accuracy) that was asked for is met
-    on them by construction; on other questions it comes out a few points beside."""
+    model that was fitted without it. They meet the rate (or the accuracy) that was asked for by
+    construction; other questions come out a few points beside."""
 
     questions: int
     tier: Tier
@@ -292,7 +280,7 @@ class FitReport:
     """Expected share of right answers among those given directly; None where there are none."""
     auroc: Interval
     """How well the gate tells failing direct answers from right ones; 0.5 is chance. The interval
-    is over the questions; how far a fit on other folds would have come out is not in it."""
+    is over the questions, not over other fits."""
     ece: float
     """Expected calibration error of the probabilities, 0 to 1; each by a calibrator that was
     fitted without its question."""
@@ -309,22 +297,22 @@ class FitReport:
         return asdict(self) | {"threshold": threshold}
 
     def __str__(self) -> str:
-        rows = [
-            ("questions", f"{self.questions}"),
-            ("tier, scorer, objective", f"{self.tier}, {self.scorer}, {self.objective}"),
-            ("threshold", f"{self.threshold:.4g} ({self.target})"),
-            ("AUROC, direct answer fails", _interval(self.auroc)),
-            ("calibration error (ECE)", f"{self.ece:.3f}"),
-            ("retrieval rate", _interval(self.retrieval_rate)),
-            ("accuracy, never retrieving", f"{self.direct_accuracy:.3f}"),
-            ("accuracy, answered directly", _interval(self.kept_accuracy)),
-        ]
+        rows = {
+            "questions": f"{self.questions}",
+            "tier, scorer, objective": f"{self.tier}, {self.scorer}, {self.objective}",
+            "threshold": f"{self.threshold:.4g} ({self.target})",
+            "AUROC, direct answer fails": _interval(self.auroc),
+            "calibration error (ECE)": f"{self.ece:.3f}",
+            "retrieval rate": _interval(self.retrieval_rate),
+            "accuracy, never retrieving": f"{self.direct_accuracy:.3f}",
+            "accuracy, answered directly": _interval(self.kept_accuracy),
+        }
         if self.accuracy is not None:
-            rows.append(("accuracy, gated", _interval(self.accuracy)))
-            rows.append(("accuracy, always retrieving", f"{self.retrieval_accuracy:.3f}"))
-        best = sorted(self.signal_aurocs.items(), key=lambda item: -item[1])
-        rows += [(f"  AUROC of {name} alone", f"{value:.3f}") for name, value in best]
-        lines = [f"{name:<34} {value}" for name, value in rows]
+            rows["accuracy, gated"] = _interval(self.accuracy)
+            rows["accuracy, always retrieving"] = f"{self.retrieval_accuracy:.3f}"
+        for name, value in sorted(self.signal_aurocs.items(), key=lambda item: -item[1]):
+            rows[f"  AUROC of {name} alone"] = f"{value:.3f}"
+        lines = [f"{name:<34} {value}" for name, value in rows.items()]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
 

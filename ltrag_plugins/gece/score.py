@@ -4,9 +4,8 @@ r"""GECE, eq. 2: the formula, and what a model makes of questions whose answers 
                       {\alpha \cdot \langle E[\nabla_{ins}], \nabla_{ins} \rangle}
 
 The gradient is of the mean token NLL of the reference given the question; E is its mean over the
-calibration questions. A draft that equals its reference would be compared with a mean that its own
-gradient is part of, which at run time never happens. So the fit of a gate compares each draft with
-the mean over the other folds (`mean_gradients`).
+calibration questions. At run time no gradient is part of that mean, so the fit of a gate compares
+each draft with the mean over the other folds (`mean_gradients`).
 
 References:
     Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
@@ -16,17 +15,13 @@ References:
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from ltrag_plugins.errors import (
-    CalibrationError,
-    InvalidInput,
-    MissingReferences,
-    NeedsGradients,
-    unknown_name,
-)
-from ltrag_plugins.flow import Flow, Observer, World, agree, fetch, run_many
+from ltrag_plugins import errors
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
@@ -43,8 +38,7 @@ from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Generation, Question
 from ltrag_plugins.uncertainty import mean_probability
 
-_FEWEST = 20
-"""Fewest calibration questions; at least two of them right, and two wrong."""
+_FEWEST = 20  # calibration questions; at least two of them right, and two wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +82,7 @@ def gece_score(
 ) -> GECEScore:
     """Put the ingredients together as the settings say.
 
-    The product of the denominator can be zero or negative; it is floored at
-    `settings.floor`, so the score is finite and largest there.
+    A denominator below `settings.floor` becomes that, so the score is finite and largest there.
     """
     settings = settings or GECESettings()
     denominator = word_frequency if settings.statistics else 1.0
@@ -133,27 +126,25 @@ def score_questions(
     if settings.semantics:
         _gradient_llm(llm)  # refused before a draft is paid for
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
-    flows = [drafting(render_question(question), settings) for question in questions]
-    drafts = [evidence.draft for evidence in together(flows)]
+    texts = [render_question(question).strip() for question in questions]
+    drafts = [evidence.draft for evidence in together([drafting(t, settings) for t in texts])]
     agreements: list[float | None] = [None] * len(questions)
     if settings.semantics:
         prompts, references = references_like(questions, drafts, settings)
         along = _mean_gradient(prompts, references, llm, settings)
-        cosine, layers = settings.agreement == "cosine", settings.layers
-        terms = [
-            agree([prompt], [reference], along=along, cosine=cosine, layers=layers)
-            for prompt, reference in zip(prompts, references, strict=True)
-        ]
-        agreements = [getattr(found, settings.agreement) for [found] in together(terms)]
+        known = [Evidence(t, Generation(r)) for t, r in zip(texts, references, strict=True)]
+        terms = together([with_gradient_term(item, settings, along) for item in known])
+        agreements = [getattr(item.agreement, settings.agreement) for item in terms]
+    columns = (questions, texts, drafts, agreements)
     return [
         gece_score(
             meteor=quality_of(draft.text, question.answers, settings.quality),
             mean_probability=mean_probability(draft),
-            word_frequency=frequencies.mean(render_question(question)),
+            word_frequency=frequencies.mean(text),
             gradient_agreement=agreement,
             settings=settings,
         )
-        for question, draft, agreement in zip(questions, drafts, agreements, strict=True)
+        for question, text, draft, agreement in zip(*columns, strict=True)
     ]
 
 
@@ -169,14 +160,21 @@ def collect(
 ) -> tuple[list[Outcome], Direction | None]:
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
-    Options and context are part of the prompt; searches are by the question's text alone. The mean
-    gradient comes along if the gate may read gradients and the model has them. What no gate can be
-    fitted on is refused before the model is asked anything.
+    Searches are by the question's text alone. The mean gradient comes along if the gate may read
+    gradients and the model has them. What no gate can be fitted on is refused before any call.
     """
     _check_questions(questions)
     check_count(len(questions))
-    if retrieved_answers is not None:
-        _check_answers(retrieved_answers, len(questions))
+    if retrieved_answers is not None and len(retrieved_answers) != len(questions):
+        raise InvalidInput(
+            f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
+            "for each"
+        )
+    if wrong := [answer for answer in retrieved_answers or () if not isinstance(answer, str)]:
+        raise InvalidInput(
+            f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
+            "LangChain message, str(...) of a LlamaIndex response"
+        )
     _check_scorer(settings)
     _check_world(world)
     if settings.gradients == "always":
@@ -184,37 +182,31 @@ def collect(
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     whole = [render_question(question) for question in questions]
     vectors = world.encoder is not None
-    drafts = together([drafting(text, settings, vectors=vectors) for text in whole])
-    along = None
+    seen, along = together([drafting(text, settings, vectors=vectors) for text in whole]), None
     wants_gradients = settings.gradients != "never" and settings.tier != "text"
     if wants_gradients and isinstance(world.llm, GradientLLM):
-        prompts, references = references_like(questions, [e.draft for e in drafts], settings)
+        prompts, references = references_like(questions, [e.draft for e in seen], settings)
         along, without = mean_gradients(prompts, references, world.llm, settings)
-        pairs = zip(drafts, without, strict=True)
-        drafts = together([with_gradient_term(draft, settings, mean) for draft, mean in pairs])
+        pairs = zip(seen, without, strict=True)
+        seen = together([with_gradient_term(one, settings, mean) for one, mean in pairs])
 
     def reading(question: str) -> Flow[Answer]:
         [found] = yield from fetch(question, k=3)
         return (yield from answer_from(question, found))
 
-    def right(text: str, question: Question) -> bool:
-        return is_right(text, question.answers, settings.correct)
-
-    mended: Sequence[bool | None] = [None] * len(questions)
     if retrieved_answers is None and (retrieving is not None or world.retriever is not None):
         pairs = zip(questions, whole, strict=True)
         flows = [searching_for([q], (retrieving or reading)(text)) for q, text in pairs]
         retrieved_answers = [answer.text for answer in together(flows)]
-    if retrieved_answers is not None:
-        mended = [right(*pair) for pair in zip(retrieved_answers, questions, strict=True)]
+    retrieved: Sequence[str | None] = retrieved_answers or [None] * len(questions)
     outcomes = [
         Outcome(
-            seen,
-            right(seen.draft.text, question),
-            with_retrieval,
-            quality_of(seen.draft.text, question.answers, settings.quality),
+            evidence,
+            is_right(evidence.draft.text, question.answers, settings.correct),
+            None if later is None else is_right(later, question.answers, settings.correct),
+            quality_of(evidence.draft.text, question.answers, settings.quality),
         )
-        for question, seen, with_retrieval in zip(questions, drafts, mended, strict=True)
+        for question, evidence, later in zip(questions, seen, retrieved, strict=True)
     ]
     return outcomes, along
 
@@ -222,24 +214,22 @@ def collect(
 def mean_gradients(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> tuple[Direction, list[Direction]]:
-    """The mean gradient over all questions, and for each question one without its own.
+    """The mean gradient over all questions, and for each question that over the other folds.
 
-    Each gradient is computed once; the folds are `settings.folds`, drawn with its seed, and
-    questions of a fold share theirs.
+    Each gradient is computed once; the folds are `settings.folds`, drawn with its seed.
     """
-    count = len(prompts)
+    count, found = len(prompts), []
     order = np.random.default_rng(settings.seed).permutation(count)
-    parts = np.array_split(order, settings.folds)
-    folds: list[list[int]] = [part.tolist() for part in parts if len(part)]
-    means = [
-        _mean_gradient([prompts[i] for i in fold], [references[i] for i in fold], llm, settings)
-        for fold in folds
+    folds: list[list[int]] = [
+        part.tolist() for part in np.array_split(order, settings.folds) if len(part)
     ]
-    shares = [len(fold) / count for fold in folds]
-    overall = _weighted(means, shares)
+    for fold in folds:
+        asked, said = [prompts[i] for i in fold], [references[i] for i in fold]
+        found.append(_mean_gradient(asked, said, llm, settings))
+    overall = _weighted(found, [len(fold) / count for fold in folds])
     without = [overall] * count
-    for fold, share in zip(folds, shares, strict=True):
-        mean = means.pop(0)  # each is as large as the weights it is about
+    for fold in folds:
+        mean, share = found.pop(0), len(fold) / count  # each is as large as the model's weights
         if share < 1:
             others = _weighted([overall, mean], [1 / (1 - share), -share / (1 - share)])
             for i in fold:
@@ -250,10 +240,7 @@ def mean_gradients(
 def references_like(
     questions: Sequence[Question], drafts: Sequence[Generation], settings: GECESettings
 ) -> tuple[list[str], list[str]]:
-    """Prompts, and the first accepted answers with the white space that the drafts begin with.
-
-    A base model goes on after "Answer:" with a blank, a chat model starts its turn without.
-    """
+    """Prompts, and the first accepted answers with the white space that the drafts begin with."""
     prompts = [settings.prompt.replace("{question}", render_question(q).strip()) for q in questions]
     return prompts, [
         draft.text[: len(draft.text) - len(draft.text.lstrip())] + question.answers[0]
@@ -264,10 +251,8 @@ def references_like(
 def check_count(questions: int) -> None:
     """Refuse too few calibration questions."""
     if questions < _FEWEST:
-        count = questions or "no"
-        raise CalibrationError(
-            f"{count} calibration questions; a gate needs at least {_FEWEST}, better 200"
-        )
+        told = f"calibration questions; a gate needs at least {_FEWEST}, better 200"
+        raise CalibrationError(f"{questions or 'no'} {told}")
 
 
 def _check_questions(questions: Sequence[Question]) -> None:
@@ -275,24 +260,11 @@ def _check_questions(questions: Sequence[Question]) -> None:
         if not isinstance(question, Question):
             raise InvalidInput(f"questions are Question(text, answers), got {question!r:.60}")
         if not question.answers:
-            raise MissingReferences(
+            raise errors.MissingReferences(
                 f"question {question.id or question.text[:60]!r} has no accepted answers; add "
                 "'answers', or leave it out"
             )
         checked(question.answers)
-
-
-def _check_answers(answers: Sequence[str], questions: int) -> None:
-    if len(answers) != questions:
-        raise InvalidInput(
-            f"{len(answers)} retrieved_answers for {questions} questions; give one for each"
-        )
-    for answer in answers:
-        if not isinstance(answer, str):
-            raise InvalidInput(
-                f"retrieved_answers are texts, got {type(answer).__name__}; take .text of a "
-                "LangChain message, str(...) of a LlamaIndex response"
-            )
 
 
 def _check_world(world: World) -> None:
@@ -309,7 +281,7 @@ def _check_world(world: World) -> None:
 def _check_scorer(settings: GECESettings) -> None:
     scorer, formula = settings.scorer, settings.scorer == "gece"
     if scorer not in ("fitted", "gece", *SIGNALS):
-        raise unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
+        raise errors.unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
     tier = SIGNALS[scorer].tier if scorer in SIGNALS else "probabilities" if formula else "text"
     for lacks, needs in (
         (scorer == "disagreement" and not settings.samples, "samples=3 or more"),
@@ -327,9 +299,8 @@ def _check_scorer(settings: GECESettings) -> None:
 
 
 def _gradient_llm(llm: LLM | None) -> GradientLLM:
-    """The model itself, if it has gradients."""
     if not isinstance(llm, GradientLLM):
-        raise NeedsGradients(
+        raise errors.NeedsGradients(
             f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), "
             "or set gradients='never', for scores semantics=False"
         )
@@ -345,8 +316,7 @@ def _mean_gradient(
 
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
-    total = {name: np.zeros_like(part) for name, part in means[0].items()}
-    for mean, weight in zip(means, weights, strict=True):
-        for name, part in total.items():
-            part += np.float32(weight) * mean[name]
-    return total
+    def total(name: str) -> Any:
+        return sum(np.float32(w) * mean[name] for mean, w in zip(means, weights, strict=True))
+
+    return {name: total(name) for name in means[0]}

@@ -1,9 +1,9 @@
 """What can be read from a question and its draft, before any retrieval.
 
-`SIGNALS` are the plain signals under one interface: each takes the evidence and gives one
-number, **larger = the direct answer is more likely to fail**. They are the ingredients of the
-fitted gate, and each can be a gate by itself (`GECESettings(scorer="product")`). Traits say what
-the texts look like. `drafting` gathers the evidence; `features` makes columns of it.
+`SIGNALS` are the plain signals: each takes the evidence and gives one number, **larger = the direct
+answer is more likely to fail**. They are the ingredients of the fitted gate, and each can be a gate
+by itself (`GECESettings(scorer="product")`). Traits say what the texts look like. `drafting`
+gathers the evidence; `features` makes columns of it.
 """
 
 import math
@@ -12,20 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ltrag_plugins import uncertainty
-from ltrag_plugins.errors import (
-    CalibrationError,
-    EmptyQuestion,
-    InvalidInput,
-    ModelError,
-    NeedsGradients,
-    NoTokenProbabilities,
-    PromptTooLong,
-)
+from ltrag_plugins import errors, uncertainty
+from ltrag_plugins.errors import CalibrationError, InvalidInput, NeedsGradients
 from ltrag_plugins.flow import Ask, Flow, agree, embed
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.settings import GECESettings
@@ -33,9 +26,8 @@ from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
 
-_UNSEEN = 1e-9
-"""Relative frequency given to words that were never seen: one in a billion."""
-_ABSENT = (CalibrationError, NeedsGradients, NoTokenProbabilities)
+_UNSEEN = 1e-9  # relative frequency of words never seen: one in a billion
+_ABSENT = (CalibrationError, NeedsGradients, errors.NoTokenProbabilities)
 _LARGEST = float(np.finfo(np.float32).max)  # the trees split in single precision
 _ASKING = ("who", "what", "which", "when", "where", "how", "why", "first", "last", "same")
 
@@ -51,11 +43,7 @@ class WordFrequencies:
 
     @classmethod
     def of_corpus(cls, texts: Iterable[str]) -> "WordFrequencies":
-        """Count the words of your own texts.
-
-        Raises:
-            InvalidInput: there are no words in them.
-        """
+        """Count the words of your own texts; without any, `InvalidInput` is raised."""
         counts = Counter(word for text in texts for word in words(text))
         if not counts:
             raise InvalidInput("the corpus has no words; pass the texts your retriever searches")
@@ -81,19 +69,13 @@ class WordFrequencies:
             ) from error
 
     def mean(self, text: str) -> float:
-        """Mean relative frequency of the words of a text: the alpha of GECE, eq. 2.
-
-        A text without words counts as one word that was never seen.
-        """
+        """Mean relative frequency of a text's words (of none: 1e-9): the alpha of GECE, eq. 2."""
         found = np.array([self.of_word(word) for word in words(text)] or [_UNSEEN])
         return float(found.sum() / len(found))
 
     def rarities(self, text: str) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""
-        return self._rarities(words(text))
-
-    def _rarities(self, of_words: Iterable[str]) -> list[float]:
-        return [float(-np.log10(self.of_word(word))) for word in of_words]
+        return [float(-np.log10(self.of_word(word))) for word in words(text)]
 
     @cached_property
     def _shares(self) -> dict[str, float]:
@@ -123,9 +105,9 @@ def askable_question(question: str, max_words: int) -> str:
         raise InvalidInput(f"a question is a string, got {type(question).__name__}")
     count = len(words(question))
     if not count:
-        raise EmptyQuestion(f"the question {question!r} has no words; ask something")
+        raise errors.EmptyQuestion(f"the question {question!r} has no words; ask something")
     if count > max_words:
-        raise PromptTooLong(
+        raise errors.PromptTooLong(
             f"the question has {count} words, the gate takes {max_words}. Shorten it, or raise "
             "GECESettings.max_words"
         )
@@ -135,18 +117,14 @@ def askable_question(question: str, max_words: int) -> str:
 def drafting(
     question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
 ) -> Flow[Evidence]:
-    """Ask for a zero-shot draft and gather evidence from it.
-
-    With `vectors`, question and draft are embedded; `along` is the mean gradient, None leaves the
-    gradient term out.
-    """
+    """Ask for a zero-shot draft and gather evidence: embeddings with `vectors`, the gradient term
+    with a mean gradient `along`."""
     question = askable_question(question, settings.max_words)
-    prompt, writing = settings.prompt.replace("{question}", question), settings.writing
-    [draft] = yield Ask((prompt,), writing)
+    prompts, writing = (settings.prompt.replace("{question}", question),), settings.writing
+    [draft] = yield Ask(prompts, writing)
     samples = []
-    for i in range(settings.samples):
-        sampling = replace(writing, temperature=settings.temperature, seed=settings.seed + i)
-        samples += yield Ask((prompt,), sampling)
+    for seed in range(settings.seed, settings.seed + settings.samples):
+        samples += yield Ask(prompts, replace(writing, temperature=settings.temperature, seed=seed))
     rows = (yield from embed(question, draft.text.strip())) if vectors else None
     evidence = Evidence(question, draft, tuple(samples), rows)
     return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
@@ -180,7 +158,6 @@ class _Signal:
 
 
 def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
-    """One minus the mean token F1 of the samples with the draft, in [0, 1]."""
     if not evidence.samples:
         raise CalibrationError("disagreement needs samples; set GECESettings(samples=3) or more")
     shared = [uncertainty.word_overlap(evidence.draft.text, s.text) for s in evidence.samples]
@@ -252,24 +229,17 @@ class Features:
 def available_signals(
     evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
 ) -> list[str]:
-    """Names of the plain signals, and of the caller's own, that all of the evidence has.
-
-    `tier` is that of `GECESettings`. A wrong value (a log-probability of NaN) is not absence, and
-    is raised.
-    """
-
-    def has(item: Evidence, name: str) -> bool:
-        try:
-            SIGNALS[name].read(item, frequencies)
-        except _ABSENT:
-            return False
-        return True
+    """Names of the plain signals, and of the caller's own, that all of the evidence has."""
 
     names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
-    for item in evidence:
-        names = [name for name in names if has(item, name)]
+    for item, name in product(evidence, [*names]):
+        if name in names:
+            try:
+                SIGNALS[name].read(item, frequencies)
+            except _ABSENT:  # a wrong value, as a log-probability of NaN, is not absence
+                names.remove(name)
     if tier == "probabilities" and "mean_logprob" not in names:
-        raise NoTokenProbabilities(
+        raise errors.NoTokenProbabilities(
             "tier='probabilities' was asked for, but some drafts came without token probabilities. "
             "Ask the provider for them (ChatOpenAI: logprobs=True), or use tier='text'."
         )
@@ -284,7 +254,6 @@ def features(
 ) -> Features:
     """The columns of some questions, with the named signals."""
     rows = [[_value(item, name, frequencies) for name in names] for item in evidence]
-    traits = [list(_traits(item, frequencies).values()) for item in evidence]
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
         if len(vector) != len(vectors[0]):
@@ -293,29 +262,24 @@ def features(
                 "encode all questions with one encoder, or none"
             )
         if not np.isfinite(vector).all():
-            raise ModelError(
+            raise errors.ModelError(
                 f"the encoder gave NaN or infinity for {item.question[:60]!r} or its draft "
                 f"{item.draft.text[:60]!r}. Mend the encoder, or do without one: encoder=None."
             )
-    of_tokens = [n in SIGNALS and SIGNALS[n].tier == "probabilities" for n in names]
-    return Features(
-        np.array(rows, dtype=float).reshape(len(rows), -1),
-        np.array(traits),
-        np.array(vectors, dtype=float),
-        np.array(of_tokens, dtype=bool),
-    )
+    signals = np.array(rows, dtype=float).reshape(len(rows), -1)
+    traits = np.array([list(_traits(item, frequencies).values()) for item in evidence])
+    tokens = [name in SIGNALS and SIGNALS[name].tier == "probabilities" for name in names]
+    return Features(signals, traits, np.array(vectors, dtype=float), np.array(tokens, dtype=bool))
 
 
 def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
-    if name in SIGNALS:
-        value = SIGNALS[name].read(evidence, frequencies)
-    elif name in evidence.extra:
-        value = float(evidence.extra[name])
-    else:
+    if name not in SIGNALS and name not in evidence.extra:
         raise CalibrationError(
             f"this gate reads {name!r}, a signal of your own; pass it in Evidence.extra, which has "
             f"{sorted(evidence.extra)}"
         )
+    own = name not in SIGNALS
+    value = float(evidence.extra[name]) if own else SIGNALS[name].read(evidence, frequencies)
     if not abs(value) < _LARGEST:
         raise InvalidInput(
             f"the signal {name!r} is {value} for the question {evidence.question[:60]!r}; "
@@ -325,12 +289,10 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
 
 
 def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
-    """What question and draft look like: lengths, rarities, overlap, kind of question."""
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, told = set(asked), set(said)
-    new = [word for word in said if word not in kinds]
-    rare, rare_said, rare_new = map(frequencies._rarities, (asked, said, new))
+    kinds, rare, rare_said = set(asked), frequencies.rarities(question), frequencies.rarities(draft)
+    rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
     traits = {
         "question rarity": _mean(rare),
         "question rarest three": _mean(sorted(rare)[-3:]),
@@ -341,9 +303,9 @@ def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float
         "question words": np.log1p(float(len(asked))),
         "draft words": np.log1p(float(len(said))),
         "draft letters": np.log1p(float(len(draft))),
-        "draft new words": len(new) / (len(said) + 1),
-        "draft words of the question": len(said) - len(new),
-        "draft repetition": 1 - len(told) / len(said) if said else 0.0,
+        "draft new words": len(rare_new) / (len(said) + 1),
+        "draft words of the question": len(said) - len(rare_new),
+        "draft repetition": 1 - len(set(said)) / len(said) if said else 0.0,
         "question names": len(re.findall(r"\b[A-Z]\w+", question)),
         "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
         "draft capital": draft[:1].isupper(),

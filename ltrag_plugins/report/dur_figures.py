@@ -1,18 +1,15 @@
 """Pictures of DUR's training: shots against a fixed number of them, loss and reward, turns.
 
-A report draws them of `RUN/learned/CELL.json`, what a method kept of its training, and of
-`RUN/dur_history.json`, what `ltrag dur train --json` printed.
-
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", figures 3, 8 and 9.
 """
 
 import json
+import operator
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from ltrag_plugins.artifacts import writing
 from ltrag_plugins.dur.batch import Batch, by_epoch
 from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
@@ -38,84 +35,68 @@ def dur_pictures(
     """
     if not history:
         raise InvalidInput("the history is empty: no batch was trained, so there is no picture")
-    with writing(Path(folder)):
-        drawn = _pictures(history, shots, "", "DUR")
-        return [path for picture in drawn for path in picture.save(Path(folder), [*formats])]
+    return plots.save_pictures(_pictures(history, shots, "", "DUR"), folder, formats)
 
 
 def training_pictures(run: Path, cells: Iterable[str]) -> list[plots.Picture]:
-    """Those of each cell that trained, and of the file, if it is there."""
+    """Those of each cell that kept its training, and of what `ltrag dur train --json` printed."""
     files = [(RunFolder(run).learned(name), f"dur-{slug(name)}-", visible(name)) for name in cells]
-    found = []
-    for path, prefix, title in [*files, (run / "dur_history.json", "dur-", "DUR")]:
-        if path.exists():
-            try:
-                body = json.loads(path.read_bytes())
-                history = [Batch(**batch) for batch in body["history"]]
-                if not history:
-                    raise ValueError("no batch was trained")
-                shots = int(body["settings"]["shots"])
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                raise UnreadableArtifact(
-                    f"{path}: {type(error).__name__}: {error}. Write it with "
-                    "'ltrag dur train --json', or take it away."
-                ) from error
-            found += _pictures(history, shots, prefix, title)
+    files, found = [*files, (run / "dur_history.json", "dur-", "DUR")], []
+    for path, prefix, title in (file for file in files if file[0].exists()):
+        try:
+            body = json.loads(path.read_bytes())
+            history = [Batch(**batch) for batch in body["history"]]
+            if not history:
+                raise ValueError("no batch was trained")
+            shots = int(body["settings"]["shots"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UnreadableArtifact(
+                f"{path}: {type(error).__name__}: {error}. Write it with 'ltrag dur train --json', "
+                "or take it away."
+            ) from error
+        found += _pictures(history, shots, prefix, title)
     return found
 
 
+@plots.styled()
 def _pictures(history: Sequence[Batch], shots: int, prefix: str, title: str) -> list[plots.Picture]:
     fixed = f"Shots in the prompts, against a fixed {shots} for every question."
     loss = "By batch. Whether the answers get better, the reward tells."
     turns = "Share of questions whose answer turns as shots are added, by epoch."
-    kinds = [
-        ("shots", "shots of the training", fixed, partial(_shots, history, shots), True),
-        ("loss", "loss and reward", loss, partial(_loss, history), False),
+    kinds: list[tuple[Any, ...]] = [
+        ("shots", "shots of the training", fixed, _shots(history, shots), True),
+        ("loss", "loss and reward", loss, _loss(history)),
     ]
     if all(batch.turned_hard is not None for batch in history):
-        kinds.append(("turns", "answers that turn", turns, partial(_turns, history), False))
-    return [
-        plots.Picture(f"{prefix}{name}", f"{title}: {what}", told, draw, wide)
-        for name, what, told, draw, wide in kinds
-    ]
+        kinds.append(("turns", "answers that turn", turns, _turns(history)))
+    return [plots.Picture(f"{prefix}{name}", f"{title}: {what}", *x) for name, what, *x in kinds]
 
 
 def _shots(history: Sequence[Batch], shots: int) -> plots.Figure:
     """Shots in all prompts of each batch, and each epoch's share of PromptPG's (figure 8)."""
     figure, [left, right] = plots.canvas(1, 2, size=(9.0, 3.8))
-    numbers, sent = range(1, len(history) + 1), [batch.shots for batch in history]
+    sent = [batch.shots for batch in history]
     fixed = [shots * batch.questions for batch in history]
-    dashed = {"color": plots.INK, "linestyle": "--", "linewidth": 1.2}
-    left.plot(numbers, sent, color=plots.ORANGE, label="this training")
-    left.plot(numbers, fixed, label=f"PromptPG, K = {shots}", **dashed)
-    _batch_axis(left, len(history))
+    dashed: Any = {"color": plots.INK, "linestyle": "--", "linewidth": 1.2}
+    _by_batch(left, sent, color=plots.ORANGE, label="this training")
+    _by_batch(left, fixed, label=f"PromptPG, K = {shots}", **dashed)
     left.set(ylabel="shots in all prompts of a batch", ylim=(0, 1.25 * max(*fixed, *sent)))
     left.set_title("Shots by batch")
     left.legend(loc="upper right")
     shares = [epoch.shots / (shots * epoch.questions) for epoch in by_epoch(history)]
     bars = right.bar(range(1, len(shares) + 1), shares, color=plots.ORANGE)
-    if len(shares) <= _LABELLED:
-        labels = [f"{share:.0%}" for share in shares]
-        right.bar_label(bars, labels, color=plots.INK, padding=2, fontsize=8)
+    _epoch_axis(right, bars, shares, fontsize=8)
     right.axhline(1, **dashed)
-    _epoch_axis(right, len(shares))
     right.set(ylabel="shots, PromptPG = 100 %", ylim=(0, 1.2 * max(1.0, *shares)))
     right.set_title("Shots by epoch")
     return figure
 
 
 def _loss(history: Sequence[Batch]) -> plots.Figure:
-    """The loss of each batch (figure 9), and below it the mean reward.
-
-    The loss of a policy gradient only gives the direction of a step: whether the answers get
-    better, the reward tells.
-    """
+    """The loss of each batch (figure 9), and below it the mean reward."""
     figure, [above, below] = plots.canvas(2, size=(6.4, 5.2))
-    numbers = range(1, len(history) + 1)
-    above.plot(numbers, [batch.loss for batch in history], color=plots.INK)
-    below.plot(numbers, [batch.reward for batch in history], color=plots.ORANGE)
-    for axes in (above, below):
-        _batch_axis(axes, len(history))
+    _by_batch(above, [batch.loss for batch in history], color=plots.INK)
+    _by_batch(below, [batch.reward for batch in history], color=plots.ORANGE)
     above.set(xlabel="", ylabel="loss")
     below.set(ylabel="mean reward, all shots shown")
     above.set_title("Loss and reward by batch")
@@ -125,36 +106,35 @@ def _loss(history: Sequence[Batch]) -> plots.Figure:
 
 
 def _turns(history: Sequence[Batch]) -> plots.Figure:
-    """Share of questions whose answer turns as shots are added, by epoch (figure 3).
-
-    Easy questions are right without shots, hard ones wrong (eq. 3).
-    """
+    """Share of questions whose answer turns as shots are added, by epoch (figure 3; eq. 3)."""
     figure, [axes] = plots.canvas(size=(6.4, 4.0))
     epochs = by_epoch(history)
     hard = [(epoch.turned_hard or 0) / epoch.questions for epoch in epochs]
     easy = [(epoch.turned_easy or 0) / epoch.questions for epoch in epochs]
-    both = [a + b for a, b in zip(hard, easy, strict=True)]
+    both = [*map(operator.add, hard, easy)]
     numbers = range(1, len(epochs) + 1)
     axes.bar(numbers, hard, color=plots.ORANGE, label="hard: wrong without shots")
     top = axes.bar(numbers, easy, bottom=hard, color=plots.QUIET, label="easy: right without shots")
-    if len(both) <= _LABELLED:
-        axes.bar_label(top, [f"{share:.0%}" for share in both], color=plots.INK, padding=2)
-    _epoch_axis(axes, len(epochs))
+    _epoch_axis(axes, top, both)
     axes.set(ylabel="questions whose answer turns", ylim=(0, max(0.1, 1.35 * max(both))))
     axes.set_title("Answers that turn as shots are added")
     axes.legend(loc="upper right")
     return figure
 
 
-def _batch_axis(axes: plots.Axes, batches: int) -> None:
-    plots.count_axis(axes, "batch", 1, batches)
-    if batches == 1:  # a line of one point cannot be seen
-        for line in axes.lines:
-            line.set_marker("o")
+def _by_batch(axes: plots.Axes, values: Sequence[float], **style: Any) -> None:
+    """A line over the batches; a single point, which no line shows, has a mark."""
+    marker = "o" if len(values) == 1 else ""
+    axes.plot(range(1, len(values) + 1), values, marker=marker, **style)
+    plots.count_axis(axes, "batch", 1, len(values))
 
 
-def _epoch_axis(axes: plots.Axes, epochs: int) -> None:
+def _epoch_axis(axes: plots.Axes, bars: Any, shares: Sequence[float], **more: Any) -> None:
+    """Epochs below the bars, and each share above its bar while there is room."""
+    epochs = len(shares)
     plots.count_axis(axes, "epoch", 1, epochs, 0.6 if epochs > 2 else 1.2)
+    plots.as_percent(axes.yaxis)
     if epochs <= _LABELLED:
         axes.set_xticks(range(1, epochs + 1))
-    plots.as_percent(axes.yaxis)
+        labels = [f"{share:.0%}" for share in shares]
+        axes.bar_label(bars, labels, color=plots.INK, padding=2, **more)

@@ -9,7 +9,6 @@ References:
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,16 +17,12 @@ from jaxtyping import Float
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName, direct_of
 from ltrag_plugins.evaluate.summary import Row, Summary
-from ltrag_plugins.metrics.calibration import Interval, Reliability, auroc, bootstrap_interval
+from ltrag_plugins.metrics.calibration import Reliability, auroc, bootstrap_interval
 from ltrag_plugins.report import plots
 from ltrag_plugins.report.dur_figures import training_pictures
 from ltrag_plugins.report.escaping import slug, visible
 from ltrag_plugins.report.reading import Run
 from ltrag_plugins.report.sgic_figures import round_pictures
-
-_Records = Mapping[str, Sequence[Record]]
-_Points = Mapping[str, tuple[float, float]]
-"""Share of the questions that search and accuracy, by name."""
 
 _COSTS = {
     "calls": ("model calls", "model calls a question"),
@@ -35,32 +30,30 @@ _COSTS = {
     "tokens": ("tokens", "tokens a question"),
     "ms": ("time", "milliseconds a question"),
 }
-_CROWD = 12
-"""So many ways find room for a name each in one picture."""
-_LOG_FROM = 20
-"""Times the smallest cost; less fits a linear axis."""
+_CROWD = 12  # so many ways find room for a name each in one picture
+_LOG_FROM = 20  # times the smallest cost; less fits a linear axis
 
 
+@plots.styled()
 def pictures(run: Run, summary: Summary) -> dict[str, list[plots.Picture]]:
     """All that can be drawn, by section: cost, gates, calibration, rounds, training."""
     records, metric = run.complete, run.metric
     known = [name for name in _COSTS if all(row.costs[name] is not None for row in summary.rows)]
     gated = [name for name, some in records.items() if any(one.decision for one in some)]
     gates, promises = [_rate(name, records, metric) for name in gated], []
-    direct, first_of_each = direct_of(records), {}
+    direct, first_of_each = records.get(direct_of(records) or ""), {}
     for name in gated:
         first_of_each.setdefault(CellName.parse(name).gate, name)
     for gate, name in first_of_each.items() if direct is not None else ():
-        pairs = zip(records[name], records[direct or ""], strict=True)
+        pairs = zip(records[name], direct or (), strict=True)
         found = [(one.decision, other.right(metric)) for one, other in pairs if one.decision]
         gates.append(_scores(gate, found))
         said = [(decision["probability"], not right) for decision, right in found]
         promises.append(_promise(gate or "gate", "P(direct answer fails), says the gate", said))
     # behind a gate, the uncertainty is the gate's on one branch and the method's on the other
-    for name in (name for name in records if name not in gated):
-        known_of = [one for one in records[name] if one.uncertainty is not None]
-        said = [(one.uncertainty, not one.right(metric)) for one in known_of]
-        if said:
+    for name, some in records.items():
+        said = [(r.uncertainty, not r.right(metric)) for r in some if r.uncertainty is not None]
+        if said and name not in gated:
             promises.append(_promise(name, "uncertainty of the answer, 0 to 100 %", said))
     return {
         "cost": [_cost(summary, metric, name) for name in known],
@@ -74,25 +67,13 @@ def pictures(run: Run, summary: Summary) -> dict[str, list[plots.Picture]]:
 def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
     """Mean of a measure against a mean cost; in a crowd the best for their cost are named."""
     rows = summary.rows
-    up = "Down" if metric in LOWER_IS_BETTER else "Up"
-    named = " Named: what nothing cheaper matches." if len(rows) > _CROWD else ""
-    return plots.Picture(
-        f"cost-{cost}",
-        f"Accuracy against {_COSTS[cost][0]}",
-        f"{up} and to the left is better.{named} Whiskers: {summary.level:.0%} intervals of the"
-        " mean.",
-        partial(_cost_figure, rows, metric, cost),
-    )
-
-
-def _cost_figure(rows: Sequence[Row], metric: str, cost: str) -> plots.Figure:
     figure, [axes] = plots.canvas(size=plots.LARGE)
     named = rows if len(rows) <= _CROWD else _best_for_cost(rows, metric, cost)
     points = [(float(row.costs[cost] or 0), row.scores[metric].value) for row in rows]
     places = list(zip(rows, points, strict=True))
     for row, (x, y) in places:
         if row in named:
-            plots.whiskers(axes, x, y, row.scores[metric].low, row.scores[metric].high)
+            plots.whiskers(axes, x, row.scores[metric])
         colour, mark = (plots.ORANGE, "D") if "+" in row.name else (plots.BLUE, "o")
         axes.plot(x, y, mark, color=colour, markeredgecolor=plots.PAPER, zorder=3)
     axes.plot([], [], "o", color=plots.BLUE, label="without a gate")
@@ -116,7 +97,11 @@ def _cost_figure(rows: Sequence[Row], metric: str, cost: str) -> plots.Figure:
         [_short(row.name) for row in rows if row in named],
         [point for row, point in places if row not in named],
     )
-    return figure
+    told = f"{'Down' if metric in LOWER_IS_BETTER else 'Up'} and to the left is better."
+    if len(rows) > _CROWD:
+        told += " Named: what nothing cheaper matches."
+    told += f" Whiskers: {summary.level:.0%} intervals of the mean."
+    return plots.Picture(f"cost-{cost}", f"Accuracy against {_COSTS[cost][0]}", told, figure)
 
 
 def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
@@ -131,38 +116,50 @@ def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
     return found
 
 
-def _rate(name: str, records: _Records, metric: str) -> plots.Picture:
+def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> plots.Picture:
     """A method behind a gate, between never and always (GECE, figure 4)."""
     gated, always = records[name], records.get(CellName.parse(name).alone)
-    direct, ends = direct_of(records), {}
-    if direct is not None:
-        ends["never"] = (0.0, _accuracy(records[direct], metric))
-    if always is not None:
-        ends["always"] = (float(_searched(always).mean()), _accuracy(always, metric))
+    direct = records.get(direct_of(records) or "")
     searched = np.ones(len(gated)) if always is None else _searched(always)
-    retrieved = [
-        one.decision["retrieve"] * share
-        for one, share in zip(gated, searched, strict=True)
-        if one.decision is not None
-    ]
-    rate = float(np.mean(retrieved))
-    told, curve = f"{rate:.0%} of the questions retrieve behind the gate.", []
+    pairs = zip(gated, searched, strict=True)
+    rate = np.mean([one.decision["retrieve"] * share for one, share in pairs if one.decision])
+    told, value = f"{rate:.0%} of the questions retrieve behind the gate.", _values(gated, metric)
+    points = {"gate": (float(rate), float(value.mean()))}
+    if direct is not None:
+        points["never"] = (0.0, float(_values(direct, metric).mean()))
+    if always is not None:
+        points["always"] = _place(always, metric)
+    for other, some in records.items():
+        if CellName.parse(other).is_gate:  # methods that are gates themselves
+            points[_short(other)] = _place(some, metric)
+
+    figure, [axes] = plots.canvas()
+    covered: list[Any] = []  # names leave the curve and the line of chance uncovered
     if direct is not None and always is not None:
         told += " The line: every other threshold, tried on the records."
-        curve = _thresholds(gated, always, records[direct], metric)
-    own = {  # methods that are gates themselves
-        _short(other): (float(_searched(some).mean()), _accuracy(some, metric))
-        for other, some in records.items()
-        if CellName.parse(other).is_gate
-    }
-    value = bootstrap_interval(_values(gated, metric))
-    draw = partial(_rate_figure, metric, rate, value, ends, own, curve)
-    return plots.Picture(f"rate-{slug(name)}", visible(name), told, draw)
+        curve = _thresholds(gated, always, direct, metric)
+        axes.plot(*curve.T, color=plots.ORANGE, label="every threshold", zorder=2)
+        ends = np.array([points["never"], points["always"]])
+        axes.plot(*ends.T, "--", color=plots.QUIET, label="by chance")
+        covered = [*curve[:: 1 + len(curve) // 100], *np.linspace(ends[0], ends[1], 51)]
+    for known, (x, y) in points.items():
+        mark, colour = ("o", plots.BLUE) if known in ("never", "always") else ("s", plots.QUIET)
+        if known != "gate":
+            axes.plot(x, y, mark, color=colour, zorder=3, clip_on=False)
+    plots.whiskers(axes, float(rate), bootstrap_interval(value))
+    axes.plot(*points["gate"], "D", color=plots.ORANGE, markeredgecolor=plots.PAPER, zorder=4)
+    axes.set(xlim=(-0.04, 1.04), xlabel="questions that retrieve", ylabel=f"{metric}, mean")
+    plots.as_percent(axes.xaxis)
+    axes.margins(y=0.2)
+    if covered:
+        figure.legend(loc="outside upper left", ncols=2)
+    plots.label_points(axes, list(points.values()), list(points), covered)
+    return plots.Picture(f"rate-{slug(name)}", visible(name), told, figure)
 
 
 def _thresholds(
     gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
-) -> list[tuple[float, float]]:
+) -> Float[np.ndarray, "thresholds 2"]:
     """(share that searches, accuracy) of every threshold between the scores, never to always.
 
     Questions with equal scores are retrieved for together; those without a decision (the gate
@@ -175,40 +172,7 @@ def _thresholds(
     changes = np.concatenate([[0.0], np.cumsum(with_ - without)])
     searches = np.concatenate([[0.0], np.cumsum(_searched(always)[known][order])])
     ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(known)]
-    rates, accuracies = searches[ends] / len(known), (without.sum() + changes[ends]) / len(known)
-    return list(zip(rates.tolist(), accuracies.tolist(), strict=True))
-
-
-def _rate_figure(
-    metric: str,
-    rate: float,
-    value: Interval,
-    ends: _Points,
-    own: _Points,
-    curve: Sequence[tuple[float, float]],
-) -> plots.Figure:
-    figure, [axes] = plots.canvas()
-    covered: list[Any] = []  # names leave the curve and the line of chance uncovered
-    if curve:
-        axes.plot(*zip(*curve, strict=True), color=plots.ORANGE, label="every threshold", zorder=2)
-        covered += curve[:: 1 + len(curve) // 100]
-    if len(ends) == 2:
-        axes.plot(*zip(*ends.values(), strict=True), "--", color=plots.QUIET, label="by chance")
-        never, always = ends.values()
-        covered += np.linspace(never, always, 51).tolist()
-    for points, mark, colour in ((ends, "o", plots.BLUE), (own, "s", plots.QUIET)):
-        for x, y in points.values():
-            axes.plot(x, y, mark, color=colour, zorder=3, clip_on=False)
-    plots.whiskers(axes, rate, value.value, value.low, value.high)
-    axes.plot(rate, value.value, "D", color=plots.ORANGE, markeredgecolor=plots.PAPER, zorder=4)
-    axes.set(xlim=(-0.04, 1.04), xlabel="questions that retrieve", ylabel=f"{metric}, mean")
-    plots.as_percent(axes.xaxis)
-    axes.margins(y=0.2)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside upper left", ncols=2)
-    points = {"gate": (rate, value.value), **ends, **own}
-    plots.label_points(axes, list(points.values()), list(points), covered)
-    return figure
+    return np.array([searches[ends] / len(known), (without.sum() + changes[ends]) / len(known)]).T
 
 
 def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots.Picture:
@@ -219,17 +183,9 @@ def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots
     told = "Does a larger score find the questions that the model gets wrong alone?"
     if 0 < right.sum() < len(right):
         told += f" AUROC {auroc(scores, ~right):.2f} (0.5: chance, 1: perfect)."
-    draw = partial(_scores_figure, scores, retrieve, {"right": right, "wrong": ~right})
-    title = f"Scores of the gate {visible(gate)}".rstrip()
-    return plots.Picture(f"scores-{slug(gate or 'gate')}", title, told, draw)
-
-
-def _scores_figure(
-    scores: np.ndarray, retrieve: np.ndarray, kinds: Mapping[str, np.ndarray]
-) -> plots.Figure:
     figure, [axes] = plots.canvas()
     edges = np.histogram_bin_edges(scores, bins=20)
-    for name, kind in kinds.items():
+    for name, kind in {"right": right, "wrong": ~right}.items():
         if kind.any():
             shares = np.histogram(scores[kind], edges)[0] / kind.sum()
             label = f"direct answer {name}: {kind.sum()}"
@@ -241,19 +197,17 @@ def _scores_figure(
     axes.set(xlabel="gate score (larger: rather retrieve)", ylabel="share of each kind")
     plots.as_percent(axes.yaxis)
     figure.legend(loc="outside upper left", ncols=2)
-    return figure
+    title = f"Scores of the gate {visible(gate)}".rstrip()
+    return plots.Picture(f"scores-{slug(gate or 'gate')}", title, told, figure)
 
 
 def _promise(name: str, what: str, said: Sequence[tuple[Any, bool]]) -> plots.Picture:
     """Probabilities of being wrong, held against what came true (Guo et al., figure 1)."""
     found = Reliability.of([p for p, _ in said], [wrong for _, wrong in said])
-    return plots.Picture(
-        f"reliability-{slug(name)}",
-        f"{visible(name)}: said, and true",
-        f"How often were answers wrong, by {what}? ECE {found.ece:.3f}, "
-        f"Brier {found.brier:.3f} (0 is best), {sum(b.count for b in found.bins)} answers.",
-        partial(plots.reliability_figure, found, what),
-    )
+    told = f"How often were answers wrong, by {what}? ECE {found.ece:.3f}, "
+    told += f"Brier {found.brier:.3f} (0 is best), {len(said)} answers."
+    figure, title = plots.reliability_figure(found, what), f"{visible(name)}: said, and true"
+    return plots.Picture(f"reliability-{slug(name)}", title, told, figure)
 
 
 def _searched(records: Sequence[Record]) -> Float[np.ndarray, " n"]:
@@ -265,11 +219,12 @@ def _values(records: Sequence[Record], metric: str) -> Float[np.ndarray, " n"]:
     return np.array([record.scores[metric] for record in records])
 
 
+def _place(records: Sequence[Record], metric: str) -> tuple[float, float]:
+    """Share of the questions that search, and accuracy."""
+    return float(_searched(records).mean()), float(_values(records, metric).mean())
+
+
 def _short(name: str) -> str:
     """The name beside a point: a long one is cut in the middle."""
     text = visible(name)
     return text if len(text) <= 24 else f"{text[:11]}…{text[-11:]}"
-
-
-def _accuracy(records: Sequence[Record], metric: str) -> float:
-    return float(_values(records, metric).mean())

@@ -14,33 +14,26 @@ A prompt repeats the passages it shows; in a trace it is a list of texts and num
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.report.reading import Run
 
-_BLOCK = 500_000
-"""Characters of traces that the page reads at once."""
-_TRACES = 64_000_000
-"""Characters of traces in a page; those of the questions after that are left out."""
+_BLOCK = 500_000  # characters of traces that the page reads at once
+_TRACES = 64_000_000  # of the page; traces of the questions after that are left out
 _SHORTEST = 40  # characters of a passage that is worth a number
 
 
-@dataclass
 class _Listing:
     """What the list of questions needs."""
 
-    questions: list[dict[str, Any]] = field(default_factory=list)
-    passages: list[tuple[str, str, str]] = field(default_factory=list)
-    blocks: list[dict[int, dict[int, Any]]] = field(default_factory=list)
-    left_out: int = 0
-    """Questions whose traces found no room."""
-    _numbers: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    _by_id: dict[str, int] = field(default_factory=dict)
-    """The first passage of an id."""
-    _in_block: int = 0
-    _kept: int = 0
+    def __init__(self) -> None:
+        self.questions: list[dict[str, Any]] = []
+        self.passages: dict[tuple[str, ...], int] = {}  # each with its number
+        self.blocks: list[dict[int, dict[int, Any]]] = []
+        self.left_out = 0  # questions whose traces found no room
+        self._by_id: dict[str, int] = {}
+        self._in_block = self._kept = 0
 
     def add(self, found: Mapping[int, Record], metric: str, most: int) -> None:
         """Take up a question with its answers by cell, and their traces while there is room."""
@@ -64,78 +57,65 @@ class _Listing:
         self.questions.append(row)
 
     def _answer(self, record: Record, metric: str) -> dict[str, Any]:
-        answer = {
+        answer: dict[str, Any] = {
             "p": record.prediction,
             "ok": int(record.right(metric)),
             "s": [_short(score) for score in record.scores.values()],
             "c": [record.calls, record.retrievals, record.tokens, _short(record.ms)],
-        }
-        more: dict[str, Any] = {
-            "g": [self._named(passage) for passage in record.passages],
+            "g": [self._named(passage) for passage in record.passages] or None,
             "u": record.uncertainty,
             "e": record.error,
             "m": record.mode,
-            "n": len(record.trace) if record.trace is not None else None,
+            "n": None if record.trace is None else len(record.trace),
         }
         if (decision := record.decision) is not None:
             signals = decision.get("ingredients") or {}
-            more["d"] = {
+            answer["d"] = {
                 "on": decision["retrieve"],
                 "s": _short(decision["score"]),
                 "p": _short(decision["probability"]),
                 "why": str(decision.get("reason", "")),
                 "x": {name: _short(v) for name, v in signals.items() if isinstance(v, int | float)},
             }
-        return answer | {key: value for key, value in more.items() if value not in (None, [])}
+        return {key: v for key, v in answer.items() if v is not None}
 
     def _named(self, passage: Mapping[str, Any]) -> list[Any]:
         """A passage of an answer, with the number of its text where a trace has it."""
-        name, title, score = (passage.get(key) for key in ("id", "title", "score"))
-        row = [str(title or ""), str(name or ""), score if isinstance(score, int | float) else None]
-        number = self._by_id.get(str(name or ""))
+        name, score = str(passage.get("id") or ""), passage.get("score")
+        score, number = score if isinstance(score, int | float) else None, self._by_id.get(name)
+        row = [str(passage.get("title") or ""), name, score]
         return row if number is None else [*row, number]
 
     def _step(self, step: Mapping[str, Any], near: dict[str, int]) -> Any:
-        """A step with its passages as numbers, by which later prompts show them too.
-
-        Args:
-            near: long passages of the question at hand, by text; new ones are added.
-        """
+        """A step with its passages as numbers; `near` are the question's long ones, by text."""
         if "fetched" in step:
-            found = [
-                {
-                    "query": one["query"],
-                    "passages": [self._number(p, near) for p in one["passages"]],
-                }
-                for one in step["fetched"]
-            ]
-            return {"fetched": found}
-        if "asked" in step:
             return {
-                "asked": [{**one, "prompt": _cut(one["prompt"], near)} for one in step["asked"]]
+                "fetched": [
+                    {
+                        "query": x["query"],
+                        "passages": [self._number(p, near) for p in x["passages"]],
+                    }
+                    for x in step["fetched"]
+                ]
             }
+        if "asked" in step:
+            return {"asked": [{**x, "prompt": _cut(x["prompt"], near)} for x in step["asked"]]}
         return step
 
     def _number(self, passage: Mapping[str, Any], near: dict[str, int]) -> int:
-        name, title, text = (str(passage.get(part, "")) for part in ("id", "title", "text"))
-        key = (name, title, text)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.passages)
+        name, _, text = key = tuple(str(passage.get(k, "")) for k in ("id", "title", "text"))
+        if key not in self.passages:
+            self.passages[key] = len(self.passages)
             if name:
-                self._by_id.setdefault(name, len(self.passages))
-            self.passages.append(key)
+                self._by_id.setdefault(name, self.passages[key])
             self._kept += len(text)
         if len(text) >= _SHORTEST:
-            near[text] = self._numbers[key]
-        return self._numbers[key]
+            near[text] = self.passages[key]
+        return self.passages[key]
 
 
 def listing(run: Run, *, most: int = _TRACES) -> _Listing:
-    """All questions with all their answers, also those of unfinished cells.
-
-    Args:
-        most: characters of traces.
-    """
+    """All questions with all answers, also of unfinished cells, and `most` characters of traces."""
     rows: dict[str, dict[int, Record]] = {}
     for number, records in enumerate(run.records.values()):
         for record in records:
@@ -148,13 +128,12 @@ def listing(run: Run, *, most: int = _TRACES) -> _Listing:
 
 def _cut(prompt: str, near: Mapping[str, int]) -> str | list[str | int]:
     """The prompt with the passages of its question as numbers."""
-    mark = "\0"
-    if mark in prompt:
+    if "\0" in prompt:
         return prompt
     cut = prompt
     for text in sorted(near, key=len, reverse=True):
-        cut = cut.replace(text, f"{mark}{near[text]}{mark}")
-    pieces = enumerate(cut.split(mark))
+        cut = cut.replace(text, f"\0{near[text]}\0")
+    pieces = enumerate(cut.split("\0"))
     numbered = [int(piece) if place % 2 else piece for place, piece in pieces if piece]
     return prompt if cut == prompt else numbered
 

@@ -11,23 +11,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
-from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.errors import missing_extra
+
+try:
+    import matplotlib  # noqa: F401  # here, so that the extra of a whole report is named
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+except ImportError as error:
+    raise missing_extra(error.name or "jinja2", "report") from error
+
+from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.escaping import script_json, size_of, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
-from ltrag_plugins.report.plots import Picture
+from ltrag_plugins.report.plots import Picture, save_pictures
 from ltrag_plugins.report.reading import Run, read_run_folder
-
-try:
-    from jinja2 import Environment, StrictUndefined
-    from markupsafe import Markup
-except ImportError as error:
-    raise missing_extra("jinja2", "report") from error
 
 _SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
 _SECTIONS = {
@@ -80,14 +83,11 @@ def write_report(
         replace_file(page, content)
     saved: list[Path] = []
     if pictures_to is not None:
-        with writing(Path(pictures_to)):
-            every = [one for part in drawn.values() for one in part]
-            saved = [path for one in every for path in one.save(Path(pictures_to))]
+        saved = save_pictures(chain(*drawn.values()), pictures_to, ("png", "svg"))
     return Written(page, len(content), tuple(saved), found)
 
 
 def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
-    """The page as text."""
     assets = files("ltrag_plugins.report") / "assets"
     page, style, *scripts = (
         (assets / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *_SCRIPTS)
@@ -96,8 +96,10 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
     listed = listing(run)
     index = {"metrics": run.metrics, "cells": list(run.records), "questions": listed.questions}
     traces = {f"traces-{i}": block for i, block in enumerate(listed.blocks)}
-    blocks = {"index": index, "passages": listed.passages, **traces}
-    texts = {key: script_json(value) for key, value in blocks.items()}
+    blocks = {"index": index, "passages": [*listed.passages], **traces}
+    texts = {key: Markup(script_json(value)) for key, value in blocks.items()}
+    digests = (hashlib.sha256(text.encode()).digest() for text in (script, style))
+    script_hash, style_hash = (f"sha256-{b64encode(digest).decode()}" for digest in digests)
     settings, pick = run.identity.get("settings"), min if run.metric in LOWER_IS_BETTER else max
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["visible"] = lambda text: visible(str(text))
@@ -117,14 +119,10 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
         ],
         settings=settings if isinstance(settings, dict) else {},
         listed=listed,
-        blocks={key: Markup(text) for key, text in texts.items()},
+        blocks=texts,
         size=size_of(sum(map(len, texts.values()))),
         script=Markup(script),
         style=Markup(style),
-        script_hash=_hash(script),
-        style_hash=_hash(style),
+        script_hash=script_hash,
+        style_hash=style_hash,
     )
-
-
-def _hash(content: str) -> str:
-    return f"sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode()}"

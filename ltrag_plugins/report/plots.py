@@ -6,17 +6,20 @@ the page into the dark.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.metrics.calibration import Reliability
+from ltrag_plugins.metrics.calibration import Interval, Reliability
 
 try:
     import matplotlib as mpl
@@ -67,93 +70,83 @@ _STYLE: dict[Any, Any] = {
     "savefig.facecolor": PAPER,
     "svg.hashsalt": "ltrag",
 }
-_IN_PAGE: dict[Any, Any] = {"svg.fonttype": "none", "savefig.transparent": True}
+_IN_PAGE: dict[Any, Any] = _STYLE | {"svg.fonttype": "none", "savefig.transparent": True}
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _FONT = re.compile(r"font: ([^;]*?[\d.]+px)[^;]*")
 
-
-@contextmanager
-def styled(*, in_page: bool = False) -> Iterator[None]:
-    """The report's style inside, the caller's own again after it.
-
-    Args:
-        in_page: text as text, and no background.
-    """
-    with mpl.rc_context(_STYLE | _IN_PAGE if in_page else _STYLE):
-        yield
+styled = partial(mpl.rc_context, _STYLE)
+"""The report's style in a `with` or on a function; after it the caller's own again."""
 
 
 def canvas(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float] = SMALL, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure, and its axes row by row; rows share their x axis.
+    """A figure and its axes, row by row; rows share their x axis, and `more` is for `subplots`.
 
     It is a figure of its own, not pyplot's: the caller's backend is the caller's.
-
-    Args:
-        more: for `Figure.subplots`, as `sharey` and `height_ratios`.
     """
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    sharex = "col" if rows > 1 else False
-    grid = figure.subplots(rows, columns, sharex=sharex, squeeze=False, **more)
+    grid = figure.subplots(rows, columns, sharex="col", squeeze=False, **more)
     return figure, grid.ravel().tolist()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """What can be drawn into the page, or into a file of any format that matplotlib writes."""
+    """A figure for the page, or for a file of any format that matplotlib writes."""
 
     name: str
     """Of letters, digits and hyphens; a file name and the start of its ids."""
     title: str
     caption: str
     """One or two sentences: what to look for."""
-    draw: Callable[[], Figure]
+    figure: Figure
     wide: bool = False
     """Two panels side by side."""
 
-    def save(self, folder: Path, formats: Iterable[str] = ("png", "svg")) -> list[Path]:
-        """Write it on white, once in each format."""
-        paths = [folder / f"{self.name}.{suffix}" for suffix in formats]
-        with styled():
-            figure = self.draw()
-            for path in paths:
-                save_figure(figure, path)
-        return paths
-
     def inline(self) -> str:
         """An SVG element for a page: own ids, the page's colours and font, no style sheet."""
-        with styled(in_page=True), BytesIO() as file:
-            self.draw().savefig(file, format="svg", metadata={"Date": None})
+        with mpl.rc_context(_IN_PAGE), BytesIO() as file:
+            # a copy: to lay a figure out again moves its parts a little
+            deepcopy(self.figure).savefig(file, format="svg", metadata={"Date": None})
             root = ElementTree.fromstring(file.getvalue())
         for element in root.iter():
-            for tag in ("metadata", "style"):
-                for child in element.findall(f"{{{_SVG}}}{tag}"):
+            for child in [*element]:
+                if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                     element.remove(child)
             for key, value in element.items():
-                element.set(key, _in_page(key, value, self.name))
-        for key in ("width", "height"):
-            del root.attrib[key]
+                element.set(key, self._in_page(key, value))
+        del root.attrib["width"], root.attrib["height"]
         told = f"{self.title}. {self.caption}"
         root.attrib.update({"role": "img", "aria-label": told, "class": "picture"})
         ElementTree.register_namespace("", _SVG)
         ElementTree.register_namespace("xlink", _XLINK)
         return ElementTree.tostring(root, encoding="unicode")
 
+    def _in_page(self, key: str, value: str) -> str:
+        """An attribute's value: the name stands before ids, colours are the page's variables."""
+        if key == "id":
+            return f"{self.name}-{value}"
+        if key == f"{{{_XLINK}}}href":
+            return value.replace("#", f"#{self.name}-", 1)
+        if key not in ("style", "fill", "stroke", "clip-path"):
+            return value
+        value = value.replace("url(#", f"url(#{self.name}-")
+        for colour, variable in _VARIABLES.items():
+            value = value.replace(colour, f"var({variable})")
+        return _FONT.sub(r"font: \1 var(--sans)", value)
 
-def _in_page(key: str, value: str, name: str) -> str:
-    """An attribute's value: the name stands before ids, colours are the page's variables."""
-    if key == "id":
-        return f"{name}-{value}"
-    if key == f"{{{_XLINK}}}href":
-        return value.replace("#", f"#{name}-", 1)
-    if key not in ("style", "fill", "stroke", "clip-path"):
-        return value
-    value = value.replace("url(#", f"url(#{name}-")
-    for colour, variable in _VARIABLES.items():
-        value = value.replace(colour, f"var({variable})")
-    return _FONT.sub(r"font: \1 var(--sans)", value)
+
+@styled()
+def save_pictures(
+    drawn: Iterable[Picture], folder: str | Path, formats: Iterable[str] = ("png",)
+) -> list[Path]:
+    """Write each picture on white, once in each format; the folder is made."""
+    with writing(Path(folder)):
+        return [
+            save_figure(one.figure, Path(folder) / f"{one.name}.{suffix}")
+            for one, suffix in product(drawn, formats)
+        ]
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
@@ -174,10 +167,10 @@ def count_axis(axes: Axes, label: str, first: int, last: int, margin: float = 0.
     axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def whiskers(axes: Axes, x: float, value: float, low: float, high: float) -> None:
+def whiskers(axes: Axes, x: float, found: Interval) -> None:
     """An interval around a point."""
-    spread = [[max(0.0, value - low)], [max(0.0, high - value)]]
-    axes.errorbar([x], [value], yerr=spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
+    spread = [[max(0.0, found.value - found.low)], [max(0.0, found.high - found.value)]]
+    axes.errorbar([x], [found.value], spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
 
 
 def hatched(
@@ -211,21 +204,11 @@ def reliability_figure(found: Reliability, what: str) -> Figure:
     return figure
 
 
-_SIDES = (
-    (1, 0, "left", "center"),
-    (-1, 0, "right", "center"),
-    (0.6, 1, "left", "bottom"),
-    (0.6, -1, "left", "top"),
-    (-0.6, 1, "right", "bottom"),
-    (-0.6, -1, "right", "top"),
-    (0, 1, "center", "bottom"),
-    (0, -1, "center", "top"),
-)
+_SIDES = ((1, 0), (-1, 0), (0.6, 1), (0.6, -1), (-0.6, 1), (-0.6, -1), (0, 1), (0, -1))
 _DISTANCES = (8, 18, 30, 44, 60, 80, 105)
 _LINE = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.8, "shrinkA": 1, "shrinkB": 4}
 _LINE_FROM = 18  # points; a label further off has a line to its point
 _MARK = 5  # half of a mark's width, points
-
 _Point = tuple[float, float]
 
 
@@ -234,9 +217,7 @@ def label_points(
 ) -> None:
     """Write each name near its point, at the first place without overlap, or that with the least.
 
-    Args:
-        axes: of a `canvas`, with everything else drawn and its limits set.
-        avoid: other points that should stay uncovered.
+    All else is drawn on these axes of a `canvas`, its limits set; points to `avoid` stay uncovered.
     """
     figure: Any = axes.get_figure(root=True)
     figure.draw_without_rendering()
@@ -250,10 +231,12 @@ def label_points(
 
 
 def _label(axes: Axes, point: _Point, name: str, taken: Sequence[Bbox], room: Bbox) -> Bbox:
-    best: Any = None
-    for distance, (dx, dy, ha, va) in product(_DISTANCES, _SIDES):
+    tried: list[tuple[float, Text, Bbox]] = []
+    for distance, (dx, dy) in product(_DISTANCES, _SIDES):
         label = axes.annotate(
-            name, point, (dx * distance, dy * distance), textcoords="offset points", ha=ha, va=va,
+            name, point, (dx * distance, dy * distance), textcoords="offset points",
+            ha=("center", "left", "right")[(dx > 0) - (dx < 0)],
+            va=("center", "bottom", "top")[(dy > 0) - (dy < 0)],
             color=INK, fontsize=9, annotation_clip=False,
             arrowprops=_LINE if distance >= _LINE_FROM else None,
         )  # fmt: skip
@@ -261,15 +244,13 @@ def _label(axes: Axes, point: _Point, name: str, taken: Sequence[Bbox], room: Bb
         label.get_window_extent()  # else the text is where it was made, without its offset
         box = Text.get_window_extent(label)  # an annotation's own extent has its line in it
         cost = sum(_shared(box, other) for other in taken) + _shared(box, box) - _shared(box, room)
-        if best is not None and best[0] <= cost:
-            label.remove()
-            continue
-        if best is not None:
-            best[1].remove()
-        best = cost, label, box
+        tried.append((cost, label, box))
         if cost <= 1e-6:
             break
-    return best[2]
+    tried.sort(key=itemgetter(0))
+    for _, label, _ in tried[1:]:
+        label.remove()
+    return tried[0][2]
 
 
 def _shared(one: Bbox, other: Bbox) -> float:

@@ -59,14 +59,8 @@ def read_run_folder(folder: str | Path) -> Run:
     records = {cell: found for cell in identity["cells"] if (found := run.records(cell))}
     if not records:
         raise InvalidInput(f"{folder} has no records yet; answer a few questions first")
-    most = max(len(found) for found in records.values())
+    most = max(map(len, records.values()))
     complete = aligned({name: found for name, found in records.items() if len(found) == most})
     asked = re.match(r"(\d+) questions", str(identity.get("questions")))
-    return Run(
-        run.path,
-        identity,
-        versions if isinstance(versions, dict) else {},
-        records,
-        complete,
-        None if asked is None else int(asked[1]),
-    )
+    versions = versions if isinstance(versions, dict) else {}
+    return Run(run.path, identity, versions, records, complete, int(asked[1]) if asked else None)

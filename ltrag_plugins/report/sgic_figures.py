@@ -1,19 +1,15 @@
 """Pictures of SGIC's rounds: uncertainty, answers that turn, single questions, P(wrong), attention.
 
-A report draws them of the records of a method that calibrates, and of `RUN/sgic_run.jsonl`, which
-`ltrag_plugins.sgic.write_run` wrote.
-
 References:
     Chen et al. (SGIC), figures 1, 4, 5 and 6.
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.report import plots
@@ -22,8 +18,7 @@ from ltrag_plugins.sgic.figures import Analysis, analyse
 from ltrag_plugins.sgic.records import LabelledAnswer, from_record, read_run
 
 _Answers = Sequence[LabelledAnswer]
-_QUESTIONS, _COLUMNS = 10, 5
-"""Single questions in a picture (paper: 10), and side by side."""
+_QUESTIONS, _COLUMNS = 10, 5  # single questions in a picture (paper: 10), and side by side
 _TURNS = (
     (plots.BLUE, "-", "o", ""),  # right to right
     (plots.ORANGE, "--", "v", "////"),  # right to wrong
@@ -45,9 +40,7 @@ def analysis_pictures(
         InvalidInput: there are no answers.
         UnwritableArtifact: the folder cannot be made or written to.
     """
-    drawn = _pictures(run, "", "SGIC", paths_of_one=True)
-    with writing(Path(folder)):
-        return [path for picture in drawn for path in picture.save(Path(folder), [*formats])]
+    return plots.save_pictures(_pictures(run, "", "SGIC", paths_of_one=True), folder, formats)
 
 
 @plots.styled()
@@ -73,9 +66,8 @@ def attention_picture(
     figure, axes = plots.canvas(len(shares), size=(7.2, 1.9 * len(shares) + 1.2), sharey=True)
     numbers = range(1, len(relevant) + 1)
     for place, (name, values) in zip(axes, shares.items(), strict=True):
-        bars = place.bar(
-            numbers, values, color=[plots.BLUE if helps else plots.QUIET for helps in relevant]
-        )
+        colours = [plots.BLUE if helps else plots.QUIET for helps in relevant]
+        bars = place.bar(numbers, values, color=colours)
         labels = [f"{v:.1%}" if helps else "" for v, helps in zip(values, relevant, strict=True)]
         place.bar_label(bars, labels, color=plots.INK, padding=2)
         place.set_title(name)
@@ -106,24 +98,23 @@ def round_pictures(run: Path, records: Mapping[str, Sequence[Record]]) -> list[p
     return found
 
 
+@plots.styled()
 def _pictures(
     run: _Answers, prefix: str, title: str, *, paths_of_one: bool = False
 ) -> list[plots.Picture]:
     found, questions = analyse(run), "Single questions, right or wrong in each round."
     beside, promise = found.documents is not None, found.reliability
-    kinds = [("uncertainty", "Of right and wrong first answers.", partial(_spread, found), beside)]
-    if found.turns or paths_of_one:
-        kinds.append(("paths", questions, partial(_paths, run), True))
-    if found.turns:
-        told = "Answers that stay or turn, by round."
-        kinds.append(("turns", told, partial(_turns, found), False))
-    if promise is not None:
-        draw = partial(plots.reliability_figure, promise, f"P(wrong), ECE {promise.ece:.3f}")
-        kinds.append(("wrongness", "P(wrong): said, and true.", draw, False))
-    return [
-        plots.Picture(f"{prefix}{name}", f"{title}: {name}", told, draw, wide)
-        for name, told, draw, wide in kinds
+    kinds: list[tuple[Any, ...]] = [
+        ("uncertainty", "Of right and wrong first answers.", _spread(found), beside)
     ]
+    if found.turns or paths_of_one:
+        kinds.append(("paths", questions, _paths(run), True))
+    if found.turns:
+        kinds.append(("turns", "Answers that stay or turn, by round.", _turns(found), False))
+    if promise is not None:
+        figure = plots.reliability_figure(promise, f"P(wrong), ECE {promise.ece:.3f}")
+        kinds.append(("wrongness", "P(wrong): said, and true.", figure, False))
+    return [plots.Picture(f"{prefix}{name}", f"{title}: {name}", *x) for name, *x in kinds]
 
 
 def _spread(analysis: Analysis) -> plots.Figure:
@@ -135,16 +126,14 @@ def _spread(analysis: Analysis) -> plots.Figure:
     for place, (title, spread, names) in zip(axes, kinds, strict=True):
         highest = 0.0
         for found, name, bad in ((spread.good, names[0], False), (spread.bad, names[1], True)):
-            if not found.total:
-                continue
-            edges = [i / len(found.counts) for i in range(len(found.counts) + 1)]
-            shares, mean = [count / found.total for count in found.counts], found.mean or 0.0
-            label = f"{name}: {found.total}, mean {mean:.2f}"
-            plots.hatched(place, shares, edges, bad=bad, label=label)
-            place.axvline(
-                mean, color=plots.ORANGE if bad else plots.BLUE, linestyle=":" if bad else "--"
-            )
-            highest = max(highest, *shares)
+            if found.total:
+                edges = [i / len(found.counts) for i in range(len(found.counts) + 1)]
+                shares, mean = [count / found.total for count in found.counts], found.mean or 0.0
+                label = f"{name}: {found.total}, mean {mean:.2f}"
+                plots.hatched(place, shares, edges, bad=bad, label=label)
+                colour, line = (plots.ORANGE, ":") if bad else (plots.BLUE, "--")
+                place.axvline(mean, color=colour, linestyle=line)
+                highest = max(highest, *shares)
         told = "" if spread.auroc is None else f", AUROC {spread.auroc:.2f}"
         place.set_title(f"{title}{told}")
         place.set(xlim=(-0.01, 1.01), ylim=(0, min(1.02, 1.15 * highest)))
@@ -195,13 +184,10 @@ def _turns(analysis: Analysis) -> plots.Figure:
     for kind, (colour, line, marker, hatch) in enumerate(_TURNS):
         ways = [one.turns[kind] for one in found]
         known = {n: way.score for n, way in zip(rounds, ways, strict=True) if way.score is not None}
-        label, counts = ways[0].name, [way.count for way in ways]
-        above.plot(
-            [*known], [*known.values()], color=colour, linestyle=line, marker=marker, label=label
-        )
-        below.bar(
-            rounds, counts, 0.5, bottom, label=label, color=colour, hatch=hatch, edgecolor="white"
-        )
+        style: Any = {"color": colour, "label": ways[0].name}
+        above.plot([*known], [*known.values()], linestyle=line, marker=marker, **style)
+        counts = [way.count for way in ways]
+        below.bar(rounds, counts, 0.5, bottom, hatch=hatch, edgecolor="white", **style)
         bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
     above.set_title("From the answer of the round before to that of this round")
     above.set(ylabel="mean score, 0-100", ylim=(-4, 104))
