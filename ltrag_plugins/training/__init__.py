@@ -11,8 +11,7 @@ from ltrag_plugins.lazy import lazily
 if TYPE_CHECKING:
     from ltrag_plugins.training.dataset import Dataset, Example, build, load
     from ltrag_plugins.training.settings import CorpusSettings, FinetuneSettings
-    from ltrag_plugins.training.sft import FinetuneStep, TooLong
-    from ltrag_plugins.training.tuning import FinetuneResult, finetune
+    from ltrag_plugins.training.tuning import FinetuneResult, FinetuneStep, TooLong, finetune
 
 __all__ = [
     "CorpusSettings",
@@ -30,8 +29,7 @@ __all__ = [
 _MODULES = {
     "dataset": "Dataset Example build load",
     "settings": "CorpusSettings FinetuneSettings",
-    "sft": "FinetuneStep TooLong",
-    "tuning": "FinetuneResult finetune",
+    "tuning": "FinetuneResult FinetuneStep TooLong finetune",
 }
 # settings and data need neither torch nor TRL
 __getattr__, __dir__ = lazily(__name__, _MODULES)

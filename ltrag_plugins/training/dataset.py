@@ -98,12 +98,11 @@ def build(
     observers: Iterable[Observer] = (),
     batch: int = 64,
 ) -> Dataset:
-    """Calibrate labelled questions, and write what a model can learn from them.
+    """Calibrate labelled questions, and write `train.jsonl` (chat JSON lines) and `manifest.json`.
 
-    The folder gets `train.jsonl` (chat JSON lines) and `manifest.json`. Until then it keeps the
-    model's answers, batch by batch: the same call goes on after a kill, and neither it nor one with
-    other `corpus` settings asks for an answer again. Where the folder holds this very data already,
-    it is read and nothing is asked.
+    Until then the folder keeps the model's answers, batch by batch: neither the same call after a
+    kill nor one with other `corpus` settings asks for an answer again. Where the folder holds this
+    very data already, it is read and nothing is asked.
 
     Args:
         questions: for training, with accepted answers and the passages to answer from. Tune and
@@ -113,8 +112,7 @@ def build(
         out: the folder.
         settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings.paper()`. Stop
             rules count for nothing here: rounds run to their end, as the means of eq. 2 are of all
-            questions; with a `scale` too, so that another measure of right answers in `corpus`
-            asks for none again.
+            questions, and another measure of right answers in `corpus` asks for none again.
         corpus: which examples are made. None: the defaults.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
@@ -130,13 +128,8 @@ def build(
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`.
     """
     folder, corpus = Path(out), corpus or CorpusSettings()
-    settings = replace(
-        settings or SGICSettings.paper(),
-        certain_below=0.0,
-        least_gain=None,
-        choose="last",
-        keep_prompts=True,
-    )
+    to_the_end = {"certain_below": 0.0, "least_gain": None, "choose": "last"}
+    settings = replace(settings or SGICSettings.paper(), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         raise InvalidInput(
             f"prompts of rounds need a model and rounds, got llm={llm}, rounds={settings.rounds}; "
@@ -188,9 +181,8 @@ def build(
             observers=observers,
             batch=batch,
         )
-    found = [
-        _learned(q, d.id, t, corpus) for q, d, t in zip(asked, direct, recorded.traces, strict=True)
-    ]
+    rounds = zip(asked, direct, recorded.traces, strict=True)
+    found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
         raise CalibrationError(
@@ -308,11 +300,9 @@ def _composed(
     dropped = order[round(corpus.keep_wrong * len(wrong)) :]
     examples: list[Example] = []
     for i, ((_, example), first) in enumerate(zip(found, direct, strict=True)):
-        kept = example is not None and i not in dropped
-        if example is not None and kept:
-            examples.append(example)
-        if corpus.include_direct == "all" or (kept and corpus.include_direct == "kept"):
-            examples.append(first)
+        kept = [] if example is None or i in dropped else [example]
+        plain = {"all": [first], "kept": [first] * len(kept), "none": []}
+        examples += [*kept, *plain[corpus.include_direct]]
     return examples
 
 

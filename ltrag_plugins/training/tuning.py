@@ -1,6 +1,7 @@
 r"""Fine-tune a model on calibrated examples, with TRL and PEFT.
 
-The prompt is rendered as at inference; the loss is over the answer and the token that ends it:
+The prompt is rendered as at inference; the loss is TRL's own, over the answer and the token that
+ends it, and logits are computed only there:
 
 .. math:: L = - \frac{1}{\sum_i T_i} \sum_i \sum_{t=1}^{T_i} \log p(y_{i,t} | x_i, y_{i,<t})
 
@@ -14,40 +15,93 @@ one. Checkpoints hold the optimizer's state as torch saves it; it is read back w
 ``weights_only=True``, which builds numbers and nothing else, and only from here.
 """
 
+import copy
 import hashlib
 import json
+import math
+import random
 import shutil
-from collections.abc import Callable, Mapping
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from safetensors import SafetensorError
+
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, missing_extra
-from ltrag_plugins.llm.loading import (
-    CONFIG,
-    FORMAT,
-    MANIFEST,
-    WEIGHTS,
-    fingerprint,
-    fingerprints,
-    quiet,
-    read_adapter,
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    ModelError,
+    UnwritableArtifact,
+    missing_extra,
 )
+from ltrag_plugins.llm import loading
+from ltrag_plugins.llm.loading import quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training.dataset import Dataset
 from ltrag_plugins.training.settings import FinetuneSettings
-from ltrag_plugins.training.sft import FinetuneStep, TooLong, rows_of, trained
 
 try:
-    from peft import get_peft_model_state_dict
+    import torch
+    from datasets import Dataset as Rows
+    from peft import LoraConfig, get_peft_model_state_dict
     from safetensors.torch import save as save_tensors
+    from torch import nn
+    from transformers import PreTrainedModel
+    from transformers.pytorch_utils import Conv1D
+    from transformers.trainer_callback import PrinterCallback
+    from trl.trainer.sft_config import SFTConfig
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling, SFTTrainer
 except ImportError as error:
-    raise missing_extra("peft", "train") from error
+    raise missing_extra("trl and peft", "train") from error
 
 _RUN, _CHECKPOINTS, _HISTORY = "run.json", "checkpoints", "history.json"
 _VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
+_IGNORED = -100
+"""The label of a position without a loss."""
+_MICRO_TOKENS = 16_384
+"""Most tokens of a micro-batch that is chosen here, on a GPU."""
+_COMPLETE = "complete.json"
+"""Written last into a checkpoint, with the hashes of its files."""
+_Row = dict[str, Any]
+"""An example as the trainer takes it, `input_ids` and `labels`, and the `id` of its question, or
+where it has none its place in the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """An example that was left out."""
+
+    id: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinetuneStep:
+    """One step of the training."""
+
+    step: int
+    """From 1."""
+    steps: int
+    """In all."""
+    epoch: float
+    """Passes over the examples so far."""
+    loss: float
+    """Mean negative log-likelihood of the step's answer tokens, before the step; nats."""
+    learning_rate: float
+    tokens: int
+    """Read in this step, prompts and padding included."""
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """How fast it went."""
+        return self.tokens / self.seconds if self.seconds else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +162,23 @@ def finetune(
     del numbers["save_every"]  # changes no number of the result
     identity = {
         "dataset": digest.hexdigest(),
-        "base": fingerprint(llm.model),
+        "base": loading.fingerprint(llm.model),
         "prompting": llm.prompting.name,
         "settings": numbers,
     }
     folder = Path(out).expanduser()
-    _begin(folder, {"format": FORMAT, **identity}, resume=resume)
-    if not (folder / MANIFEST).exists():
-        own, losses = trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
+    _begin(folder, {"format": loading.FORMAT, **identity}, resume=resume)
+    if not (folder / loading.MANIFEST).exists():
+        own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
         steps, left_out = losses["steps"], [asdict(one) for one in dropped]
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
         manifest = {
-            "format": FORMAT,
+            "format": loading.FORMAT,
             "method": settings.method,
             "base": {
                 "label": llm.name.partition("@")[0],
-                "fingerprints": fingerprints(llm.model),
+                "fingerprints": loading.fingerprints(llm.model),
             },
             "files": _save(folder, own, llm, settings),
             **{k: v for k, v in identity.items() if k != "base"},
@@ -136,9 +190,9 @@ def finetune(
             **counts,
             "versions": {name: version(name) for name in _VERSIONED},
         }
-        _write(folder, MANIFEST, manifest)
+        _write(folder, loading.MANIFEST, manifest)
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
-    read_adapter(folder)
+    loading.read_adapter(folder)
     remedy = "The weights are fine; to train again, name another folder."
     with reading(f"{folder / _HISTORY} cannot be read", remedy):
         history = json.loads((folder / _HISTORY).read_bytes())
@@ -191,8 +245,296 @@ def _save(
     config = model.peft_config["default"].to_dict() | {"inference_mode": True}
     config["base_model_name_or_path"] = None  # a path of the machine it was trained on
     text = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-    files = {WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}), CONFIG: text.encode()}
+    files = {
+        loading.WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}),
+        loading.CONFIG: text.encode(),
+    }
     with writing(folder):
         for name, content in files.items():
             replace_file(folder / name, content)
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+
+
+def rows_of(
+    dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings
+) -> tuple[list[_Row], list[_Row], list[TooLong]]:
+    """Rows to learn from, rows held out, and what is too long; the prompts have no loss.
+
+    A question is wholly on one side, and one is left to learn from.
+    """
+    if not dataset.examples:
+        raise InvalidInput("there are no examples to learn from; build a data set first.")
+    prompting, end, found = llm.prompting, _end_token(llm), list[_Row]()
+    for place, one in enumerate(dataset.examples, start=1):
+        name, target = one.id or f"example {place}", one.target
+        if not target.strip():
+            raise InvalidInput(f"the target of {name!r} is empty; leave the example out.")
+        # without a template the answer goes on in the prompt's own line, as a word of its own
+        if not prompting.chat and not (one.prompt[-1:].isspace() or target[:1].isspace()):
+            target = f" {target}"
+        prompt, answer = prompting.ids(one.prompt), [*prompting.pieces(target)[0], end]
+        labels = [_IGNORED] * len(prompt) + answer
+        found.append({"id": name, "input_ids": prompt + answer, "labels": labels})
+    limit = min(settings.max_tokens or math.inf, prompting.limit or math.inf)
+    sizes = [len(row["labels"]) for row in found]
+    rows = [row for row, size in zip(found, sizes, strict=True) if size <= limit]
+    if not rows:
+        raise InvalidInput(
+            f"all {len(found)} examples are longer than {limit:,} tokens (the shortest has "
+            f"{min(sizes):,}); show fewer or shorter documents, or raise max_tokens as far as the "
+            "model reads."
+        )
+    ids = sorted({row["id"] for row in rows})
+    order = np.random.default_rng([settings.seed, 7]).permutation(len(ids))
+    kept = {ids[i] for i in order[: min(round(len(ids) * settings.held_out), len(ids) - 1)]}
+    return (
+        [row for row in rows if row["id"] not in kept],
+        [row for row in rows if row["id"] in kept],
+        [TooLong(row["id"], n) for row, n in zip(found, sizes, strict=True) if n > limit],
+    )
+
+
+def _end_token(llm: TransformersLLM) -> int:
+    """What the model has to write after an answer for generation to stop."""
+    tokenizer, ends = llm.tokenizer, llm.prompting.ends
+    found: list[Any] = []
+    if llm.prompting.chat:
+        # what the template puts behind an answer
+        turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]
+        after = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition("Paris")[2]
+        found += [i for i in tokenizer.encode(after, add_special_tokens=False) if i in ends]
+    for token in (*found, tokenizer.eos_token_id, *sorted(ends)):
+        if isinstance(token, int):
+            return token
+    raise InvalidInput(
+        "neither tokenizer nor model names a token that ends a text; set tokenizer.eos_token."
+    )
+
+
+def _trained(
+    llm: TransformersLLM,
+    rows: Sequence[_Row],
+    held_out: Sequence[_Row],
+    settings: FinetuneSettings,
+    folder: Path,
+    on_step: Callable[[FinetuneStep], None] | None,
+) -> tuple[Any, dict[str, Any]]:
+    """The trained model, its steps and validation losses.
+
+    Goes on from the last whole checkpoint in `folder`. The trainer seeds all generators of the
+    process; they are put back afterwards.
+    """
+    pad = llm.tokenizer.pad_token_id
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(), quiet(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
+        try:
+            model = _copied(llm.model, settings)
+            trainer = _AnswerTrainer(
+                model,
+                args=_arguments(settings, folder, rows, model.device),
+                train_dataset=Rows.from_list(list(rows)),
+                processing_class=llm.tokenizer,
+                data_collator=DataCollatorForLanguageModeling(pad if isinstance(pad, int) else 0),
+                peft_config=_lora(settings, model) if settings.method == "lora" else None,
+            )
+            trainer.held_out, trainer.on_step = held_out, on_step
+            trainer.steps_per_epoch = -(-len(rows) // settings.batch)
+            trainer.remove_callback(PrinterCallback)
+            trainer.train(resume_from_checkpoint=_last_whole(folder))
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)
+    steps, validation = [], []
+    for one in trainer.state.log_history:
+        if "loss" in one:
+            kept = {name: one[name] for name in FinetuneStep.__dataclass_fields__}
+            steps.append(kept | {"epoch": round(one["epoch"], 4)})
+        elif "validation_loss" in one:
+            validation.append([one["step"], one["validation_loss"]])
+    return trainer.model, {"steps": steps, "validation": validation}
+
+
+def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
+    """A model of its own; what stays frozen shares its numbers with the one handed in."""
+    lora, device = settings.method == "lora", model.device
+    own: Any = loading.twin(model) if lora else copy.deepcopy(model)
+    # PEFT would ask the hub about a base model with a name, at every checkpoint
+    own.name_or_path = own.config._name_or_path = ""
+    half = lora and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    bfloat16 = settings.dtype == "bfloat16" or (settings.dtype == "auto" and half)
+    return own.requires_grad_(not lora).to(torch.bfloat16 if bfloat16 else torch.float32)
+
+
+class _AnswerTrainer(SFTTrainer):
+    """The trainer; it sends nothing to anyone, and stops at the first loss that is no number.
+
+    Validates before the first step and after each epoch.
+    """
+
+    held_out: Sequence[_Row]
+    on_step: Callable[[FinetuneStep], None] | None
+    steps_per_epoch: int
+    _loss, _tokens, _since = 0.0, 0, 0.0
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """One micro-batch."""
+        if not self._since:  # the first one of this process
+            if not self.state.log_history:
+                self._validate()
+            self._since = time.perf_counter()
+        return super().training_step(*args, **kwargs)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batch's share of the step's mean over answer tokens."""
+        self._tokens += inputs["input_ids"].numel()
+        loss = super().compute_loss(model, inputs, *args, **kwargs)
+        _check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
+        self._loss += loss.item()
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Keep what a step was, before its checkpoint; the trainer's own loss is rounded."""
+        if "loss" not in logs:
+            super().log(logs, start_time)
+            return
+        now, done = time.perf_counter(), self.state.global_step
+        _check_finite(f"the gradient of step {done}", logs["grad_norm"])
+        epoch, seconds = round(self.state.epoch or 0.0, 4), round(now - self._since, 3)
+        figures = self._loss, logs["learning_rate"], self._tokens
+        step = FinetuneStep(done, self.state.max_steps, epoch, *figures, seconds)
+        self._loss, self._tokens, self._since = 0.0, 0, now
+        if self.on_step is not None:
+            self.on_step(step)
+        super().log(asdict(step), start_time)
+        if done % self.steps_per_epoch == 0 or done == step.steps:
+            self._validate()
+
+    def _validate(self) -> None:
+        """Log the mean negative log-likelihood of the held-out answers' tokens, in nats."""
+        if not self.held_out:
+            return
+        model: Any = self.model
+        total, tokens = 0.0, 0
+        model.eval()
+        with torch.no_grad(), self.compute_loss_context_manager():
+            for row in self.held_out:
+                size = sum(label != _IGNORED for label in row["labels"])
+                inputs = self._prepare_inputs(self.data_collator([row]))
+                total += size * float(super().compute_loss(model, inputs))
+                tokens += size
+        model.train()
+        entry: Any = {"step": self.state.global_step, "validation_loss": total / tokens}
+        self.state.log_history.append(entry)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        folder = Path(str(self.args.output_dir))
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
+        try:
+            with writing(folder):
+                # past SFTTrainer's own, which adds a model card
+                super(SFTTrainer, self)._save_checkpoint(model, trial)
+                hashes = json.dumps(_hashes(checkpoint), indent=1)
+                replace_file(checkpoint / _COMPLETE, hashes.encode())
+        except (RuntimeError, SafetensorError) as error:  # what torch raises on a full disk
+            raise UnwritableArtifact(f"cannot write a checkpoint to {folder}: {error}") from error
+
+    def _send_telemetry(self) -> None:
+        # the trainer's base class reports each construction to its makers' server
+        pass
+
+
+def _check_finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise ModelError(
+            f"{what} is {value}. The weights before it are as they were saved; lower the learning "
+            "rate, or compute in float32."
+        )
+
+
+def _last_whole(folder: Path) -> str | None:
+    """The last checkpoint whose files are all there, as they were written."""
+    found = folder.glob("checkpoint-*")
+    for path in sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
+        try:
+            if json.loads((path / _COMPLETE).read_bytes()) == _hashes(path):
+                return str(path)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith(_COMPLETE):
+            with path.open("rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
+    """An adapter beside all linear parts of the layers that are trained; not the output's."""
+    count = int(model.config.get_text_config().num_hidden_layers)
+    first = max(0, count - (settings.layers or count))
+    head = model.get_output_embeddings()
+    # PEFT takes "all-linear" for all layers alone; these are the names that it would find
+    linear = {
+        name.rpartition(".")[2]
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear | Conv1D) and part is not head
+    }
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.rank,
+        lora_alpha=2 * settings.rank if settings.alpha is None else settings.alpha,  # type: ignore
+        lora_dropout=settings.dropout,
+        target_modules=sorted(linear) if first else "all-linear",
+        layers_to_transform=list(range(first, count)) if first else None,
+    )
+
+
+def _arguments(
+    settings: FinetuneSettings, folder: Path, rows: Sequence[_Row], device: torch.device
+) -> SFTConfig:
+    """The trainer's settings; what is not named here has the trainer's default."""
+    on_cpu = device.type == "cpu"
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    steps = settings.epochs * -(-len(rows) // settings.batch)
+    steps = min(steps, settings.steps or steps)
+    # without a size given, the largest divisor of the batch whose rows fit
+    fits = 1 if on_cpu else max(1, _MICRO_TOKENS // max(len(row["labels"]) for row in rows))
+    micro = settings.micro_batch or max(
+        n for n in range(1, settings.batch + 1) if settings.batch % n == 0 and n <= fits
+    )
+    constant = settings.schedule == "constant"
+    config = SFTConfig(
+        output_dir=str(folder),
+        max_steps=steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=settings.batch // micro,
+        train_sampling_strategy="random" if micro == 1 else "group_by_length",
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="constant_with_warmup" if constant else settings.schedule,
+        warmup_steps=int(settings.warmup * steps),
+        weight_decay=settings.weight_decay,
+        max_grad_norm=settings.clip,
+        optim="adamw_torch",
+        gradient_checkpointing=settings.gradient_checkpointing,
+        bf16=half and settings.dtype != "float32",
+        use_cpu=on_cpu,
+        seed=settings.seed,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        remove_unused_columns=False,
+        dataloader_pin_memory=not on_cpu,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_steps=settings.save_every,
+        save_total_limit=2,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    if config.device.type == "cuda":
+        config._n_gpu = 1  # one model on one device; several would be wrapped together
+    return config
