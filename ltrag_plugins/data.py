@@ -85,9 +85,7 @@ def read_passages(path: str | PathLike[str]) -> list[Passage]:
 
 
 def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage] | list[Question]:
-    """What may stand in a prompt: passages, where the first line has a `text` and no `question`.
-
-    Else they are solved examples.
+    """Passages, where the first line has a `text` and no `question`; else solved examples.
 
     Args:
         solved: an example without an answer, or with another's id, is an error.

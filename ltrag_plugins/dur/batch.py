@@ -116,10 +116,10 @@ def trained_batch(
     place: tuple[int, int],
     observers: Sequence[Observer] = (),
 ) -> tuple[Adam, Batch]:
-    """One step on the questions of a batch, and what happened.
+    """One step on a batch's questions, and what happened.
 
     Args:
-        start: the head before training, to which `DURSettings.pull` pulls back.
+        start: the head before training.
         sigma: the threshold after the batch before.
         place: the epoch, and the batch's number within it.
     """
@@ -170,9 +170,9 @@ def _climbed(
 
 
 def _calibrated(ladders: Sequence[_Ladder]) -> list[_Ladder]:
-    """The feedback of each rung, less the batch's mean view of the options.
+    """The feedback of each rung, less the batch's mean view of the options there.
 
-    A rung that few questions reach has no mean to speak of: it gets that of the rung before.
+    A rung that few questions reach gets the mean of the rung before.
     """
     columns = [list(ladder.feedback) for ladder in ladders]
     over: list[Feedback] = []

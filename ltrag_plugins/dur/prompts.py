@@ -81,9 +81,8 @@ class PromptFormat(Settings):
         return self.said("")
 
     def _fields(self, item: Shot) -> dict[str, str]:
-        if (
-            text := item.text if isinstance(item, Passage) else item.context
-        ) and self.context_words:
+        text = item.text if isinstance(item, Passage) else item.context
+        if self.context_words:
             text = beginning(text, self.context_words)
         if isinstance(item, Passage):
             return dict.fromkeys(_FIELDS, "") | {"title": item.title, "text": text}
@@ -92,14 +91,10 @@ class PromptFormat(Settings):
                 f"{item.text[:40]!r} has {len(item.options)} options; there are 26 letters for them"
             )
         options = zip(string.ascii_uppercase, item.options, strict=False)
-        return {
-            "question": item.text,
-            "options": " ".join(f"({letter}) {option}" for letter, option in options),
-            "context": text,
-            "answer": item.answers[0] if item.answers else "",
-            "text": item.text,
-            "title": "",
-        }
+        shown = " ".join(f"({letter}) {option}" for letter, option in options)
+        answer = item.answers[0] if item.answers else ""
+        fields = {"question": item.text, "options": shown, "context": text, "answer": answer}
+        return fields | {"text": item.text, "title": ""}
 
 
 def text_of(shot: Shot) -> str:

@@ -179,9 +179,7 @@ class ShotRanker:
 
 @final
 class ExamplePool(Generic[_T]):
-    """Examples that a head ranks by their questions; it may grow while it is asked.
-
-    Each question is encoded once. Calls may come from several threads.
+    """Examples that a head ranks by their questions; it may grow while several threads ask it.
 
     Args:
         shots, sigma: as in `ShotRanker.learned`.

@@ -77,10 +77,7 @@ class Choice:
 
     @property
     def shots(self) -> int:
-        """The number of shots, at least 1, that served that head best; the least of equal ones.
-
-        Over all questions; for the head before training, over the held-out ones.
-        """
+        """How many, at least 1, served that head best; the start over the held-out questions."""
         values = self.start if self.head == "start" else self.everywhere
         return 1 + int(np.argmax(values[1:]))
 
@@ -154,8 +151,8 @@ class DURTrainer:
             checkpoint: a folder that is written after every batch; where it holds a run with
                 the same arguments, that run goes on.
             max_calls, max_tokens: no batch is begun once so many prompts were sent, or tokens
-                read and written; what was learned is kept. Where they leave no room for
-                choosing the number of shots, the trained head answers with K.
+                read and written. Where they leave no room for choosing the number of shots, the
+                trained head answers with K.
             on_batch: gets each batch when it ends.
 
         Raises:

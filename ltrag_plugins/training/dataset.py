@@ -10,9 +10,8 @@ example:
   blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
 
-The scores in the prompts are on the mean of each round over all questions (eq. 2), so they do not
-depend on where the rounds of one question end. The manifest holds the hash of the lines, so that
-a half-written or changed folder is noticed.
+The scores in the prompts are on the mean of each round over all questions (eq. 2). The manifest
+holds the hash of the lines, so that a half-written or changed folder is noticed.
 
 References:
     Chen et al. (SGIC), section 3.3 (pruning and substitution).
@@ -264,11 +263,7 @@ def _name(said: object) -> str:
 def _learned(
     question: Question, name: str, trace: Sequence[Round], corpus: CorpusSettings
 ) -> tuple[int | None, Example | None]:
-    """The first round with a right answer, and the example of it.
-
-    Without such a round (None) the example is of the kind "wrong". There is none where a limit
-    left it no prompt of a round.
-    """
+    """The first right round (None: none was) and its example, if a limit left a prompt for it."""
     right = next((r for r in trace if corpus.is_right(r.text, question.answers)), None)
     target, kind, shown = question.answers[0], "wrong", trace[-1]
     if right is not None:

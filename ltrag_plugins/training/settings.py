@@ -16,9 +16,6 @@ _BelowOne = Annotated[float, Range(0, below=1)]
 class FinetuneSettings(Settings):
     """The paper's numbers, and for what it does not say those of the tool it used.
 
-    Raises:
-        InvalidInput: a value is out of range.
-
     References:
         Chen et al. (SGIC), appendix A.1: batch 16, learning rate 5e-5, 3 epochs, LoRA for
         Llama-2-7B and full tuning for Phi-3.5-mini, with LLaMA-Factory.
@@ -85,11 +82,7 @@ class FinetuneSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class CorpusSettings(Settings):
-    """Which examples are made of calibrated questions.
-
-    Raises:
-        InvalidInput: a value is out of its range.
-    """
+    """Which examples are made of calibrated questions."""
 
     form: Literal["sgic", "direct"] = "sgic"
     """"sgic": prompts of the rounds. "direct": the plain first prompt of every question with its
@@ -118,11 +111,7 @@ class CorpusSettings(Settings):
         return cls(include_direct="none")
 
     def is_right(self, answer: str, references: Sequence[str]) -> bool:
-        """Whether the answer is right; a blank one never is.
-
-        Raises:
-            InvalidInput: the function of `right` raised, or gave something else than a number.
-        """
+        """Whether the answer is right (a blank one never is); `InvalidInput` if `right` fails."""
         if not answer.strip():
             return False
         if not callable(self.right):

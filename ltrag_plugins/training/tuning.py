@@ -258,10 +258,7 @@ def _save(
 def rows_of(
     dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings
 ) -> tuple[list[_Row], list[_Row], list[TooLong]]:
-    """Rows to learn from, rows held out, and what is too long; the prompts have no loss.
-
-    A question is wholly on one side, and one is left to learn from.
-    """
+    """Rows to learn from, rows held out (each question wholly on one side), what is too long."""
     if not dataset.examples:
         raise InvalidInput("there are no examples to learn from; build a data set first.")
     prompting, end, found = llm.prompting, _end_token(llm), list[_Row]()
@@ -319,12 +316,9 @@ def _trained(
     folder: Path,
     on_step: Callable[[FinetuneStep], None] | None,
 ) -> tuple[Any, dict[str, Any]]:
-    """The trained model, its steps and validation losses.
-
-    Goes on from the last whole checkpoint in `folder`. The trainer seeds all generators of the
-    process; they are put back afterwards.
-    """
+    """The trained model, its steps and validation losses, from the last whole checkpoint on."""
     pad = llm.tokenizer.pad_token_id
+    # the trainer seeds all generators of the process
     python, numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(), quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # the libraries', about one another
@@ -367,10 +361,7 @@ def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedMod
 
 
 class _AnswerTrainer(SFTTrainer):
-    """The trainer; it sends nothing to anyone, and stops at the first loss that is no number.
-
-    Validates before the first step and after each epoch.
-    """
+    """Validates before the first step and after each epoch; sends nothing to anyone."""
 
     held_out: Sequence[_Row]
     on_step: Callable[[FinetuneStep], None] | None
