@@ -22,8 +22,6 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sklearn.metrics import f1_score
-
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
 from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, reading
@@ -33,6 +31,7 @@ from ltrag_plugins.llm.base import ScoringLLM
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.metrics.answer import macro_f1
 from ltrag_plugins.types import Question
 
 PUBMED = replace(FORMATS["SQO-A"], context_words=60)
@@ -133,9 +132,6 @@ def answered(
 def scores(found: list[Feedback], shots: list, easy: list[bool]) -> dict[str, float | None]:
     """Means over questions; None where there is nothing to take a mean of."""
     choice = [f for f in found if f.question.options]
-    said = [f.answer for f in choice]
-    right = [[o for o in f.question.options if o in f.question.answers] for f in choice]
-    gold = [one if one in known else known[0] for one, known in zip(said, right, strict=True)]
     columns = {
         "accuracy": [f.right for f in found],
         "p_gold": [math.exp(f.log_p_gold) for f in found if (f.options, f.gold) != (None, None)],
@@ -144,9 +140,8 @@ def scores(found: list[Feedback], shots: list, easy: list[bool]) -> dict[str, fl
         "shots": [len(some) for some in shots],
     }
     means = {name: statistics.fmean(column) if column else None for name, column in columns.items()}
-    labels = sorted({option for f in choice for option in f.question.options})
-    macro = {"labels": labels, "average": "macro", "zero_division": 0}
-    means["macro_f1"] = float(f1_score(gold, said, **macro)) if choice else None
+    asked = [f.question for f in choice]
+    means["macro_f1"] = macro_f1([f.answer or "" for f in choice], asked) if choice else None
     return {"questions": len(found), **means}
 
 

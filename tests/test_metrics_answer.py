@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.metrics import answer
+from ltrag_plugins.types import Question
 
 
 def exact_match(prediction: str, references: list[str]) -> float:
@@ -148,3 +149,14 @@ def test_another_reference_never_lowers_a_value(prediction, references):
 def test_a_reference_itself_is_right(references):
     for metric in METRICS[:4]:
         assert metric(references[0], references) == 1
+
+
+def test_macro_f1_is_the_mean_over_options_of_precision_and_recall():
+    asked = [Question("?", ("a",), options=("a", "b", "c"))] * 3
+    asked += [Question("?", ("b",), options=("a", "b", "c"))] * 2
+    asked += [Question("?", ("a", "c"), options=("a", "b", "c"))]  # either is right
+    said = ["a", "a", "b", "b", "none of these", "c"]
+    # a: said twice, both of three right; b: said twice, one of two; c: said once, right
+    by_option = [2 * 1 * (2 / 3) / (1 + 2 / 3), 2 * 0.5 * 0.5 / (0.5 + 0.5), 1.0]
+    assert answer.macro_f1(said, asked) == pytest.approx(sum(by_option) / 3)
+    assert answer.macro_f1(["b"] * 3, asked[:3]) == 0

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import shorten
@@ -136,6 +137,7 @@ def _evaluate(
     from ltrag_plugins.evaluate.shots import shot_cells
     from ltrag_plugins.flow import World
     from ltrag_plugins.llm.base import ScoringLLM
+    from ltrag_plugins.metrics.answer import macro_f1
 
     candidates, questions = _read(files, own_passages, limit)
     model, encoder = options.noted("dur", head, model, encoder)
@@ -147,16 +149,27 @@ def _evaluate(
         with io.working("encoding"):  # at once, which is faster than question by question
             ranker.encoder.encode([q.text for q in questions] + [*map(text_of, shown)])
         more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots, "seed": seed}
-        cells, chances = shot_cells(ranker, candidates, questions, **more)
+        cells, chances, lengths = shot_cells(ranker, candidates, questions, **more)
         with io.answering(len(cells) * len(questions)) as on_record:
             run = {"out": folder, "metrics": ["em", "f1"], "on_record": on_record}
-            summary = summarize(evaluate(questions, cells, World(llm), **run))
-    known = {name: sum(p.values()) / len(p) for name, p in chances.items() if p}
+            records = evaluate(questions, cells, World(llm), **run)
+    summary, told = summarize(records), {}
+    choice = [bool(question.options) for question in questions]
+    asked = [*compress(questions, choice)]
+    for name, answered in records.items():
+        said, known = [one.prediction for one in compress(answered, choice)], chances[name]
+        told[name] = {
+            "macro_f1": macro_f1(said, asked) if asked else None,
+            "p_gold": sum(known.values()) / len(known) if known else None,
+            "shots": lengths[name],
+        }
     if as_data:
-        io.show(summary.as_dict() | {"p_gold": known}, as_data)
+        io.show(summary.as_dict() | {"shots_by": told}, as_data)
     else:
-        told = ", ".join(f"{name} {p:.3f}" for name, p in known.items())
-        io.show(f"{summary}\nmean probability of the right answer: {told or 'unknown'}")
+        io.show(str(summary))
+        columns = {"shots by": "name", "macro-F1": "macro_f1:.3f", "p(gold)": "p_gold:.3f"}
+        rows = [{"name": name, **found} for name, found in told.items()]
+        io.show_table(columns | {"shots": "shots:.2f"}, rows)
     if any(row.failed for row in summary.rows):
         raise typer.Exit(1)
 

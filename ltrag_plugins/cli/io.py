@@ -84,7 +84,9 @@ def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) ->
         table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
     for row in rows:
         cells = (field.partition(":") for field in columns.values())
-        table.add_row(*(Text(format(row[name], form)) for name, _, form in cells))
+        shown = ((row[name], form) for name, _, form in cells)
+        told = ("" if value is None else format(value, form) for value, form in shown)
+        table.add_row(*map(Text, told))
     console.print(table)
 
 

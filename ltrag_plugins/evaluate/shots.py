@@ -29,11 +29,11 @@ def shot_cells(
     scores: bool,
     shots: int,
     seed: int = 0,
-) -> tuple[list[Cell], Mapping[str, dict[str, float]]]:
+) -> tuple[list[Cell], Mapping[str, dict[str, float]], Mapping[str, float]]:
     """No shots ("direct"), random ones, BM25's, the nearest, and the head's.
 
-    With the cells comes, by cell and question's id, the probability of the right answer, which a
-    run fills in where the model tells it.
+    With the cells come, by cell and question's id, the probability of the right answer, which a
+    run fills in where the model tells it; and by cell the mean shots of a prompt.
 
     Args:
         candidates: that all questions share; None: each has passages of its own.
@@ -52,16 +52,17 @@ def shot_cells(
         "nearest": lambda pool, seed: ShotRanker.nearest(pool, shots=shots, encoder=encoder),
         "head": lambda pool, seed: ShotRanker.learned(ranker, pool, shots=shots),
     }
-    cells, chances = [], {name: dict[str, float]() for name in made}
+    cells, chances, lengths = [], {name: dict[str, float]() for name in made}, dict[str, float]()
     for name, make in made.items():
         if candidates is not None:
             ranked = make(candidates, seed=seed)(questions)
         else:  # a seed each: else chance would take the same places of every list
             ranked = [make(q.passages, seed=seed + i)([q])[0] for i, q in enumerate(questions)]
+        lengths[name] = sum(map(len, ranked)) / len(ranked)
         chosen = {question.id: some for question, some in zip(questions, ranked, strict=True)}
         method = _method(name, questions, chosen, settings, scores, chances[name])
         cells.append(Cell(method, settings))
-    return cells, chances
+    return cells, chances, lengths
 
 
 def _method(

@@ -7,11 +7,12 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 from unicodedata import category, normalize
 
 from ltrag_plugins.errors import InvalidInput, MissingReferences
 from ltrag_plugins.tokenize import words
+from ltrag_plugins.types import Question
 
 Correct = Literal["contains", "normalized_exact_match", "exact_match", "accuracy", "f1"]
 """Metrics by which an answer counts as right; see `is_right`."""
@@ -90,6 +91,22 @@ def is_right(
     if correct == "exact_match":
         return prediction.strip() in [reference.strip() for reference in checked(references)]
     return _METRICS[correct](prediction, references) >= least
+
+
+def macro_f1(said: Sequence[str], questions: Sequence[Question]) -> float:
+    """Mean F1 of the options of multiple-choice questions, in [0, 1]; 0 for one that nobody says.
+
+    Of several right options the one that was said counts.
+    """
+    from sklearn.metrics import f1_score
+
+    gold = []
+    for answer, question in zip(said, questions, strict=True):
+        right = [option for option in question.options if option in question.answers]
+        gold.append(answer if answer in right else right[0])
+    labels = sorted({option for question in questions for option in question.options})
+    how: Any = {"labels": labels, "average": "macro", "zero_division": 0}
+    return float(f1_score(gold, said, **how))
 
 
 def checked(references: Sequence[str]) -> Sequence[str]:
