@@ -190,7 +190,7 @@ def run(arguments: argparse.Namespace) -> None:
                 )
                 shots = choose(questions)
                 results = answered(shots, questions, llm, settings)
-                if name == "zero-shot":
+                if easy is None:  # the first are those without shots
                     easy = [r.right for r in results]
                 if key in done:
                     continue
