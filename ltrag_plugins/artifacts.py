@@ -87,8 +87,6 @@ def reading(trouble: str, remedy: str) -> Iterator[None]:
     """Raise `UnreadableArtifact` for what damage raises, with the cause and the next step."""
     try:
         yield
-    except UnreadableArtifact as error:
-        raise UnreadableArtifact(f"{trouble} ({error}). {remedy}") from error
     except DAMAGE as error:
         why = f"{type(error).__name__}: {error}"
         raise UnreadableArtifact(f"{trouble} ({why}). {remedy}") from error
@@ -97,22 +95,19 @@ def reading(trouble: str, remedy: str) -> Iterator[None]:
 def read(
     folder: Path, name: str, *, kinds: Iterable[type], format: int
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The parts, and all arrays by name."""
+    """The parts, and all arrays by name; to be called within `reading`."""
     known = {kind.__name__: kind for kind in kinds}
-    try:
-        body = json.loads((folder / f"{name}.json").read_bytes())
-        content = (folder / f"{name}.safetensors").read_bytes()
-        if body["format"] != format:
-            raise ValueError(f"not format {format}, which this version reads")
-        if _seal(body, content) != body.pop("sha256"):
-            raise ValueError(
-                f"{name}.json was changed, or {name}.safetensors is not the file it belongs to"
-            )
-        arrays = load_arrays(content)
-        del body["format"]
-        return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
-    except DAMAGE as error:
-        raise UnreadableArtifact(f"{type(error).__name__}: {error}") from error
+    body = json.loads((folder / f"{name}.json").read_bytes())
+    content = (folder / f"{name}.safetensors").read_bytes()
+    if body["format"] != format:
+        raise ValueError(f"not format {format}, which this version reads")
+    if _seal(body, content) != body.pop("sha256"):
+        raise ValueError(
+            f"{name}.json was changed, or {name}.safetensors is not the file it belongs to"
+        )
+    arrays = load_arrays(content)
+    del body["format"]
+    return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
 
 
 def _seal(body: Mapping[str, Any], content: bytes) -> str:

@@ -43,7 +43,8 @@ def folder(tmp_path):
 
 
 def read(folder, kinds=(Layer, Stack), format=3):
-    return artifacts.read(folder, "thing", kinds=kinds, format=format)
+    with artifacts.reading("no thing", "Make one."):
+        return artifacts.read(folder, "thing", kinds=kinds, format=format)
 
 
 def test_what_is_written_comes_back_to_the_last_bit(folder):

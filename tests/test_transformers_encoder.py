@@ -51,7 +51,6 @@ def encoder(folder):
 
 def test_it_is_an_encoder(encoder):
     assert isinstance(encoder, Encoder)
-    assert encoder.dim == 16
     assert encoder.encode(TEXTS).shape == (5, 16)
     assert encoder.encode(TEXTS).dtype == np.float32
     assert encoder.encode([]).shape == (0, 16)

@@ -188,15 +188,6 @@ class _NoEncoder:
 class HeadHolder:
     """What the rerankers and selectors of the integrations share.
 
-    Args:
-        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or the
-            framework's embeddings.
-        untrained: "encoder" ranks by plain similarity, without a trained head.
-        top_n: most to put out, at least 1; None: all that are above sigma.
-        sigma: what has a score of at most this is left out, 0 to 1; at 0 nothing is. The scores
-            of one call sum to 1.
-
     Raises:
         InvalidInput: there is no trained head (the message has the command that trains one),
             or a value is out of its range.
@@ -208,20 +199,25 @@ class HeadHolder:
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | PathLike[str], *parts: Any, encoder: Any, **options: Any
+        cls,
+        folder: str | PathLike[str],
+        *,
+        encoder: Any,
+        top_n: int | None = None,
+        sigma: float = 0.0,
     ) -> Self:
         """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
 
         Args:
             encoder: the one the head was trained with, ours or the framework's.
-            parts, options: what the class takes beside its ranker.
+            top_n, sigma: as for the class.
 
         Raises:
             UnreadableArtifact: missing, incomplete or tampered with.
             ArtifactMismatch: trained with another encoder.
         """
         ranker = DURRanker.load(folder, encoder=cls._encoder_of(encoder))
-        return cast(Any, cls)(ranker, *parts, **options)
+        return cast(Any, cls)(ranker, top_n=top_n, sigma=sigma)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the head, and nothing else."""
@@ -239,15 +235,12 @@ class HeadHolder:
                 raise InvalidInput(
                     "a ranker brings its own encoder: leave encoder and untrained out."
                 )
-        elif untrained is None:
+        elif untrained != "encoder" or ours is None:
             raise InvalidInput(
                 "there is no trained head to rank with. Train one with 'ltrag dur train "
                 "candidates.jsonl validation.jsonl --model ... --out head/', and load it with "
-                "from_pretrained; or rank by plain similarity with untrained='encoder'."
-            )
-        elif untrained != "encoder" or ours is None:
-            raise InvalidInput(
-                f"plain similarity needs encoder=... and untrained='encoder', got {untrained!r}"
+                "from_pretrained. Or rank by plain similarity, which needs encoder=... and "
+                f"untrained='encoder', got untrained={untrained!r}."
             )
         else:
             ranker = DURRanker.untrained(ours, settings=DURSettings(preselect="encoder"))

@@ -197,7 +197,7 @@ class DURTrainer:
                 observers=observers,
             )
             history, choice = (*history, batch), None
-            _write(path, run, batches, adam, history, choice)
+            _write(path, run, adam, history, choice)
             if on_batch is not None:
                 on_batch(batch)
         if held_out and stopped is None and choice is None:
@@ -210,7 +210,7 @@ class DURTrainer:
             stopped = _spent(history, max_calls, max_tokens, and_calls=most)
             if stopped is None:
                 choice = self._choice(learned_from, held_out, adam.head, start, observers)
-                _write(path, run, batches, adam, history, choice)
+                _write(path, run, adam, history, choice)
         head = start if choice and choice.head == "start" else adam.head
         shots = choice.shots if choice else settings.shots
         ranker = DURRanker(head, self.encoder, settings, sigma=_sigma(history), shots=shots)
@@ -350,9 +350,9 @@ def _spent(
 
 
 def _write(
-    path: Path | None, run: str, batches: int, adam: Adam, history: _History, choice: Choice | None
+    path: Path | None, run: str, adam: Adam, history: _History, choice: Choice | None
 ) -> None:
-    """Replace the checkpoint of the run with this `_identity`, so many batches an epoch."""
+    """Replace the checkpoint of the run with this `_identity`."""
     if path is None:
         return
     arrays = {
@@ -360,10 +360,8 @@ def _write(
         for part in _PARTS
         for name in ("weight", "bias")
     }
-    epoch, batch = divmod(len(history), batches)
-    body = {"format": _FORMAT, "run": run, "steps": adam.steps, "sigma": _sigma(history)}
-    body |= {"epoch": epoch, "batch": batch, "choice": choice and asdict(choice)}
-    body["history"] = [asdict(batch) for batch in history]
+    body = {"format": _FORMAT, "run": run, "steps": adam.steps}
+    body |= {"choice": choice and asdict(choice), "history": [asdict(one) for one in history]}
     with writing(path.parent):
         replace_file(path, save(arrays, metadata={"state": json.dumps(body)}))
 

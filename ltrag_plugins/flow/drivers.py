@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from ltrag_plugins import errors
 from ltrag_plugins.flow.requests import (
@@ -211,26 +211,6 @@ async def arun_steps(
         yield step
 
 
-@overload
-def run_many(
-    flows: Iterable[Flow[_T]],
-    world: World,
-    *,
-    observers: Iterable[Observer] = ...,
-    batch: int | None = ...,
-    owners: Sequence[Any] | None = ...,
-    return_exceptions: Literal[False] = ...,
-) -> list[_T]: ...
-@overload
-def run_many(
-    flows: Iterable[Flow[_T]],
-    world: World,
-    *,
-    observers: Iterable[Observer] = ...,
-    batch: int | None = ...,
-    owners: Sequence[Any] | None = ...,
-    return_exceptions: Literal[True],
-) -> list[_T | Exception]: ...
 def run_many(
     flows: Iterable[Flow[_T]],
     world: World,
@@ -239,7 +219,7 @@ def run_many(
     batch: int | None = None,
     owners: Sequence[Any] | None = None,
     return_exceptions: bool = False,
-) -> list[_T] | list[_T | Exception]:
+) -> list[_T]:
     """Run flows side by side; requests of one round that can share a call do.
 
     Per round that is one model call for each distinct generation setting and one search for each
@@ -252,8 +232,8 @@ def run_many(
     Args:
         batch: most prompts (queries, texts) of one call; None: all that can share a call.
         owners: whose each flow is, in order; its prompts reach the model as `OwnedPrompt`s.
-        return_exceptions: put a failed flow's exception in its place in the result
-            instead of closing the others and raising it.
+        return_exceptions: put a failed flow's exception in its place in the result (the type does
+            not say so) instead of closing the others and raising it.
 
     Raises:
         InvalidInput: `batch` is below 1.

@@ -14,7 +14,7 @@ import numpy as np
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
+from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
@@ -132,7 +132,8 @@ class GECEGate:
                 that this model does not have.
         """
         path, world = Path(folder), World(llm=llm, encoder=encoder)
-        try:
+        remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
+        with artifacts.reading(f"{path} holds no readable gate", remedy):
             kinds = (FittedGate, FitReport, *_MODELS, *_PARTS)
             parts, arrays = artifacts.read(path, "gate", kinds=kinds, format=_FORMAT)
             for part, name in _names(world).items():
@@ -144,11 +145,6 @@ class GECEGate:
             fitted, report = parts["gate"], parts["report"]
             if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
                 raise ValueError("gate.json holds something else than a gate and its report")
-        except (UnreadableArtifact, *artifacts.DAMAGE) as error:
-            raise UnreadableArtifact(
-                f"{path} holds no readable gate ({error}). Fit it again: "
-                "GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
-            ) from error
         along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
         if along and not isinstance(llm, GradientLLM):
             raise ArtifactMismatch(
@@ -196,8 +192,7 @@ class GECEGate:
             return_exceptions: give what a question raised in the place of its decision.
         """
         flows = [self.deciding(question) for question in questions]
-        caught: Any = return_exceptions
-        return run_many(flows, self.world, observers=observers, return_exceptions=caught)
+        return run_many(flows, self.world, observers=observers, return_exceptions=return_exceptions)
 
     def judge(self, evidence: Evidence) -> Decision:
         """Decide from evidence already at hand; see `FittedGate.judge`."""

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from os import PathLike
+from typing import Any, Literal, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
@@ -25,7 +26,12 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     A document is read as its title (metadata `title`) and its text, as in training. The
     documents put out are new ones; ids and other metadata are kept.
 
-    Arguments and errors are those of `dur.ranker.HeadHolder`.
+    Args:
+        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
+        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or embeddings.
+        untrained: "encoder" ranks by plain similarity, without a trained head.
+        top_n: most documents, at least 1; None: all above sigma. Their scores sum to 1.
+        sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
     """
 
     ranker: DURRanker = Field(exclude=True)
@@ -75,7 +81,7 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
     question is the one being asked is never chosen.
 
     Args:
-        ranker, encoder, untrained: as in `dur.ranker.HeadHolder`.
+        ranker, encoder, untrained: as for `DURReranker`.
         examples: solved examples, as few-shot templates want them; they are copied.
         question_key: which entry is the question, in the examples and in the input.
         k: most examples to choose, at least 1; None: as many as in the ranker's training.
@@ -104,6 +110,21 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
         self.question_key, self.k, self.sigma = question_key, k, sigma
         self._pool: ExamplePool[dict[str, str]] = ExamplePool(self.ranker, shots=k, sigma=sigma)
         self._add(examples)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls,
+        folder: str | PathLike[str],
+        examples: Sequence[Mapping[str, str]] = (),
+        *,
+        encoder: Encoder | Embeddings,
+        question_key: str = "question",
+        k: int | None = None,
+        sigma: float = 0.0,
+    ) -> Self:
+        """As `DURReranker.from_pretrained`, with what the class takes beside its ranker."""
+        ranker = DURRanker.load(folder, encoder=encoder_of(encoder))
+        return cls(ranker, examples, question_key=question_key, k=k, sigma=sigma)
 
     def add_example(self, example: dict[str, str]) -> None:
         """Add one more; only its question is encoded."""

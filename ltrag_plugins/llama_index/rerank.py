@@ -28,7 +28,14 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
 
     A node is read as it shows itself to embedding models. The nodes put out are new ones, with
     the score they came with in their metadata as `retrieval_score`, which neither language nor
-    embedding models are shown. Arguments and errors are those of `dur.ranker.HeadHolder`.
+    embedding models are shown.
+
+    Args:
+        ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
+        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding.
+        untrained: "encoder" ranks by plain similarity, without a trained head.
+        top_n: most nodes, at least 1; None: all above sigma. Their scores sum to 1.
+        sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
     """
 
     ranker: DURRanker = Field(exclude=True, description="The trained head and its encoder.")

@@ -72,15 +72,10 @@ class SentenceTransformerEncoder(_LocalEncoder):
         }
         return f"{self._label}@{fingerprint(model, settings=settings)}"
 
-    @property
-    def dim(self) -> int:
-        """Numbers in a vector."""
-        return int(self.model.get_embedding_dimension())
-
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row of length 1 for each text, in the order of the texts."""
         if not texts:
-            return np.zeros((0, self.dim), dtype=np.float32)
+            return np.zeros((0, self.model.get_embedding_dimension()), dtype=np.float32)
         with self._lock:
             rows = self.model.encode(
                 list(texts),
@@ -134,11 +129,6 @@ class TransformersEncoder(_LocalEncoder):
     def _name(self) -> str:
         return f"{self._label}/cls@{fingerprint(self.model)}"
 
-    @property
-    def dim(self) -> int:
-        """Numbers in a vector."""
-        return int(self.model.config.hidden_size)
-
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row for each text, in the order of the texts."""
         if self.model.training:
@@ -146,7 +136,7 @@ class TransformersEncoder(_LocalEncoder):
                 f"{self._label} is in training mode, where dropout would change its vectors; call "
                 "model.eval() first."
             )
-        rows = np.zeros((len(texts), self.dim), dtype=np.float32)
+        rows = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
         limit = min(self.tokenizer.model_max_length, self.model.config.max_position_embeddings)

@@ -17,7 +17,8 @@ is sent which of its rows go on, and a token for each of these.
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,8 @@ def plan(
     before: _Ids = ()
     for i in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
         # in sorted order the longest match with a tree is with the sequence added last
-        sequence, same = sequences[i], _shared(before, sequences[i])
+        sequence = sequences[i]
+        same = sum(takewhile(bool, map(eq, before, sequence)))
         size = len(trees[-1]) if trees else 0
         longer = size + len(sequence) - same
         if longer > batch_tokens or cost(longer) - cost(size) >= cost(len(sequence)):
@@ -130,12 +132,6 @@ def plan(
         else:
             batches.append([tree])
     return batches
-
-
-def _shared(one: _Ids, other: _Ids) -> int:
-    """Tokens that both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:

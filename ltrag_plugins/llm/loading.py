@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import DAMAGE
+from ltrag_plugins.artifacts import DAMAGE, reading
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact, missing_extra
 
 try:
     import torch
-    from safetensors import SafetensorError
     from safetensors.torch import load as load_tensors
     from torch import nn
     from transformers import (
@@ -211,14 +210,13 @@ def _merge_adapter(model: PreTrainedModel, folder: str | Path) -> str:
                 raise ValueError("it holds NaN or infinity")
             change = change.T if isinstance(module, Conv1D) else change
             module.weight.add_(change.to(module.weight))
-    except (*DAMAGE, RuntimeError, SafetensorError) as error:
+    except (*DAMAGE, RuntimeError) as error:
         raise UnreadableArtifact(f"the adapter in {folder} cannot be applied: {error}") from error
     return hashlib.sha256(content).hexdigest()[:8]
 
 
 def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
     """`finetune.json`, and with method "lora" the adapter's shape and its weights, all checked."""
-    part = MANIFEST
     if not (folder / MANIFEST).is_file():
         why = "nothing tells which model it is for"
         if not folder.is_dir():
@@ -229,7 +227,8 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
             f"{folder} has no {MANIFEST}: {why}. Name a folder that 'ltrag sgic finetune' "
             "finished; an adapter made elsewhere has to be merged with peft and saved as a model."
         )
-    try:
+    remedy = "Train again, or restore the folder."
+    with reading(f"{folder}: the adapter or its {MANIFEST} cannot be read", remedy):
         manifest = json.loads((folder / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
             raise ValueError(f"format {manifest['format']!r}, where this version reads {FORMAT}")
@@ -242,8 +241,3 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
             if hashlib.sha256(found[part]).hexdigest() != hashes[part]:
                 raise ValueError(f"{part} is not the file that {MANIFEST} belongs to")
         return manifest, dict(json.loads(found[CONFIG])), found[WEIGHTS]
-    except DAMAGE as error:
-        raise UnreadableArtifact(
-            f"{folder / part} cannot be read ({type(error).__name__}: {error}). Train again, or "
-            "restore the folder."
-        ) from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, f
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
@@ -312,10 +312,7 @@ class Calibrator:
 def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     """The model's name, and what was fitted on it."""
     kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
-    try:
+    remedy = "Fit one again and save it."
+    with artifacts.reading(f"{folder} holds no readable calibration", remedy):
         parts, _ = artifacts.read(Path(folder), "sgic", kinds=kinds, format=_FORMAT)
         return parts.pop("llm"), Calibration(**parts)
-    except (UnreadableArtifact, ArtifactMismatch, *artifacts.DAMAGE) as error:
-        raise UnreadableArtifact(
-            f"{folder} holds no readable calibration ({error}). Fit one again and save it."
-        ) from error
