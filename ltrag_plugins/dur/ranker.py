@@ -240,7 +240,7 @@ class HeadHolder:
                 "there is no trained head to rank with. Train one with 'ltrag dur train "
                 "candidates.jsonl validation.jsonl --model ... --out head/', and load it with "
                 "from_pretrained. Or rank by plain similarity, which needs encoder=... and "
-                f"untrained='encoder', got untrained={untrained!r}."
+                f"untrained='encoder', got {untrained!r}."
             )
         else:
             ranker = DURRanker.untrained(ours, settings=DURSettings(preselect="encoder"))
