@@ -23,7 +23,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
+from ltrag_plugins.errors import BadRecord, CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.types import Passage, Question
 
 
@@ -104,6 +104,22 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
         seen.add(question.id)
 
     return read_questions(path, require_answers=solved, check=check)
+
+
+def check_labelled(questions: Iterable[object], *, passages: bool = False) -> None:
+    """Refuse what is no `Question`, or has no accepted answers or, where wanted, no passages."""
+    for question in questions:
+        if not isinstance(question, Question):
+            raise InvalidInput(f"questions are Question(text, answers, ...), got {question!r:.60}")
+        name = f"question {question.id or question.text[:60]!r}"
+        if isinstance(question.answers, str):
+            raise InvalidInput(f"the answers of {name} are one string; put it in a tuple")
+        if not any(answer.strip() for answer in question.answers):
+            raise MissingReferences(f"{name} has no accepted answers; add some, or leave it out")
+        if passages and not question.passages:
+            raise CalibrationError(
+                f"{name} has no passages; add what your retriever finds for it, or leave it out"
+            )
 
 
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:

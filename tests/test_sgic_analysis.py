@@ -114,25 +114,26 @@ def test_scores_of_several_rounds_stand_on_scales_of_their_own():
 
 def test_turns_are_those_counted_by_hand():
     found = analyse(FOUR)
-    counts = {t.round: [way.count for way in t.turns] for t in found.turns}
-    #                  kept, lost, won, never
-    assert counts == {1: [0, 2, 1, 1], 2: [1, 0, 1, 2]}
-    counts = {t.round: [way.count for way in t.turns] for t in found.turns_from_first}
-    assert counts == {1: [0, 2, 1, 1], 2: [1, 1, 1, 1]}
+    counts = [[way.answers for way in ways] for ways in found.turns]
+    #                 kept, lost, won, never
+    assert counts == [[0, 2, 1, 1], [1, 0, 1, 2]]
+    counts = [[way.answers for way in ways] for ways in found.turns_from_first]
+    assert counts == [[0, 2, 1, 1], [1, 1, 1, 1]]
     [first, second] = found.turns
-    assert [way.uncertainty for way in first.turns] == [None, pytest.approx(0.5), 0.4, 0.9]
-    assert second.turns[3].score == pytest.approx(85)  # 0.7 and 1.0
-    assert [way.name for way in first.turns][1:3] == ["right → wrong", "wrong → right"]
+    assert [way.uncertainty for way in first] == [None, pytest.approx(0.5), 0.4, 0.9]
+    assert [way.right for way in first] == [None, 0, 1, 0]
+    assert second[3].score == pytest.approx(85)  # 0.7 and 1.0
+    assert [way.name for way in first][1:3] == ["right → wrong", "wrong → right"]
 
 
 @pytest.mark.parametrize("since", ["turns", "turns_from_first"])
 def test_every_question_of_a_round_turns_one_way(since):
     figures = analyse(drawn())
-    for found, row in zip(getattr(figures, since), figures.rounds[1:], strict=True):
-        assert sum(way.count for way in found.turns) == row.answers
-        means = [way.count * way.uncertainty for way in found.turns if way.uncertainty is not None]
+    for ways, row in zip(getattr(figures, since), figures.rounds[1:], strict=True):
+        assert sum(way.answers for way in ways) == row.answers
+        means = [way.answers * way.uncertainty for way in ways if way.answers]
         assert sum(means) / row.answers == pytest.approx(row.uncertainty)
-        right = sum(way.count for way in found.turns if way.after)
+        right = sum(way.answers for way in ways if way.name.endswith("right"))
         assert right / row.answers == pytest.approx(row.right)
 
 
@@ -146,10 +147,11 @@ def test_the_spread_of_documents_is_pooled_over_questions():
         for a in answers
         if a.relevant
         for d, helps in zip(a.answer.documents, a.relevant, strict=True)
+        if d.uncertainty is not None
     ]
     found = analyse(answers, bins=4).documents
     assert found is not None
-    values, helps = zip(*pairs, strict=True)
+    values, helps = [u for u, _ in pairs], [helps for _, helps in pairs]
     assert found.auroc == pytest.approx(roc_auc_score([not h for h in helps], values))
     # 0, 0.25, 0.5, 0.75 begin a bin each; 1 is in the last
     good = [v for v, h in pairs if h]

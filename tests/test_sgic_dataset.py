@@ -406,7 +406,7 @@ def test_another_judge_of_the_documents_makes_other_data(tmp_path):
         (["who?"], InvalidInput, "Question"),
         ([Question("who?", ("a",), "odd")], CalibrationError, "'odd' has no passages"),
         ([Question("who?", (), "odd", THREE)], MissingReferences, "'odd' has no accepted answers"),
-        ([Question("who?", (" ",), "", THREE)], MissingReferences, "'question 1' has no accepted"),
+        ([Question("who?", (" ",), "", THREE)], MissingReferences, "'who?' has no accepted"),
         ([Question("who?", "a", "odd", THREE)], InvalidInput, "'odd' are one string"),
         ([Question("?", ("a",), "odd", THREE)], InvalidInput, "no words"),
         ([Question("who?", ("a",), "odd", (Passage("\ud800"),))], InvalidInput, "'odd' has half"),

@@ -3,6 +3,7 @@
 import math
 import threading
 
+import numpy as np
 import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
@@ -173,7 +174,7 @@ def test_fewer_than_one_passage_is_no_number_of_passages(k):
 
 def test_an_unknown_calibration_is_refused():
     with pytest.raises(InvalidInput, match="platt or isotonic, got 'isotonik'"):
-        fit_calibrator([0.1, 0.9], [0, 1], "isotonik")
+        fit_calibrator(np.array([0.1, 0.9]), np.array([0, 1]), "isotonik")  # pyright: ignore
 
 
 def test_disagreement_is_of_the_answers_alone():

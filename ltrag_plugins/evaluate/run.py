@@ -11,7 +11,8 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
-from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, MissingReferences
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
@@ -286,12 +287,7 @@ def check_begun(folder: RunFolder, **asked: Any) -> None:
 def check_questions(questions: Sequence[Question]) -> None:
     """Whether records of them can be told apart and scored."""
     check_distinct("question id", [question.id for question in questions])
-    for question in questions:
-        if not question.answers:
-            raise MissingReferences(
-                f"the question {question.id!r} has no accepted answers to hold a prediction "
-                "against; add them or leave it out"
-            )
+    check_labelled(questions)
 
 
 def check_distinct(what: str, names: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins import errors
+from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
@@ -32,7 +33,7 @@ from ltrag_plugins.gece.signals import (
     with_gradient_term,
 )
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
-from ltrag_plugins.metrics.answer import checked, is_right
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.prompts.templates import answer_from, render_question, searching_for
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Generation, Question
@@ -122,7 +123,7 @@ def score_questions(
         NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    _check_questions(questions)
+    check_labelled(questions)
     if settings.semantics:
         _gradient_llm(llm)  # refused before a draft is paid for
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
@@ -163,7 +164,7 @@ def collect(
     Searches are by the question's text alone. The mean gradient comes along if the gate may read
     gradients and the model has them. What no gate can be fitted on is refused before any call.
     """
-    _check_questions(questions)
+    check_labelled(questions)
     check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         raise InvalidInput(
@@ -253,18 +254,6 @@ def check_count(questions: int) -> None:
     if questions < _FEWEST:
         told = f"calibration questions; a gate needs at least {_FEWEST}, better 200"
         raise CalibrationError(f"{questions or 'no'} {told}")
-
-
-def _check_questions(questions: Sequence[Question]) -> None:
-    for question in questions:
-        if not isinstance(question, Question):
-            raise InvalidInput(f"questions are Question(text, answers), got {question!r:.60}")
-        if not question.answers:
-            raise errors.MissingReferences(
-                f"question {question.id or question.text[:60]!r} has no accepted answers; add "
-                "'answers', or leave it out"
-            )
-        checked(question.answers)
 
 
 def _check_world(world: World) -> None:

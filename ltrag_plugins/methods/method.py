@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeVar
 
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import (
@@ -184,10 +185,6 @@ def labelled_questions(
             f"{method} learns from labelled questions and got none; give it some that are not "
             "those it is judged on"
         )
-    for i, question in enumerate(questions, 1):
-        if answered and not question.answers:
-            raise MissingReferences(
-                f"labelled question {i} ({question.text[:40]!r}) has no accepted answer, which "
-                f"{method} learns from. Add one, or leave the question out."
-            )
+    if answered:
+        check_labelled(questions)
     return tuple(questions)

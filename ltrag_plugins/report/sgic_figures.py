@@ -180,18 +180,18 @@ def _turns(analysis: Analysis) -> plots.Figure:
     """Mean score of the answers that stay or turn in each round, and how many (figure 4)."""
     found = analysis.turns
     figure, [above, below] = plots.canvas(2, size=(7.2, 5.6))
-    rounds, bottom = [one.round for one in found], [0] * len(found)
+    rounds, bottom = range(1, 1 + len(found)), [0] * len(found)
     for kind, (colour, line, marker, hatch) in enumerate(_TURNS):
-        ways = [one.turns[kind] for one in found]
+        ways = [one[kind] for one in found]
         known = {n: way.score for n, way in zip(rounds, ways, strict=True) if way.score is not None}
         style: Any = {"color": colour, "label": ways[0].name}
         above.plot([*known], [*known.values()], linestyle=line, marker=marker, **style)
-        counts = [way.count for way in ways]
+        counts = [way.answers for way in ways]
         below.bar(rounds, counts, 0.5, bottom, hatch=hatch, edgecolor="white", **style)
         bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
     above.set_title("From the answer of the round before to that of this round")
     above.set(ylabel="mean score, 0-100", ylim=(-4, 104))
-    plots.count_axis(below, "round", 1, found[-1].round)
+    plots.count_axis(below, "round", 1, len(found))
     below.set_ylabel("answers")
     for axes in (above, below):
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))

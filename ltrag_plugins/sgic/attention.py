@@ -66,7 +66,10 @@ def attention_shares(
             f"attention needs local weights, got {type(llm).__name__}; give a TransformersLLM (of "
             "a CachedLLM its `llm`)"
         )
-    spans, end = [], 0
+    prompting, tokenizer = llm.prompting, llm.tokenizer
+    read, bare = prompting.text(prompt), prompt.strip()
+    # templates may strip blanks off the prompt's ends
+    moved, end, spans = read.rfind(bare) - prompt.index(bare), 0, []
     for number, text in enumerate(documents, 1):
         first = prompt.find(text, end) if text else -1
         if first < 0:
@@ -75,16 +78,23 @@ def attention_shares(
                 "before it; give the texts as the prompt shows them (cut, on one line) in its order"
             )
         end = first + len(text)
-        spans.append((first, end))
-    ids, offsets, start = _located(llm, prompt)
-    weights = _last_row(llm.model, ids, layers)
-    free, shares = torch.ones(len(ids), dtype=torch.bool), []
-    for first, end in spans:
-        # special tokens have no character anywhere
-        inside = [a < start + end and b > start + first and a < b for a, b in offsets]
-        new = torch.tensor(inside) & free
-        free &= ~new
-        shares.append(float(weights[new].sum()))
+        spans.append((moved + first, moved + end))
+    if not bare or bare not in read or not tokenizer.is_fast:
+        raise InvalidInput(
+            "documents cannot be found in what the model reads: the chat template changes the "
+            "prompt (build the model with chat=False), or the tokenizer is not a fast one"
+        )
+    coded = tokenizer(read, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
+    prompting.check(prompt, len(coded["input_ids"]), 0)
+    weights = _last_row(llm.model, coded["input_ids"], layers)
+
+    def owner(a: int, b: int) -> int:
+        # a token of two documents counts for the first; a special one has no characters
+        over = (i for i, (first, end) in enumerate(spans) if a < end and b > first and a < b)
+        return next(over, -1)
+
+    owners = torch.tensor([owner(a, b) for a, b in coded["offset_mapping"]])
+    shares = [float(weights[owners == i].sum()) for i in range(len(spans))]
     return AttentionShares(tuple(shares), max(0.0, 1.0 - sum(shares)))
 
 
@@ -116,25 +126,6 @@ def round_attention(
     found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
     shares = dict(zip(shown, found.documents, strict=True))
     return replace(found, documents=tuple(shares.get(i, 0.0) for i in range(len(texts))))
-
-
-def _located(llm: TransformersLLM, prompt: str) -> tuple[list[int], list[tuple[int, int]], int]:
-    """Tokens, their characters in the text that the model reads, and where the prompt begins."""
-    prompting, tokenizer = llm.prompting, llm.tokenizer
-    ids, text = prompting.ids(prompt), prompting.text(prompt)
-    prompting.check(prompt, len(ids), 0)
-    # templates may strip blanks off the prompt's ends
-    bare = prompt.strip()
-    found = text.rfind(bare)
-    if not bare or found < 0 or not tokenizer.is_fast:
-        raise InvalidInput(
-            "documents cannot be found in what the model reads: the chat template changes the "
-            "prompt (build the model with chat=False), or the tokenizer is not a fast one"
-        )
-    coded = tokenizer(text, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
-    if list(coded["input_ids"]) != ids:
-        raise ModelError("the tokens that have places in the text are not those that are read")
-    return ids, list(coded["offset_mapping"]), found - prompt.index(bare)
 
 
 def _last_row(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, f
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
@@ -167,15 +167,11 @@ class Calibrator:
         refuse_p_wrong_above: float | None = None,
         refusal: str = REFUSAL,
     ) -> None:
-        for value, name, kind, wanted in (
-            (llm, "llm", LLM, "an ltrag_plugins LLM (TransformersLLM, ...)"),
-            (calibration, "calibration", Calibration, "a Calibration (a folder: from_pretrained)"),
-            (settings, "settings", SGICSettings, "an SGICSettings"),
-            (scale, "scale", ScoreScale, "a ScoreScale"),
-        ):
-            if not isinstance(value, kind) and (value is not None or name == "llm"):
-                came = f"{type(value).__name__} {value!r:.60}"
-                raise InvalidInput(f"{name} must be {wanted}, got {came}.")
+        checked(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, ...)")
+        wanted = "a Calibration (a folder: from_pretrained)"
+        checked(calibration, Calibration | None, "calibration", wanted)
+        checked(settings, SGICSettings | None, "settings", "an SGICSettings")
+        checked(scale, ScoreScale | None, "scale", "a ScoreScale")
         fitted = calibration
         if fitted is not None:
             if scale is not None:

@@ -28,49 +28,22 @@ _ENOUGH = 30  # right and wrong answers each, below which an AUROC is called a g
 
 @dataclass(frozen=True, slots=True)
 class _AnswerFigures:
-    """The answers of one round, or those returned (A.5).
+    """The answers of one round, those returned (A.5), or those that turned one way (figure 4).
 
-    Shares, mean uncertainty and AUROCs are 0 to 1, the mean score 0 to 100. An AUROC, for "wrong",
-    is None where all answers are right, or all wrong. That of the score differs from that of the
-    uncertainty where rounds with scales of their own stand together.
+    The share of right ones, the mean uncertainty and the AUROCs are 0 to 1, the mean score 0 to
+    100; None of no answers. An AUROC, for "wrong", is None where all answers are right, or all
+    wrong. That of the score differs from that of the uncertainty where rounds with scales of their
+    own stand together.
     """
 
     name: str
-    """"round 0", "round 1", ... or "returned"."""
+    """"round 0", "round 1", ..., "returned", or as "right → wrong"."""
     answers: int
-    right: float
-    uncertainty: float
-    score: float
-    auroc: float | None
-    score_auroc: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """The questions whose answer went one way, right or wrong before and after.
-
-    The mean uncertainty, 0 to 1, and score, 0 to 100 (figure 4), are of the answers after; None
-    where there are none.
-    """
-
-    before: bool
-    after: bool
-    count: int
+    right: float | None
     uncertainty: float | None
     score: float | None
-
-    @property
-    def name(self) -> str:
-        """As the paper writes it."""
-        return _WAYS[self.before, self.after]
-
-
-@dataclass(frozen=True, slots=True)
-class _Turns:
-    """How answers changed up to one round, from 1 on, in the order of `_WAYS` (figure 4)."""
-
-    round: int
-    turns: tuple[_Turn, ...]
+    auroc: float | None
+    score_auroc: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +105,11 @@ class Analysis:
     rounds: tuple[_AnswerFigures, ...]
     """Each over the questions that got to it."""
     returned: _AnswerFigures
-    turns: tuple[_Turns, ...]
-    """From the round before (figure 4)."""
-    turns_from_first: tuple[_Turns, ...]
+    turns: tuple[tuple[_AnswerFigures, ...], ...]
+    """For each round from 1 on, the answers that stay right, turn wrong, turn right and stay wrong
+    since the round before (figure 4)."""
+    turns_from_first: tuple[tuple[_AnswerFigures, ...], ...]
+    """As `turns`, since round 0."""
     first: Spread
     """Of the first answers (figure 1)."""
     documents: Spread | None
@@ -168,11 +143,12 @@ class Analysis:
             yield row.name, f"{figures}  {area}"
         yield "", ""
         yield "answers that turn, mean score", "".join(f"{name:>16}" for name in _WAYS.values())
-        starts = [(t.round - 1, t) for t in self.turns]
-        for start, step in [*starts, *((0, t) for t in self.turns_from_first[1:])]:
-            means = ("" if t.score is None else f" ({t.score:.1f})" for t in step.turns)
-            cells = (f"{t.count}{mean}" for t, mean in zip(step.turns, means, strict=True))
-            yield f"round {start} to {step.round}", "".join(f"{cell:>16}" for cell in cells)
+        steps = [(n, n + 1, ways) for n, ways in enumerate(self.turns)]
+        steps += [(0, n, ways) for n, ways in enumerate(self.turns_from_first[1:], 2)]
+        for start, end, ways in steps:
+            means = ("" if way.score is None else f" ({way.score:.1f})" for way in ways)
+            cells = (f"{way.answers}{mean}" for way, mean in zip(ways, means, strict=True))
+            yield f"round {start} to {end}", "".join(f"{cell:>16}" for cell in cells)
         yield "", ""
         failures = (
             f": {found.fell} grew less uncertain, {found.rose} did not in all rounds, "
@@ -303,20 +279,17 @@ def r_at_k(
 def _answers(name: str, answers: Sequence[tuple[Round, bool]]) -> _AnswerFigures:
     wrong = [not right for _, right in answers]
     measures = [one.uncertainty for one, _ in answers], [one.score for one, _ in answers]
-    count = len(answers)
-    means = [sum(values) / count for values in measures]
+    right = 1 - sum(wrong) / len(wrong) if wrong else None
     areas = [_auroc(values, wrong) for values in measures]
-    return _AnswerFigures(name, count, 1 - sum(wrong) / count, *means, *areas)
+    return _AnswerFigures(name, len(wrong), right, *map(_mean, measures), *areas)
 
 
-def _turns(run: _Run, start: int, end: int) -> _Turns:
+def _turns(run: _Run, start: int, end: int) -> tuple[_AnswerFigures, ...]:
     """What became of right and wrong answers from one round to a later one."""
-    found = []
-    for way in _WAYS:
-        went = [one.answer.trace[end] for one in run if (one.right[start], one.right[end]) == way]
-        means = (_mean([r.uncertainty for r in went]), _mean([r.score for r in went]))
-        found.append(_Turn(*way, len(went), *means))
-    return _Turns(end, tuple(found))
+    ways: dict[tuple[bool, bool], list[tuple[Round, bool]]] = {way: [] for way in _WAYS}
+    for one in run:
+        ways[one.right[start], one.right[end]].append((one.answer.trace[end], one.right[end]))
+    return tuple(_answers(_WAYS[way], answers) for way, answers in ways.items())
 
 
 def _transitions(run: _Run) -> _Transitions:

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics.answer import is_right
@@ -189,7 +190,9 @@ def fit(
             before the rounds.
     """
     questions, settings = list(questions), settings or SGICSettings()
-    _check_questions(questions)
+    if not questions:
+        raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
+    check_labelled(questions, passages=True)
     rule = _Rule(metric, level, method, settings.seed)
     if samples not in (0, "equal"):
         check_samples(samples, settings)
@@ -309,21 +312,6 @@ class _Rule(FitOptions):
         for train, test in _folds(len(before), self.seed):
             found[test] = self.quality(self.cheapest_that_pays(variants, direct, train))[test]
         return self.gain(found, before)
-
-
-def _check_questions(questions: Sequence[Question]) -> None:
-    if not questions:
-        raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
-    for question in questions:
-        if not isinstance(question, Question):
-            raise InvalidInput(f"a fit takes Question(text, answers, ...), got {question!r:.60}")
-        lacks = f"question {question.id or question.text[:60]!r} has no"
-        if not question.answers:
-            raise MissingReferences(f"{lacks} accepted answers; add 'answers', or leave it out")
-        if not question.passages:
-            raise CalibrationError(
-                f"{lacks} passages; add what your retriever finds for it, or leave it out"
-            )
 
 
 def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:

@@ -31,11 +31,11 @@ from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
+from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import (
     ArtifactMismatch,
     CalibrationError,
     InvalidInput,
-    MissingReferences,
     UnreadableArtifact,
 )
 from ltrag_plugins.flow import Observer, World
@@ -135,6 +135,8 @@ def build(
             "give both, or form='direct' for plain prompts"
         )
     model = llm if corpus.form == "sgic" else None
+    questions = list(questions)
+    check_labelled(questions, passages=True)
     checked = [_checked(question, i, settings) for i, question in enumerate(questions, 1)]
     if not checked:
         raise CalibrationError("no questions to learn from; give some with answers and passages")
@@ -225,24 +227,12 @@ def load(path: str | PathLike[str]) -> Dataset:
     return Dataset(examples, manifest)
 
 
-def _checked(question: object, place: int, settings: SGICSettings) -> tuple[Question, Example]:
+def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Question, Example]:
     """The question with its answers on one line each, blank ones left out, and its plain example:
     the first prompt, with nothing beside the documents, and the first accepted answer.
     """
-    if not isinstance(question, Question):
-        raise InvalidInput(
-            f"training data is made of Question(text, answers, ...), got {question!r:.60}"
-        )
     name = question.id or f"question {place}"
-    if isinstance(question.answers, str):
-        raise InvalidInput(f"the answers of question {name!r} are one string; put it in a tuple")
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
-    if not answers:
-        raise MissingReferences(
-            f"question {name!r} has no accepted answers; add 'answers', or leave it out"
-        )
-    if not question.passages:
-        raise CalibrationError(f"question {name!r} has no passages; add them, or leave it out")
     texts = prepared(question.passages, settings).shown(None)
     prompt = render(settings.templates, checked_question(question.text), texts)
     try:
