@@ -110,7 +110,7 @@ def check_labelled(questions: Iterable[object], *, passages: bool = False) -> No
     """Refuse what is no `Question`, or has no accepted answers or, where wanted, no passages."""
     for question in questions:
         if not isinstance(question, Question):
-            raise InvalidInput(f"questions are Question(text, answers, ...), got {question!r:.60}")
+            raise InvalidInput(f"questions are Question(text, answers), got {question!r:.60}")
         name = f"question {question.id or question.text[:60]!r}"
         if isinstance(question.answers, str):
             raise InvalidInput(f"the answers of {name} are one string; put it in a tuple")

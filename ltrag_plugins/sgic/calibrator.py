@@ -181,8 +181,7 @@ class Calibrator:
         settings = settings or SGICSettings()
         scale = scale or ScoreScale.default(settings.estimator)
         scale.check(settings.estimator)
-        has = {"relevance": relevance is not None, "encoder": encoder is not None}
-        check_source(settings.source, **has)
+        check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = calibration
         """With the settings that are used; None where none was handed in."""

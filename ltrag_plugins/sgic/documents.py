@@ -127,18 +127,15 @@ def relevance_scores(
     return document_scores([-value for value in values], noise=noise)
 
 
-def check_source(
-    source: str, *, relevance: bool, encoder: bool = True, truth: bool = False
-) -> None:
-    """Refuse a source of document scores that is not there, before the first question."""
+def check_source(source: str, **given: object) -> None:
+    """Refuse a source of document scores that is not `given`, before the first question."""
     needs = {
         "relevance": "relevance=..., a function of question and passages",
         "encoder": "encoder=..., an Encoder or embeddings of your framework",
         "oracle": "truth=Truth(relevant, answers) for each question: run the flow "
         "ltrag_plugins.sgic.calibrate(...) with it",
     }
-    has = {"relevance": relevance, "encoder": encoder, "oracle": truth}
-    if not has.get(source, True):
+    if source in needs and given.get(source) is None:
         raise InvalidInput(f"source={source!r} needs {needs[source]}.")
 
 

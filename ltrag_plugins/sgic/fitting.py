@@ -358,42 +358,37 @@ def _notes(
 ) -> Iterator[str]:
     """What a user should know; `best` is not kept where choosing so does harm."""
     traces, rounds = direct.recorded.traces, direct.recorded.settings.rounds
-    questions = len(traces)
-    if kept is not best and questions < _FEWEST_QUESTIONS:
-        yield "under 10 questions nothing but the direct answer is kept"
-    elif kept is not best:
-        yield (
-            f"{best.name} is above direct here, but choosing so loses on other questions "
-            "(cross-validated): the direct answer is kept"
-        )
-    if best is direct:
-        yield "nothing pays with this model: the direct answer is kept"
-    elif kept is best and unseen is not None and unseen.value == 0:
-        yield "what was kept gains nothing when cross-validated, it may be luck: add questions"
-    own = [v for v in others if v.recorded is direct.recorded and v.kind == "rounds"]
-    if own:
-        [last] = [v for v in own if v.settings.rounds == rounds and v.settings.choose == "last"]
-        before, after = (rule.quality(v) >= 0.5 for v in (direct, last))
-        mended, spoiled = int((after & ~before).sum()), int((before & ~after).sum())
-        yield (f"the last of {last.name.split(',')[0]} mends {mended} answers and spoils {spoiled}")
-        if kept.kind != "rounds":
-            yield "the rounds do not pay with this model: fine-tune it, or leave them off"
-    if short := sum(len(trace) <= rounds for trace in traces):
-        yield (
-            f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an "
-            "error ended them"
-        )
+    questions, lost = len(traces), kept is not best
+    short = sum(len(trace) <= rounds for trace in traces)
+    name = f"{rounds} round{'s' * (rounds > 1)}, last"
+    last = next((variant for variant in others if variant.name == name), direct)
+    before, after = (rule.quality(variant) >= 0.5 for variant in (direct, last))
     right = int((rule.quality(kept) >= 0.5).sum())
     rarer, kind = min((right, "right"), (questions - right, "wrong"))
     few = f"only {rarer} {kind} answers:"
-    if wrongness is None:
-        yield (
-            f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
-            "each"
-        )
-    elif rarer < _ENOUGH:
-        yield f"{few} the P(wrong) calibration is a guess"
-    if wrongness is not None and wrongness.auroc <= 0.5:
-        yield "larger scores do not go with wrong answers here: do not rely on P(wrong)"
-    if questions < 100:
-        yield f"{questions} questions leave wide intervals; 100 or more are better"
+    notes = {
+        "under 10 questions nothing but the direct answer is kept": (
+            lost and questions < _FEWEST_QUESTIONS
+        ),
+        f"{best.name} is above direct here, but choosing so loses on other questions "
+        "(cross-validated): the direct answer is kept": lost and questions >= _FEWEST_QUESTIONS,
+        "nothing pays with this model: the direct answer is kept": best is direct,
+        "what was kept gains nothing when cross-validated, it may be luck: add questions": (
+            direct is not best is kept and unseen is not None and unseen.value == 0
+        ),
+        f"the last of {name.split(',')[0]} mends {(after & ~before).sum()} answers and spoils "
+        f"{(before & ~after).sum()}": rounds,
+        "the rounds do not pay with this model: fine-tune it, or leave them off": (
+            rounds and kept.kind != "rounds"
+        ),
+        f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an error "
+        "ended them": short,
+        f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
+        "each": wrongness is None,
+        f"{few} the P(wrong) calibration is a guess": wrongness and rarer < _ENOUGH,
+        "larger scores do not go with wrong answers here: do not rely on P(wrong)": (
+            wrongness and wrongness.auroc <= 0.5
+        ),
+        f"{questions} questions leave wide intervals; 100 or more are better": questions < 100,
+    }
+    return (note for note, holds in notes.items() if holds)

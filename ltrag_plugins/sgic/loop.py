@@ -162,9 +162,8 @@ class Session:
         self.scale = scale or ScoreScale.default(settings.estimator)
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
-        sources.check_source(
-            settings.source, relevance=relevance is not None, truth=truth is not None
-        )
+        # of an encoder only the driver knows
+        sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
         self.documents = prepared(passages, settings)
         count = len(self.documents.texts)
         if settings.source == "oracle" and truth is not None and len(truth.relevant) != count:
