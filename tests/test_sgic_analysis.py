@@ -158,13 +158,13 @@ def test_the_spread_of_documents_is_pooled_over_questions():
     counts = [sum(low <= v < low + 0.25 for v in good) for low in (0, 0.25, 0.5)]
     assert found.good.counts == (*counts, sum(v >= 0.75 for v in good))
     assert found.good.mean == pytest.approx(sum(good) / len(good))
-    assert found.good.total + found.bad.total == len(pairs)
+    assert sum(found.good.counts + found.bad.counts) == len(pairs)
 
 
 def test_the_spread_of_answers_is_of_the_first():
     first = analyse(FOUR).first
     assert first.good.mean == pytest.approx((0.2 + 0.5) / 2)
-    assert first.bad.total == 2
+    assert sum(first.bad.counts) == 2
 
 
 def test_documents_without_labels_or_without_uncertainty_have_no_spread():

@@ -473,7 +473,7 @@ WRONG = [
     ([], CalibrationError, "no questions"),
     ([Question("Why?", (), passages=THREE)], MissingReferences, "'Why\\?' has no accepted"),
     ([Question("Why?", ("a",), id="q9")], CalibrationError, "'q9' has no passages"),
-    (["Why?"], InvalidInput, "takes Question"),
+    (["Why?"], InvalidInput, "are Question"),
     ([Question("?!", ("a",), passages=THREE)], EmptyQuestion, "no words"),
 ]
 

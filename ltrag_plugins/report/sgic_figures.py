@@ -126,10 +126,10 @@ def _spread(analysis: Analysis) -> plots.Figure:
     for place, (title, spread, names) in zip(axes, kinds, strict=True):
         highest = 0.0
         for found, name, bad in ((spread.good, names[0], False), (spread.bad, names[1], True)):
-            if found.total:
+            if total := sum(found.counts):
                 edges = [i / len(found.counts) for i in range(len(found.counts) + 1)]
-                shares, mean = [count / found.total for count in found.counts], found.mean or 0.0
-                label = f"{name}: {found.total}, mean {mean:.2f}"
+                shares, mean = [count / total for count in found.counts], found.mean or 0.0
+                label = f"{name}: {total}, mean {mean:.2f}"
                 plots.hatched(place, shares, edges, bad=bad, label=label)
                 colour, line = (plots.ORANGE, ":") if bad else (plots.BLUE, "--")
                 place.axvline(mean, color=colour, linestyle=line)

@@ -48,10 +48,9 @@ class _AnswerFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Transitions:
-    """Counts of questions (section 5.6): `kept + spoiled + mended + failed` is all of them.
+    """Counts of questions (section 5.6), by their first answer and the one returned.
 
-    Right or wrong at first and in the end (the answer returned): kept, spoiled (which the paper
-    does not count), mended, failed. Of the failed, `missed` had it right in some round.
+    All are kept, spoiled (which the paper does not count), mended or failed.
     """
 
     questions: int
@@ -70,6 +69,7 @@ class _Transitions:
     stopped: int
     """No less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
     missed: int
+    """Of the failed, right in some round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,6 @@ class _Histogram:
 
     counts: tuple[int, ...]
     mean: float | None
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return sum(self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +156,7 @@ class Analysis:
             yield name, f"{count} ({count / found.questions:.1%}){text if count else ''}"
         if (seen := self.documents) is not None:
             for name, kind in (("that help", seen.good), ("that do not", seen.bad)):
-                yield f"documents {name}", f"{kind.total}, uncertainty {_number(kind.mean)}"
+                yield f"documents {name}", f"{sum(kind.counts)}, uncertainty {_number(kind.mean)}"
             yield "AUROC of documents", _number(seen.auroc)
         yield from ((f"R@{k}", f"{value:.3f}") for k, value in self.recall.items())
         if (told := self.reliability) is not None:

@@ -126,21 +126,19 @@ class FitReport:
             told["P(wrong): AUROC, calibration error"] = f"{self.auroc:.3f}, {self.ece:.3f}"
         for name, value in sorted(self.estimator_aurocs.items(), key=lambda item: -item[1]):
             told[f"AUROC of {name}, direct answer wrong"] = f"{value:.3f}"
-        costs = {"tokens": "tokens", "milliseconds": "ms"}
-        known = [n for n in costs if any(getattr(row, n) is not None for row in self.variants)]
+        costs = {"tokens": [row.tokens for row in self.variants]}
+        costs["ms"] = [row.milliseconds for row in self.variants]
+        known = {name: values for name, values in costs.items() if {*values} != {None}}
         wide = 2 + max(map(len, (*told, *(f"* {row.name}" for row in self.variants))))
-        head = f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}"
-        head += "".join(f"{costs[name]:>9}" for name in known)
-        lines = [f"{head}  gain in {self.metric.upper()}"]
-        for row in self.variants:
+        head = "".join(f"{name:>9}" for name in known)
+        lines = [f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{head}  gain in {self.metric.upper()}"]
+        for row, *spent in zip(self.variants, *known.values(), strict=True):
             name = f"{'*' if row.name == self.kept else ' '} {row.name}"
-            line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
-            for cost in (getattr(row, name) for name in known):
-                line += f"{'-' if cost is None else f'{cost:.0f}':>9}"
+            lines.append(f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}")
+            lines[-1] += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
             if row.name != "direct":
-                line += f"  {signed(row.gain)}{' pays' * row.pays}"
-                line += "" if row.keepable else " (compared only)"
-            lines.append(line)
+                more = "" if row.keepable else " (compared only)"
+                lines[-1] += f"  {signed(row.gain)}{' pays' * row.pays}{more}"
         lines += [f"{name:<{wide}} {text}" for name, text in told.items()]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
@@ -328,16 +326,14 @@ def _wrongness(
     """P(wrong) of the kept variant; each score by a scale that was fitted without its question."""
     settings, estimator = kept.settings, kept.settings.estimator
     traces = [trace[: settings.rounds + 1] for trace in kept.recorded.traces]
-    found: dict[int, CalibratedAnswer] = {}
+    answers: list[Any] = [None] * len(traces)
     for train, test in _folds(len(traces), settings.seed):
         others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
         for i in test:
             trace = replay.replay(others.rescored(traces[i]), settings)
             best = best_round(trace, settings.choose)
-            found[int(i)] = CalibratedAnswer(
-                best.text, best.uncertainty, best.score, best.number, "rounds", estimator
-            )
-    answers = [found[i] for i in range(len(traces))]
+            figures = best.text, best.uncertainty, best.score, best.number
+            answers[i] = CalibratedAnswer(*figures, "rounds", estimator)
     correct = "f1" if rule.metric == "f1" else "normalized_exact_match"
     pairs = zip(answers, questions, strict=True)
     wrong = [not is_right(answer.text, q.answers, correct) for answer, q in pairs]

@@ -108,8 +108,8 @@ def sampled(
 ) -> Flow[CalibratedAnswer]:
     """Sample answers to the first prompt of `calibrate`, and return the least uncertain.
 
-    One call a sample, with the seeds `settings.seed`, + 1, ..., until a limit could be passed (then
-    `stop` names it). The estimator "agreement" holds each sample against the others.
+    One call a sample, seeded `settings.seed`, + 1, ..., until a limit could be passed (see `stop`).
+    The estimator "agreement" holds each sample against the others.
 
     Args:
         samples: K, at least 1; with "agreement" at least 2.
@@ -194,9 +194,8 @@ class Session:
     def keeps_all_documents(self) -> bool:
         """Whether a round could show nothing else than the first prompt did."""
         settings, count = self.settings, len(self.documents.texts)
-        return settings.earlier == settings.documents == "none" and (
-            (settings.cut_to or count) >= count
-        )
+        plain = settings.earlier == settings.documents == "none"
+        return plain and (settings.cut_to or count) >= count
 
     def prompt(self) -> str:
         """Of the next round, rendered once; the first one is refused if it may not be sent."""
@@ -252,8 +251,7 @@ class Session:
                 render(settings.templates, self.question, [Shown(text)]) for text in documents.texts
             ]
             # the only document's answer is the first answer
-            first = Measured(self.trace[0].generation, self.trace[0].uncertainty)
-            answers = {self._first: first}
+            answers = {self._first: Measured(self.trace[0].generation, self.trace[0].uncertainty)}
             if once := [prompt for prompt in dict.fromkeys(prompts) if prompt != self._first]:
                 if limit := self.budget.exceeded(once, and_calls=int(settings.rounds > 0)):
                     return limit

@@ -59,8 +59,8 @@ class ScoreScale:
     def fit(cls, answers: Iterable[CalibratedAnswer]) -> Self:
         """The mean uncertainty of each round.
 
-        Let the rounds run to their end for it (`certain_below=0, least_gain=None`): otherwise the
-        later means are of the harder questions alone.
+        With stop rules (but for `certain_below=0, least_gain=None`) later means are of the harder
+        questions alone.
 
         Raises:
             CalibrationError: there are no answers.
@@ -112,10 +112,8 @@ class ScoreScale:
 
 
 def rounding(uncertainties: Sequence[float], estimator: str) -> float:
-    """How far the uncertainties of one question's documents may differ by rounding alone.
-
-    Products of probabilities of e^-14 and e^-15 can be told apart, until one minus them is 1.
-    """
+    """How far the uncertainties of one question's documents may differ by rounding alone."""
+    # products of e^-14 and e^-15 can be told apart, until one minus them is 1
     if estimator != "product" or not uncertainties:
         return NOISE
     return max(sys.float_info.epsilon, NOISE * (1 - min(uncertainties)))
@@ -181,7 +179,7 @@ class WrongnessCalibration:
         for answer in answers:
             scale.check(answer.estimator)
         scores = np.array([answer.score / 100 for answer in answers])
-        fails = np.array([bool(label) for label in wrong], dtype=int)
+        fails = np.array(wrong, dtype=bool).astype(int)
         if min(fails.sum(), len(fails) - fails.sum()) < FEWEST:
             raise CalibrationError(
                 f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
