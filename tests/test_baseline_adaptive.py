@@ -162,5 +162,5 @@ def test_an_encoder_of_another_size_is_refused():
 def test_questions_to_learn_from_are_checked():
     with pytest.raises(CalibrationError, match="adaptive"):
         learn([], World())
-    with pytest.raises(MissingReferences, match="question 2"):
+    with pytest.raises(MissingReferences, match="has no accepted"):
         learn([LABELLED[0], Question("Why?")], World())

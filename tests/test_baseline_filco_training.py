@@ -250,7 +250,7 @@ def test_a_question_without_any_passage_makes_no_example():
 def test_unlabelled_questions_and_settings_out_of_range_are_named():
     with pytest.raises(CalibrationError, match="filco"):
         run(filter_examples([]), World())
-    with pytest.raises(MissingReferences, match="question 1"):
+    with pytest.raises(MissingReferences, match="has no accepted"):
         run(filter_examples([Question("Why?")]), World())
     for wrong in ({"measure": "luck"}, {"most": 0}, {"k": 0}, {"template": "{passage}"}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
