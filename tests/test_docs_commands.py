@@ -64,3 +64,13 @@ def test_one_that_does_not_exist_is_not(line):
     with pytest.raises(Exception, match="No such") as raised:
         parsed(shlex.split(line))
     assert getattr(raised.value, "exit_code", 0) == 2
+
+
+def test_the_table_of_papers_names_files_and_names_that_are_there():
+    package, table = ROOT / "ltrag_plugins", (ROOT / "docs/papers.md").read_text("utf-8")
+    named = re.findall(r"`((?:\w+/)*\w+\.py)`((?:,? `\w+`)*)", table)
+    assert len(named) > 30
+    for file, names in named:
+        text = (package / file).read_text("utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"\b{name}\b", text), (file, name)
