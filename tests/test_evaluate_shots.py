@@ -19,7 +19,7 @@ CHOICE = [replace(q, options=OPTIONS) for q in houses(0, 40) if q.answers[0] in 
 def run(llm, questions, out, **settings):
     untrained = DURRanker.untrained(Nonsense())
     ranker = DURRanker(untrained.head, untrained.encoder, DURSettings(**settings), sigma=0.0)
-    cells, chances = shot_cells(
+    cells, chances, _ = shot_cells(
         ranker, EXAMPLES, questions, scores=isinstance(llm, Scorer), shots=3
     )
     return evaluate(questions, cells, World(llm), out=out, metrics=["em"]), chances

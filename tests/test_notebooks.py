@@ -7,6 +7,7 @@ numpy, searches counted at the store, tables computed again from the answers on 
 import contextlib
 import io
 import json
+import logging
 import re
 import shutil
 import socket
@@ -55,6 +56,8 @@ def copied(tmp_path_factory):
         yield folder
         for name in ("vector_store", "demo_systems", "prompts", "execute"):
             sys.modules.pop(name, None)
+        # the example keeps the calibrator quiet; the tests that come after it listen
+        logging.getLogger("ltrag_plugins.sgic.calibrator").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")
