@@ -8,6 +8,7 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -31,19 +32,22 @@ from ltrag_plugins.types import Passage
 ray = pytest.importorskip("ray")
 
 
+CHEAP = ("em", "f1")
+"""Measures that need no library: a worker that imports nltk takes seconds longer."""
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parent.parent)])
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        log_to_driver=False,
-        runtime_env={
-            "env_vars": {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "OPENAI_API_KEY": "x"}
-        },
-    )
-    yield
-    ray.shutdown()
+    # set here rather than as Ray's runtime_env, for which it starts other workers than those it
+    # has; and workers are nice by default, so that other tests would starve them
+    told = {"PYTHONPATH": paths, "OPENAI_API_KEY": "x", "RAY_worker_niceness": "0"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in told.items():
+            patch.setenv(name, value)
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield
+        ray.shutdown()
 
 
 def by_length(prompt: str) -> str:
@@ -136,8 +140,9 @@ def test_a_worker_killed_in_the_middle_loses_nothing(tmp_path, monkeypatch, kept
 
     both = [DIRECT, SINGLE]
     engine = on_ray(dying) if kept else on_ray(dying, answers=False)
-    here = evaluate(many(), both, world(answering), out=tmp_path / "here", batch=8)
-    there = evaluate(many(), both, world(), out=tmp_path / "ray", batch=8, engine=engine)
+    asking = partial(evaluate, many(), both, metrics=CHEAP, batch=8)
+    here = asking(world(answering), out=tmp_path / "here")
+    there = asking(world(), out=tmp_path / "ray", engine=engine)
     assert flag.exists()
     assert without_ms(there) == without_ms(here)
     counts = Counter(asked.read_text().splitlines())
@@ -157,9 +162,10 @@ def test_the_workers_answers_are_kept_with_the_run_or_where_it_is_said(tmp_path,
     mine = tmp_path / "mine.sqlite"
     given = {"the run": {}, "a file": {"answers": mine}, "nowhere": {"answers": None}}[where]
     engine = on_ray(lengths, workers=1, **given)
-    evaluate(many()[:4], [DIRECT], lengths(), out=tmp_path / "run", engine=engine)
+    out = tmp_path / "run"
+    evaluate(many()[:4], [DIRECT], lengths(), out=out, metrics=CHEAP, engine=engine)
     assert mine.exists() == (where == "a file")
-    files = (RunFolder(tmp_path / "run").answers, mine)
+    files = (RunFolder(out).answers, mine)
     for file, kept in zip(files, rows, strict=True):
         if kept or file.exists():
             with closing(sqlite3.connect(file)) as answers:
@@ -181,6 +187,7 @@ def test_the_command_line_does_it_with_its_gate(tmp_path):
     with openai_server(write) as (url, _):
         given = ("--model", f"openai:scripted@{url}", "--passages", tmp_path / "pool.jsonl")
         gate = ("--gate", "gece", "--labelled", tmp_path / "others.jsonl", "--rate", 0.5)
+        gate += ("--metrics", ",".join(CHEAP))
         for out, more in (("here", ()), ("there", ("--set", "engine=ray"))):
             asked = ("evaluate", tmp_path / "asked.jsonl", "--out", tmp_path / out)
             result = ltrag(*asked, *given, *gate, *more, env={"OPENAI_API_KEY": "not-a-secret"})

@@ -59,10 +59,15 @@ def where_nltk_looks(tmp_path, monkeypatch):
     """An empty folder in place of nltk's search path, and nothing loaded from the real one."""
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     fresh = nltk.corpus.util.LazyCorpusLoader("wordnet", nltk.corpus.WordNetCorpusReader, None)
-    monkeypatch.setattr(text, "wordnet", fresh)
-    text._has_wordnet.cache_clear()
+    monkeypatch.setattr(nltk.corpus, "wordnet", fresh)
+    forget_libraries()
     yield tmp_path
+    forget_libraries()
+
+
+def forget_libraries():
     text._has_wordnet.cache_clear()
+    text._nltk.cache_clear()
 
 
 @pytest.mark.filterwarnings("ignore:The multilingual functions")

@@ -2,6 +2,9 @@
 
 Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR and ROUGE see
 `words`; BLEU, chrF and TER are sacrebleu's, so BLEU and chrF tell capitals from small letters.
+
+The libraries are imported by the first call that needs them: nltk alone, which rouge-score needs
+too, brings scikit-learn, pandas and SciPy, and takes seconds.
 """
 
 from collections.abc import Sequence
@@ -9,15 +12,6 @@ from functools import cache, lru_cache
 from threading import Lock
 from types import SimpleNamespace
 from typing import Any
-
-from nltk.corpus import wordnet
-from nltk.stem import PorterStemmer
-from nltk.translate.meteor_score import meteor_score
-from rouge_score.rouge_scorer import RougeScorer
-from rouge_score.tokenizers import Tokenizer
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.tokenize import words
@@ -37,10 +31,11 @@ def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True)
             gives the same value on every machine.
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
+    nltk = _nltk()
     if not (synonyms and _has_wordnet()):
-        return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=_NO_SYNONYMS)
+        return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=_NO_SYNONYMS)
     with _WORDNET_LOCK:  # its reader seeks in files that all threads share
-        return meteor_score(wanted, said, stemmer=_STEMMER, wordnet=wordnet)
+        return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=nltk.wordnet)
 
 
 def meteor_stages() -> tuple[str, ...]:
@@ -53,12 +48,12 @@ def meteor_stages() -> tuple[str, ...]:
 
 def rouge_1(prediction: str, references: Sequence[str]) -> float:
     """F-measure of shared words (Lin, ACL workshop 2004), without stemming."""
-    return float(_ROUGE_1.score_multi(checked(references), prediction)["rouge1"].fmeasure)
+    return _rouge("rouge1", prediction, references)
 
 
 def rouge_l(prediction: str, references: Sequence[str]) -> float:
     """F-measure of the longest common subsequence of words (Lin, 2004), without stemming."""
-    return float(_ROUGE_L.score_multi(checked(references), prediction)["rougeL"].fmeasure)
+    return _rouge("rougeL", prediction, references)
 
 
 def bleu(prediction: str, references: Sequence[str]) -> float:
@@ -66,12 +61,12 @@ def bleu(prediction: str, references: Sequence[str]) -> float:
 
     The order is cut to the prediction's length: a right answer under four words scores 1.
     """
-    return _best(_BLEU, prediction, references)
+    return _best(_sacrebleu().bleu, prediction, references)
 
 
 def chrf(prediction: str, references: Sequence[str]) -> float:
     """chrF2: F-score of character 1- to 6-grams, recall weighted twice (Popović, WMT 2015)."""
-    return _best(_CHRF, prediction, references)
+    return _best(_sacrebleu().chrf, prediction, references)
 
 
 def ter(prediction: str, references: Sequence[str]) -> float:
@@ -79,36 +74,56 @@ def ter(prediction: str, references: Sequence[str]) -> float:
 
     More edits than the reference has words give values above 1.
     """
-    return min(_TER.sentence_score(prediction, [r]).score / 100 for r in checked(references))
+    score = _sacrebleu().ter.sentence_score
+    return min(score(prediction, [r]).score / 100 for r in checked(references))
 
 
-def _best(metric: BLEU | CHRF, prediction: str, references: Sequence[str]) -> float:
+def _best(metric: Any, prediction: str, references: Sequence[str]) -> float:
     # sacrebleu's 100 can come out as 100.00000000000004
     scores = [metric.sentence_score(prediction, [r]).score / 100 for r in checked(references)]
     return min(1.0, max(scores))
+
+
+def _rouge(kind: str, prediction: str, references: Sequence[str]) -> float:
+    return float(_rouge_scorer(kind).score_multi(checked(references), prediction)[kind].fmeasure)
 
 
 @cache
 def _has_wordnet() -> bool:
     try:
         with _WORDNET_LOCK:
-            wordnet.synsets("word")
+            _nltk().wordnet.synsets("word")
     except LookupError:
         return False
     return True
 
 
-class _Words(Tokenizer):
+@cache
+def _nltk() -> SimpleNamespace:
+    from nltk.corpus import wordnet
+    from nltk.stem import PorterStemmer
+    from nltk.translate.meteor_score import meteor_score
+
+    stemmer = SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
+    return SimpleNamespace(score=meteor_score, stemmer=stemmer, wordnet=wordnet)
+
+
+@cache
+def _rouge_scorer(kind: str) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
     # rouge-score's own tokenizer drops every letter outside a-z
-    def tokenize(self, text: str) -> list[str]:
-        return words(text)
+    return RougeScorer([kind], tokenizer=SimpleNamespace(tokenize=words))
+
+
+@cache
+def _sacrebleu() -> SimpleNamespace:
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    return SimpleNamespace(bleu=BLEU(effective_order=True), chrf=CHRF(), ter=TER())
 
 
 _WORDNET_LOCK = Lock()
 _NO_SYNONYMS: Any = SimpleNamespace(synsets=lambda word: [])
-_STEMMER: Any = SimpleNamespace(stem=lru_cache(maxsize=65_536)(PorterStemmer().stem))
-_ROUGE_1 = RougeScorer(["rouge1"], tokenizer=_Words())
-_ROUGE_L = RougeScorer(["rougeL"], tokenizer=_Words())
-_BLEU = BLEU(effective_order=True)
-_CHRF = CHRF()
-_TER = TER()
