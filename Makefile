@@ -9,6 +9,9 @@ CHECKS := types code-blocks docs lint contracts
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
+# else every process compiles the large packages again: imports of torch take three times as long
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test check $(CHECKS) bench clean
 
 help:
