@@ -1,8 +1,5 @@
 """The default model: converted exactly, once, and whatever happens meanwhile."""
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -54,9 +51,7 @@ def test_a_conversion_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_the_cache_folder_can_be_chosen():
-    code = "from ltrag_plugins.llm.embedded import cache_folder; print(cache_folder())"
+def test_the_cache_folder_can_be_chosen(monkeypatch):
     for chosen, folder in {"/somewhere/else": "else", "": "ltrag_plugins"}.items():
-        environment = os.environ | {"LTRAG_CACHE": chosen}
-        said = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
-        assert Path(said.strip()).name == folder
+        monkeypatch.setenv("LTRAG_CACHE", chosen)
+        assert module.cache_folder().name == folder
