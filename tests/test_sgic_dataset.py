@@ -357,7 +357,7 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
         ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
         ({"questions": asked(5)}, "questions_sha256"),
         ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "questions_sha256"),
-        ({"scale": ScoreScale.default("product")}, r"given_scale was None and is now \[0.5\]"),
+        ({"scale": ScoreScale("product")}, r"given_scale was None and is now \[0.5\]"),
     ],
 )
 def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, tmp_path):
@@ -410,7 +410,7 @@ def test_another_judge_of_the_documents_makes_other_data(tmp_path):
         ([Question("who?", "a", "odd", THREE)], InvalidInput, "'odd' are one string"),
         ([Question("?", ("a",), "odd", THREE)], InvalidInput, "no words"),
         ([Question("who?", ("a",), "odd", (Passage("\ud800"),))], InvalidInput, "'odd' has half"),
-        ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 is a str"),
+        ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 must be a Passage"),
     ],
 )
 def test_questions_that_teach_nothing_are_refused_before_a_call(questions, error, says, tmp_path):

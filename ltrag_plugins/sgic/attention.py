@@ -18,7 +18,7 @@ from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
 from ltrag_plugins.llm.loading import twin
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.documents import prepared
+from ltrag_plugins.sgic.documents import Documents
 from ltrag_plugins.sgic.settings import SGICSettings
 
 try:
@@ -121,7 +121,7 @@ def round_attention(
         raise InvalidInput(
             f"round {round} has no prompt; answer again with SGICSettings(keep_prompts=True)"
         )
-    texts = prepared([document.passage for document in answer.documents], settings).texts
+    texts = Documents.of([document.passage for document in answer.documents], settings).texts
     shown = [i for i, one in enumerate(answer.documents) if one.shown or not round]
     found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
     shares = dict(zip(shown, found.documents, strict=True))

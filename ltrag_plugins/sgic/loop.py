@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from typing import final
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
@@ -20,8 +19,8 @@ from ltrag_plugins.flow import Flow, ask, compute
 from ltrag_plugins.sgic import documents as sources
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop, answer_key
 from ltrag_plugins.sgic.budget import Budget
-from ltrag_plugins.sgic.documents import Relevance, Truth, prepared
-from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line, render
+from ltrag_plugins.sgic.documents import Documents, Relevance, Truth
+from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Passage
@@ -47,7 +46,7 @@ def calibrate(
     Args:
         passages: what was retrieved; with `SGICSettings.steps()`, reasoning steps.
         settings: None: the defaults.
-        scale: None: `ScoreScale.default`.
+        scale: None: 0.5 in every round.
         wrongness: gives the answer its probability of being wrong.
         relevance: scores the passages, for `source="relevance"`.
         truth: scores passages and answers, for `source="oracle"`.
@@ -66,23 +65,20 @@ def calibrate(
         wrongness.check(session.scale)
     settings, notes, tell = session.settings, list[str](), on_round or (lambda _: None)
     tell(first := (yield from session.answer()))
-    stop, error, limit = reason_to_stop(session.trace, settings), None, None
+    stop, error = reason_to_stop(session.trace, settings), None
     if not session.documents.texts:
         stop = stop or "no documents"
         notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
     elif session.keeps_all_documents:
         stop = stop or "rounds"  # another would ask the same
-    said = {sample.text for sample in first.samples}
-    if settings.estimator == AGREEMENT and said == {first.generation.text}:
+    if {sample.text for sample in first.samples} == {first.generation.text}:
         notes.append(
             "all samples are the answer word for word; with a model that does not heed the "
             "temperature that says nothing about how sure it is"
         )
-    needed = settings.score_documents == "always" or (not stop and scores_documents(settings))
+    needed = settings.score_documents == "always" or (not stop and settings.reads_scores)
     try:
-        if session.documents.texts and needed:
-            limit = yield from session.score_documents()
-        if limit is not None:
+        if session.documents.texts and needed and (limit := (yield from session.score_documents())):
             notes.append(
                 "the documents were not scored: one prompt for each would pass "
                 f"{limit}={getattr(settings, limit)}"
@@ -120,11 +116,10 @@ def sampled(
         The trace holds the samples in their order; `round` is the place of the best.
 
     Raises:
-        EmptyQuestion, InvalidInput, ArtifactMismatch, NoTokenProbabilities, ModelError: as
-            `calibrate`.
+        InvalidInput: there are too few samples; else as `calibrate`.
     """
     settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
-    check_samples(samples, settings)
+    settings.check_samples(samples)
     session = Session(question, passages, settings, scale)
     budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
     prompt, drawn, stop = session.prompt(), list[Generation](), None
@@ -159,17 +154,15 @@ class Session:
         truth: Truth | None = None,
     ) -> None:
         self.settings = settings = settings or SGICSettings()
-        self.scale = scale or ScoreScale.default(settings.estimator)
+        self.scale = scale or ScoreScale(settings.estimator)
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
         # of an encoder only the driver knows
         sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
-        self.documents = prepared(passages, settings)
-        count = len(self.documents.texts)
-        if settings.source == "oracle" and truth is not None and len(truth.relevant) != count:
-            raise InvalidInput(
-                f"the truth is about {len(truth.relevant)} passages, and there are {count}"
-            )
+        self.documents = Documents.of(passages, settings)
+        known, count = () if truth is None else truth.relevant, len(self.documents.texts)
+        if settings.source == "oracle" and len(known) != count:
+            raise InvalidInput(f"the truth is about {len(known)} passages, and there are {count}")
         self.trace: tuple[Round, ...] = ()
         self.document_answers: tuple[Measured, ...] = ()
         """Those that were asked for to score the documents."""
@@ -206,7 +199,7 @@ class Session:
                 text = cut_to_words(one_line(one.text), settings.answer_tokens)
                 earlier.append(Shown(text, one.score if settings.earlier == "scores" else None))
             shown = self.documents.shown(settings if self.trace else None)
-            self._next = render(settings.templates, self.question, shown, earlier)
+            self._next = settings.templates.render(self.question, shown, earlier)
             self._first = self._first or self._next
         if not self.trace and (limit := self.budget.exceeded([self._next])):
             raise InvalidInput(
@@ -247,9 +240,8 @@ class Session:
         elif settings.source == "oracle" and self._truth is not None:
             scores = self._truth.document_scores(self.question, settings.seed)
         else:
-            prompts = [
-                render(settings.templates, self.question, [Shown(text)]) for text in documents.texts
-            ]
+            ask_about = partial(settings.templates.render, self.question)
+            prompts = [ask_about([Shown(text)]) for text in documents.texts]
             # the only document's answer is the first answer
             answers = {self._first: Measured(self.trace[0].generation, self.trace[0].uncertainty)}
             if once := [prompt for prompt in dict.fromkeys(prompts) if prompt != self._first]:
@@ -258,9 +250,8 @@ class Session:
                 self.document_answers = tuple((yield from self._ask(once)))
                 answers |= zip(once, self.document_answers, strict=True)
             found = [answers[prompt] for prompt in prompts]
-            said = [answer.generation.text.strip() for answer in found]
+            documents = documents.with_answers(found)
             doubts = [answer.uncertainty for answer in found]
-            documents = documents.with_columns(uncertainty=doubts, answer=said)
             scores = document_scores(doubts, noise=rounding(doubts, settings.estimator))
         self.documents, self._next = documents.with_scores(scores, settings.cut_to), ""
         return None
@@ -288,10 +279,7 @@ class Session:
                 "apart"
             )
         return CalibratedAnswer(
-            best.text,
-            best.uncertainty,
-            best.score,
-            best.number,
+            *(best.text, best.uncertainty, best.score, best.number),
             stop,
             settings.estimator,
             p_wrong=wrongness.probability(best.score) if wrongness and scored else None,
@@ -318,11 +306,6 @@ class Session:
         )
         self.budget.received(prompts, [r for one in found for r in (one.generation, *one.samples)])
         return found
-
-
-def scores_documents(settings: SGICSettings) -> bool:
-    """Whether a round needs the scores of documents."""
-    return settings.documents != "none" or settings.cut_to is not None
 
 
 def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | None:
@@ -385,16 +368,6 @@ def checked_question(question: str) -> str:
     if not re.search(r"\w", question):
         raise EmptyQuestion(f"the question {question!r} has no words; ask something")
     return question.strip()
-
-
-def check_samples(samples: object, settings: SGICSettings) -> None:
-    """Refuse a number of samples that makes no sense with the estimator."""
-    least = 2 if settings.estimator == AGREEMENT else 1
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < least:
-        raise InvalidInput(
-            f"samples must be a whole number, at least {least} with the estimator "
-            f"{settings.estimator!r}, got {samples!r}"
-        )
 
 
 def _repeated(trace: Sequence[Round]) -> Round | None:

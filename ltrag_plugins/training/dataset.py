@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -38,13 +39,13 @@ from ltrag_plugins.errors import (
     InvalidInput,
     UnreadableArtifact,
 )
-from ltrag_plugins.flow import Observer, World
+from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.answer import Round, answer_key, number
-from ltrag_plugins.sgic.documents import Relevance, prepared
+from ltrag_plugins.sgic.documents import Documents, Relevance
 from ltrag_plugins.sgic.loop import checked_question
-from ltrag_plugins.sgic.prompts import one_line, render
+from ltrag_plugins.sgic.prompts import one_line
 from ltrag_plugins.sgic.replay import record
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -173,15 +174,9 @@ def build(
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
     with nullcontext(model) if own else CachedLLM(model, folder / _UNFINISHED) as remembering:
-        [recorded] = record(
-            asked,
-            World(llm=remembering, encoder=encoder),
-            settings,
-            scale=scale,
-            relevance=relevance,
-            observers=observers,
-            batch=batch,
-        )
+        world = World(llm=remembering, encoder=encoder)
+        drive = partial(run_many, world=world, observers=tuple(observers), batch=batch)
+        [recorded] = record(asked, drive, settings, scale=scale, relevance=relevance)
     rounds = zip(asked, direct, recorded.traces, strict=True)
     found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
@@ -212,9 +207,17 @@ def load(path: str | PathLike[str]) -> Dataset:
     lines = path / _LINES if path.is_dir() else path
     with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):
         content = lines.read_bytes()
-    examples = _examples(lines, content)  # a broken line says more than its hash
+    examples = []
+    for place, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            examples += [_example(json.loads(line.decode("utf-8-sig")))] if line.strip() else []
+        except (ValueError, RecursionError) as error:  # it says more than the hash
+            why = getattr(error, "msg", error)  # JSON's own names a line 1
+            raise UnreadableArtifact(f"{lines}, line {place}: {why}") from error
+    if not examples:
+        raise UnreadableArtifact(f"{lines} has no examples; expected one JSON object a line")
     if lines is path:
-        return Dataset(examples)
+        return Dataset(tuple(examples))
     with reading(f"{path / _MANIFEST} is no manifest", "Build the data again."):
         manifest = json.loads((path / _MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT:
@@ -224,7 +227,7 @@ def load(path: str | PathLike[str]) -> Dataset:
             f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
             f"{_LINES} itself to read it without the manifest."
         )
-    return Dataset(examples, manifest)
+    return Dataset(tuple(examples), manifest)
 
 
 def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Question, Example]:
@@ -233,8 +236,8 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     """
     name = question.id or f"question {place}"
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
-    texts = prepared(question.passages, settings).shown(None)
-    prompt = render(settings.templates, checked_question(question.text), texts)
+    texts = Documents.of(question.passages, settings).shown(None)
+    prompt = settings.templates.render(checked_question(question.text), texts)
     try:
         f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
@@ -326,20 +329,6 @@ def _forget(folder: Path) -> None:
     with writing(folder):
         for path in folder.glob(f"{_UNFINISHED}*"):  # SQLite's log stands beside it
             path.unlink()
-
-
-def _examples(path: Path, content: bytes) -> tuple[Example, ...]:
-    found = []
-    for place, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            try:
-                found.append(_example(json.loads(line.decode("utf-8-sig"))))
-            except (ValueError, RecursionError) as error:
-                why = getattr(error, "msg", error)  # JSON's own names a line 1
-                raise UnreadableArtifact(f"{path}, line {place}: {why}") from error
-    if not found:
-        raise UnreadableArtifact(f"{path} has no examples; expected one JSON object a line")
-    return tuple(found)
 
 
 def _example(told: object) -> Example:
