@@ -410,7 +410,7 @@ def test_another_judge_of_the_documents_makes_other_data(tmp_path):
         ([Question("who?", "a", "odd", THREE)], InvalidInput, "'odd' are one string"),
         ([Question("?", ("a",), "odd", THREE)], InvalidInput, "no words"),
         ([Question("who?", ("a",), "odd", (Passage("\ud800"),))], InvalidInput, "'odd' has half"),
-        ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 must be a Passage"),
+        ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 is a str"),
     ],
 )
 def test_questions_that_teach_nothing_are_refused_before_a_call(questions, error, says, tmp_path):

@@ -483,7 +483,7 @@ def test_a_question_without_words(question):
 
 @pytest.mark.parametrize(
     ("passages", "match"),
-    [("text", "passage 1 must be a Passage"), ([CASTLE, "text"], "passage 2 must be a Passage")],
+    [("text", "passage 1 is a str"), ([CASTLE, "text"], "passage 2 is a str")],
 )
 def test_passages_that_are_strings(passages, match):
     llm = model(UNSURE)

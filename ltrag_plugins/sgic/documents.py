@@ -14,7 +14,7 @@ from typing import Self
 
 import numpy as np
 
-from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed
 from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.retrieval.dense import unit_rows
@@ -44,7 +44,9 @@ class Documents:
         """Passages on one line each, cut at sentence ends, unable to fake a prompt's structure."""
         texts, scored = [], []
         for i, passage in enumerate(passages, 1):
-            checked(passage, Passage, f"passage {i}", "a Passage (of a text: Passage(text))")
+            if not isinstance(passage, Passage):
+                kind = type(passage).__name__
+                raise InvalidInput(f"passage {i} is a {kind}; give a text as Passage(text)")
             whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
             text = cut_to_words(whole, settings.document_words)
             texts.append(settings.templates.sanitize(text))
@@ -120,8 +122,9 @@ def relevance_scores(
     except Exception as error:
         name = type(error).__name__
         raise InvalidInput(f"the relevance function raised {name}: {error}") from error
-    if len(values) != (wanted := len(passages)):
-        raise InvalidInput(f"the relevance function gave {len(values)} numbers, not {wanted}")
+    if len(values) != len(passages):
+        given = f"{len(values)} numbers for {len(passages)} passages"
+        raise InvalidInput(f"the relevance function gave {given}; it gives one for each, in order")
     # their unit is the function's own
     noise = NOISE * max(map(abs, values), default=0.0)
     return document_scores([-value for value in values], noise=noise)

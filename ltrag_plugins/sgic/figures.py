@@ -30,10 +30,8 @@ _ENOUGH = 30  # right and wrong answers each, below which an AUROC is called a g
 class _AnswerFigures:
     """The answers of one round, those returned (A.5), or those that turned one way (figure 4).
 
-    The share of right ones, the mean uncertainty and the AUROCs are 0 to 1, the mean score 0 to
-    100; None of no answers. An AUROC, for "wrong", is None where all answers are right, or all
-    wrong. That of the score differs from that of the uncertainty where rounds with scales of their
-    own stand together.
+    All are 0 to 1 but the mean score, 0 to 100; None of no answers. An AUROC, for "wrong", is None
+    where all are right, or all wrong; the two differ where rounds with own scales stand together.
     """
 
     name: str
@@ -48,12 +46,10 @@ class _AnswerFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Transitions:
-    """Counts of questions (section 5.6), by their first answer and the one returned.
-
-    All are kept, spoiled (which the paper does not count), mended or failed.
-    """
+    """Counts of questions (section 5.6), by their first answer and the one returned."""
 
     questions: int
+    """All are kept, spoiled (which the paper does not count), mended or failed."""
     kept: int
     spoiled: int
     mended: int
@@ -64,8 +60,7 @@ class _Transitions:
     fell: int
     """The last answer less uncertain than the first (paper: "declining uncertainty")."""
     rose: int
-    """After all rounds, no less uncertain (paper: "reached the 5-round limit with rising
-    uncertainty")."""
+    """No less uncertain after all rounds (paper: "the 5-round limit with rising uncertainty")."""
     stopped: int
     """No less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
     missed: int
@@ -186,12 +181,8 @@ def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysi
     most = max(len(one.right) for one in run)
     reached = [[one for one in run if n < len(one.right)] for n in range(most)]
     first = [one.rounds[0] for one in run]
-    documents = [
-        (document.uncertainty, helps)
-        for one in run
-        for document, helps in zip(one.answer.documents, one.relevant, strict=False)
-        if document.uncertainty is not None
-    ]
+    pairs = (pair for one in run for pair in zip(one.answer.documents, one.relevant, strict=False))
+    documents = [(d.uncertainty, helps) for d, helps in pairs if d.uncertainty is not None]
     ranked = [(row, one.relevant) for one in run if any(one.relevant) and (row := _ranks(one))]
     promised = [(p, not one.returned_right) for one in run if (p := one.answer.p_wrong) is not None]
     right = sum(right for _, right in first)

@@ -208,7 +208,7 @@ def fit(
     direct, best, unseen = ways[0], found.cheapest_that_pays(), found.unseen_gain()
     harms = unseen is not None and unseen.value < 0
     kept = direct if harms or len(questions) < _FEWEST_QUESTIONS else best
-    means = kept.recorded.scale.means[: kept.settings.rounds + 1]
+    means = kept.recorded[0].scale.means[: kept.settings.rounds + 1]
     scale = ScoreScale(kept.settings.estimator, means)
     wrongness = _wrongness(kept, scale, questions, options)
     wrong = ~found.right(direct)
@@ -220,13 +220,13 @@ def fit(
         kept=kept.name,
         variants=tuple(map(found.figures, ways)),
         unseen_gain=unseen,
-        means=direct.recorded.scale.means,
+        means=direct.recorded[0].scale.means,
         wrong=float((~found.right(kept)).mean()),
         auroc=None if wrongness is None else wrongness.auroc,
         ece=None if wrongness is None else wrongness.ece,
         estimator_aurocs={
-            seen.settings.estimator: auroc([trace[0].uncertainty for trace in seen.traces], wrong)
-            for seen in (direct.recorded, *by_other_estimators(direct.recorded))
+            line[0].settings.estimator: auroc([one.trace[0].uncertainty for one in line], wrong)
+            for line in (direct.recorded, *by_other_estimators(direct.recorded))
             if 0 < wrong.sum() < len(wrong)
         },
         calls=counter.cost.calls,
@@ -312,9 +312,9 @@ class _Comparison:
     ) -> Iterator[str]:
         """What a user should know; `best` is not kept where choosing so does harm."""
         direct = self.ways[0]
-        traces, rounds = direct.recorded.traces, direct.recorded.settings.rounds
-        questions, lost = len(traces), kept is not best
-        short = sum(len(trace) <= rounds for trace in traces)
+        rounds = direct.recorded[0].settings.rounds
+        questions, lost = len(direct.recorded), kept is not best
+        short = sum(len(session.trace) <= rounds for session in direct.recorded)
         looks = plural(rounds, "round")
         last = next((way for way in self.ways if way.name == f"{looks}, last"), direct)
         before, after, right = map(self.right, (direct, last, kept))
@@ -361,7 +361,7 @@ def _wrongness(
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept way; each score by a scale that was fitted without its question."""
     settings, estimator = kept.settings, kept.settings.estimator
-    traces = [trace[: settings.rounds + 1] for trace in kept.recorded.traces]
+    traces = [session.trace[: settings.rounds + 1] for session in kept.recorded]
     answers: list[Any] = [None] * len(traces)
     for train, test in _folds(len(traces), settings.seed):
         others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])

@@ -69,14 +69,12 @@ def calibrate(
     if not session.documents.texts:
         stop = stop or "no documents"
         notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
-    elif session.keeps_all_documents:
-        stop = stop or "rounds"  # another would ask the same
     if {sample.text for sample in first.samples} == {first.generation.text}:
         notes.append(
             "all samples are the answer word for word; with a model that does not heed the "
             "temperature that says nothing about how sure it is"
         )
-    needed = settings.score_documents == "always" or (not stop and settings.reads_scores)
+    needed = settings.score_documents == "always" or (not stop and session.reads_scores)
     try:
         if session.documents.texts and needed and (limit := (yield from session.score_documents())):
             notes.append(
@@ -184,11 +182,11 @@ class Session:
         self.scale, self.trace, self._next = scale, scale.rescored(self.trace), ""
 
     @property
-    def keeps_all_documents(self) -> bool:
-        """Whether a round could show nothing else than the first prompt did."""
+    def reads_scores(self) -> bool:
+        """Whether a round reads the scores of documents, and can show else than the first did."""
         settings, count = self.settings, len(self.documents.texts)
         plain = settings.earlier == settings.documents == "none"
-        return plain and (settings.cut_to or count) >= count
+        return settings.reads_scores and not (plain and (settings.cut_to or count) >= count)
 
     def prompt(self) -> str:
         """Of the next round, rendered once; the first one is refused if it may not be sent."""

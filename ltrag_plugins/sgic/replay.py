@@ -5,6 +5,8 @@ References:
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -22,24 +24,12 @@ from ltrag_plugins.sgic.loop import Session, best_round
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Question
-from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS, Measured
+from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
 Drive = Callable[[Iterable[Flow[Any]]], list[Any]]
 """`run_many` with its world, observers and batch."""
 METRICS = {"em": normalized_exact_match, "f1": f1}
 """What an answer is judged by, in [0, 1]."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Recorded:
-    """What one way of looking again made of every question."""
-
-    settings: SGICSettings
-    traces: Sequence[tuple[Round, ...]]
-    """All rounds of each question, but for those that a limit (or an error) cut off."""
-    documents: Sequence[Sequence[Measured]]
-    """The answers that score its documents; empty where no round needs the scores."""
-    scale: ScoreScale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +39,8 @@ class Variant:
     name: str
     kind: Literal["direct", "rounds", "cut", "samples"]
     settings: SGICSettings
-    recorded: _Recorded
+    recorded: Sequence[Session]
+    """One for each question, with all rounds but those that a limit (or an error) cut off."""
     keepable: bool
     """Whether `calibrate` with these settings and the recorded scale sends just these prompts."""
     answers: Sequence[Round]
@@ -85,7 +76,7 @@ def every_way(
     drawn = drive(flows)
     for k in range(1, max(len(answer.trace) for answer in drawn) + 1):
         replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
-        rated = (loop.as_rounds(said, settings, recorded[0].scale) for said in replies)
+        rated = (loop.as_rounds(said, settings, recorded[0][0].scale) for said in replies)
         answers = [best_round(trace, "least uncertain") for trace in rated]
         columns = _columns(questions, answers, replies)
         name = f"{plural(k, 'sample')}, least uncertain"
@@ -101,18 +92,12 @@ def record(
     *,
     scale: ScoreScale | None = None,
     relevance: Relevance | None = None,
-) -> list[_Recorded]:
+) -> list[list[Session]]:
     """Ask every round of every question, to the end: those of the settings, then of each of `cuts`.
 
     The prompts show scores on `scale`; None: the means of these answers (eq. 2). All questions go
     through a round before any goes into the next, so its mean is known before a prompt shows it.
     """
-
-    def rescale(line: Sequence[Session]) -> None:
-        traces = [session.trace for session in line]
-        fitted = scale or ScoreScale.of_rounds(settings.estimator, traces)
-        for session in line:
-            session.rescale(fitted)
 
     def attempt(session: Session) -> Flow[None]:
         try:
@@ -121,17 +106,15 @@ def record(
             if session.settings.on_error == "raise":
                 raise
 
-    sessions = [
-        Session(q.text, q.passages, settings, scale, relevance=relevance) for q in questions
-    ]
-    drive(session.answer() for session in sessions)
-    rescale(sessions)
+    first = [Session(q.text, q.passages, settings, scale, relevance=relevance) for q in questions]
+    drive(session.answer() for session in first)
+    _rescale(first, scale)
     always = settings.score_documents == "always"
     rounds_score = always or (settings.rounds > 0 and settings.reads_scores)
-    lines = [sessions if rounds_score else [session.branch(settings) for session in sessions]]
+    lines = [first if rounds_score else [session.branch(settings) for session in first]]
     if cuts or rounds_score:
-        drive(session.score_documents() for session in sessions)
-    lines += [[session.branch(way) for session in sessions] for way in cuts]
+        drive(session.score_documents() for session in first)
+    lines += [[session.branch(way) for session in first] for way in cuts]
     for number in range(1, max(way.rounds for way in (settings, *cuts)) + 1):
         # the cuts come first, as they end here: a local model that remembers the beginnings of so
         # many prompts and no more then still has those that the next round begins with
@@ -144,41 +127,43 @@ def record(
             ]
         )
         for line in lines:
-            rescale(line)
-    return [
-        _Recorded(
-            line[0].settings,
-            [session.trace for session in line],
-            [s.document_answers if always or not s.keeps_all_documents else () for s in line],
-            line[0].scale,
-        )
-        for line in lines
-    ]
+            _rescale(line, scale)
+    return lines
 
 
-def _replayed(recorded: Sequence[_Recorded], questions: Sequence[Question]) -> Iterator[Variant]:
+def _rescale(line: Sequence[Session], scale: ScoreScale | None = None) -> None:
+    """Put the answers on this scale; None: that of their own means."""
+    traces = [session.trace for session in line]
+    fitted = scale or ScoreScale.of_rounds(line[0].settings.estimator, traces)
+    for session in line:
+        session.rescale(fitted)
+
+
+def _replayed(
+    lines: Sequence[Sequence[Session]], questions: Sequence[Question]
+) -> Iterator[Variant]:
     """What `calibrate` would have asked and returned with other settings, of the recorded answers.
 
     What was recorded is the rounds, then the cuts.
     """
-    first, *cuts = recorded
-    settings = first.settings
+    first, *cuts = lines
+    settings = first[0].settings
 
     def way(
-        kind: Any, name: str, seen: _Recorded, *, keepable: bool = True, **more: Any
+        kind: Any, name: str, line: Sequence[Session], *, keepable: bool = True, **more: Any
     ) -> Variant:
-        other = replace(seen.settings, **more)
+        other = replace(line[0].settings, **more)
         always, again = other.score_documents == "always", other.estimator == AGREEMENT
         answers, replies = [], []
-        for recorded, documents in zip(seen.traces, seen.documents, strict=True):
-            trace = replay(recorded, other)
+        for session in line:
+            trace = replay(session.trace, other)
             goes_on = loop.reason_to_stop(trace[:1], other) is None
-            scored = always or (goes_on and other.reads_scores)
-            asked = [*trace, *(documents if scored else ())]
+            scored = always or (goes_on and session.reads_scores)
+            asked = [*trace, *(session.document_answers if scored else ())]
             answers.append(best_round(trace, other.choose))
             replies.append([r for one in asked for r in (one.generation, *one.samples * again)])
         columns = _columns(questions, answers, replies)
-        return Variant(name, kind, other, seen, keepable, answers, columns)
+        return Variant(name, kind, other, line, keepable, answers, columns)
 
     yield way("direct", "direct", first, rounds=0)
     for k in range(1, settings.rounds + 1):
@@ -186,33 +171,38 @@ def _replayed(recorded: Sequence[_Recorded], questions: Sequence[Question]) -> I
             yield way("rounds", f"{plural(k, 'round')}, {choose}", first, rounds=k, choose=choose)
     for cut in cuts:
         for choose in ("least uncertain", "last"):
-            yield way("cut", f"cut to {cut.settings.cut_to}, {choose}", cut, choose=choose)
+            yield way("cut", f"cut to {cut[0].settings.cut_to}, {choose}", cut, choose=choose)
     if not settings.rounds:
         return
     # whether another estimator would make other prompts of the same answers
     by_documents = settings.reads_scores and settings.source == "uncertainty"
     fixed = settings.earlier != "scores" and not by_documents
-    for seen in by_other_estimators(first):
-        name = f"{plural(settings.rounds, 'round')}, least uncertain by {seen.settings.estimator}"
-        yield way("rounds", name, seen, keepable=fixed, choose="least uncertain")
+    for line in by_other_estimators(first):
+        name = (
+            f"{plural(settings.rounds, 'round')}, least uncertain by {line[0].settings.estimator}"
+        )
+        yield way("rounds", name, line, keepable=fixed, choose="least uncertain")
 
 
-def by_other_estimators(recorded: _Recorded) -> Iterator[_Recorded]:
+def by_other_estimators(line: Sequence[Session]) -> Iterator[list[Session]]:
     """The recorded answers as each other estimator sees them that can read them."""
-    for name in (n for n in TOKEN_SIGNALS if n != recorded.settings.estimator):
-        settings = replace(recorded.settings, estimator=name)
 
-        def seen(one: Round, settings: SGICSettings = settings) -> Round:
-            _, doubt = loop.own_words(one.number, one.generation, one.samples, settings)
-            return replace(one, uncertainty=doubt)
+    def seen(session: Session, settings: SGICSettings) -> Session:
+        other = copy(session)
+        other.settings = settings
+        doubts = (
+            loop.own_words(r.number, r.generation, r.samples, settings)[1] for r in other.trace
+        )
+        rounds = zip(other.trace, doubts, strict=True)
+        other.trace = tuple(replace(one, uncertainty=doubt) for one, doubt in rounds)
+        return other
 
-        try:
-            traces = [tuple(map(seen, trace)) for trace in recorded.traces]
-        except NoTokenProbabilities:
-            continue
-        scale = ScoreScale.of_rounds(name, traces)
-        traces = [scale.rescored(trace) for trace in traces]
-        yield _Recorded(settings, traces, recorded.documents, scale)
+    for name in (n for n in TOKEN_SIGNALS if n != line[0].settings.estimator):
+        settings = replace(line[0].settings, estimator=name)
+        with suppress(NoTokenProbabilities):
+            others = [seen(session, settings) for session in line]
+            _rescale(others)
+            yield others
 
 
 def replay(trace: tuple[Round, ...], settings: SGICSettings) -> tuple[Round, ...]:

@@ -176,7 +176,7 @@ class WrongnessCalibration:
             scale.check(answer.estimator)
         scores = np.array([answer.score / 100 for answer in answers])
         fails = np.array(wrong, dtype=bool).astype(int)
-        if min(fails.sum(), len(fails) - fails.sum()) < FEWEST:
+        if not FEWEST <= fails.sum() <= len(fails) - FEWEST:
             raise CalibrationError(
                 f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
                 f"needs at least {FEWEST} right and {FEWEST} wrong ones"

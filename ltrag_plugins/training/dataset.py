@@ -1,7 +1,6 @@
 """Training data that teaches a model to mend its answers without spoiling right ones.
 
-Every question is calibrated through all rounds, as `fit` does; the first right round gives the
-example:
+Every question is calibrated through all rounds; the first right round gives the example:
 
 * Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
   the target is the accepted answer. ("mended")
@@ -9,9 +8,6 @@ example:
   answer itself ("preserved"), or where it was not certain, or is another number to which EM is
   blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
-
-The scores in the prompts are on the mean of each round over all questions (eq. 2). The manifest
-holds the hash of the lines, so that a half-written or changed folder is noticed.
 
 References:
     Chen et al. (SGIC), section 3.3 (pruning and substitution).
@@ -67,13 +63,13 @@ class Example:
     prompt: str
     target: str
     id: str = ""
-    """Of the question; empty where the file has none."""
+    """Of the question; this and the next two are empty or None where a file does not say them."""
     kind: _Kind | None = None
     """What it teaches: to give a better answer than those shown ("mended"), to keep the one shown
     ("preserved"), to answer from the plain documents ("direct"), or the answer that the model
-    never gave ("wrong"). None where the file has none."""
+    never gave ("wrong")."""
     round: int | None = None
-    """Whose prompt it is, from 0; None where the file has none."""
+    """Whose prompt it is, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +139,18 @@ def build(
         raise CalibrationError("no questions to learn from; give some with answers and passages")
     asked, direct = zip(*checked, strict=True)
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
-    share, judge = float(corpus.keep_wrong), relevance and _name(relevance)
-    judges = {"encoder": getattr(encoder, "name", None), "relevance": judge}
+    judges = {
+        "encoder": getattr(encoder, "name", None),
+        "relevance": relevance and _name(relevance),
+    }
+    rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     origin = {
         "version": version("ltrag-plugins"),
         "llm": None if model is None else model.name,
         "questions": len(asked),
         "questions_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
         "settings": asdict(settings),
-        "corpus": {**asdict(corpus), "right": _name(corpus.right), "keep_wrong": share},
+        "corpus": asdict(corpus) | rules,
         "given_scale": None if scale is None else scale.means,
         "judge": judges.get(settings.source),
     }
@@ -176,8 +175,8 @@ def build(
     with nullcontext(model) if own else CachedLLM(model, folder / _UNFINISHED) as remembering:
         world = World(llm=remembering, encoder=encoder)
         drive = partial(run_many, world=world, observers=tuple(observers), batch=batch)
-        [recorded] = record(asked, drive, settings, scale=scale, relevance=relevance)
-    rounds = zip(asked, direct, recorded.traces, strict=True)
+        [line] = record(asked, drive, settings, scale=scale, relevance=relevance)
+    rounds = zip(asked, direct, (session.trace for session in line), strict=True)
     found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
@@ -187,7 +186,7 @@ def build(
             "right (right='f1'), or take a better model; the answers so far are kept."
         )
     origin |= _counts(examples, [first for first, _ in found], len(asked), settings.rounds)
-    of = {"estimator": recorded.scale.estimator, "means": list(recorded.scale.means)}
+    of = {"estimator": line[0].scale.estimator, "means": list(line[0].scale.means)}
     dataset = _write(folder, examples, origin | {"scale": of})
     _forget(folder)
     return dataset
@@ -221,7 +220,7 @@ def load(path: str | PathLike[str]) -> Dataset:
     with reading(f"{path / _MANIFEST} is no manifest", "Build the data again."):
         manifest = json.loads((path / _MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT:
-            raise ValueError(f"format {manifest['format']!r}, where this version reads {_FORMAT}")
+            raise ValueError(f"not format {_FORMAT}, which this version reads")
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise UnreadableArtifact(
             f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
