@@ -63,7 +63,7 @@ class Budget:
         for i, reply in enumerate(replies):
             least = len(prompts[i // self._each].split())
             self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
-        known = [count for reply in replies if (count := token_count(reply)) is not None]
+        known = [count for reply in replies if (count := self.reported(reply)) is not None]
         if len(known) < len(replies):
             self.tokens = None
             return
@@ -82,14 +82,14 @@ class Budget:
             "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
         ]
 
+    @staticmethod
+    def reported(reply: Generation) -> int | None:
+        """Read and written, at least 0; None where the reply does not say."""
+        read, written = reply.prompt_tokens, reply.completion_tokens
+        if written is None and reply.tokens is not None:
+            written = len(reply.tokens)
+        return None if read is None or written is None or min(read, written) < 0 else read + written
+
     def _sizes(self, prompts: Sequence[str], times: int | None = None) -> list[int]:
         sizes = [len(prompt.encode(errors="replace")) for prompt in prompts]
         return sizes * (self._each if times is None else times)
-
-
-def token_count(reply: Generation) -> int | None:
-    """Read and written, at least 0; None where the reply does not say."""
-    read, written = reply.prompt_tokens, reply.completion_tokens
-    if written is None and reply.tokens is not None:
-        written = len(reply.tokens)
-    return None if read is None or written is None or min(read, written) < 0 else read + written

@@ -242,10 +242,10 @@ def r_at_k(
     for row, labels in zip(values, relevant, strict=True):
         if len(row) != len(labels):
             raise InvalidInput(f"{len(row)} values came for {len(labels)} labels of documents")
-        if not any(labels) or any(value != value for value in row):
-            raise InvalidInput(
-                "no document is relevant, or a value is NaN; leave that question out"
-            )
+        if not any(labels):
+            raise InvalidInput("no document is relevant; leave such questions out of R@k")
+        if any(value != value for value in row):
+            raise InvalidInput("a value is NaN; leave that question out, or find its source")
 
     def recall(row: Sequence[float], labels: Sequence[bool], k: int) -> float:
         wanted = [value for value, helps in zip(row, labels, strict=True) if helps]

@@ -19,6 +19,7 @@ from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.settings import Range, Settings
@@ -26,7 +27,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer, plural
 from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import best_round
-from ltrag_plugins.sgic.replay import METRICS, Variant, by_other_estimators, every_way, replay
+from ltrag_plugins.sgic.replay import Variant, by_other_estimators, every_way, replay
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
@@ -370,7 +371,8 @@ def _wrongness(
             figures = best.text, best.uncertainty, best.score, best.number
             answers[i] = CalibratedAnswer(*figures, "rounds", estimator)
     pairs = zip(answers, questions, strict=True)
-    wrong = [METRICS[options.metric](one.text, q.answers) < 0.5 for one, q in pairs]
+    correct = "f1" if options.metric == "f1" else "normalized_exact_match"
+    wrong = [not is_right(one.text, q.answers, correct) for one, q in pairs]
     if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
         return None
     fit, seed = WrongnessCalibration.fit, settings.seed

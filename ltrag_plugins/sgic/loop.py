@@ -133,7 +133,7 @@ def sampled(
         )
         budget.received([prompt], [reply])
         drawn.append(reply)
-    session.trace = as_rounds(drawn, settings, session.scale)
+    session.trace = session.as_rounds(drawn)
     return session.result(stop or "rounds")
 
 
@@ -156,7 +156,7 @@ class Session:
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
         # of an encoder only the driver knows
-        sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
+        settings.check_source(relevance=relevance, oracle=truth, encoder="")
         self.documents = Documents.of(passages, settings)
         known, count = () if truth is None else truth.relevant, len(self.documents.texts)
         if settings.source == "oracle" and len(known) != count:
@@ -217,7 +217,7 @@ class Session:
         """Ask for the answer of the next round, and add it to the trace."""
         settings, number = self.settings, len(self.trace)
         [found] = yield from self._ask([prompt := self.prompt()])
-        text, uncertainty = own_words(number, found.generation, found.samples, settings)
+        text, uncertainty = self.own_words(number, found.generation, found.samples)
         score = self.scale.score(uncertainty, number)
         if settings.source == "oracle" and self._truth is not None:
             score = self._truth.answer_score(self.question, text, number, settings.seed)
@@ -225,6 +225,28 @@ class Session:
         answer = Round(number, text, uncertainty, score, found.generation, found.samples, shown)
         self.trace, self._next = (*self.trace, answer), ""
         return answer
+
+    def as_rounds(self, drawn: Sequence[Generation]) -> tuple[Round, ...]:
+        """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
+        rounds = []
+        for i, one in enumerate(drawn):
+            others = [*drawn[:i], *drawn[i + 1 :]]
+            alone = self.settings.estimator == AGREEMENT and not others  # nothing to agree with
+            uncertainty = 1.0 if alone else estimate(one, self.settings.estimator, others)
+            score = self.scale.score(uncertainty)
+            rounds.append(Round(i, one.text.strip(), uncertainty, score, one))
+        return tuple(rounds)
+
+    def own_words(
+        self, number: int, said: Generation, samples: Sequence[Generation]
+    ) -> tuple[str, float]:
+        """The text and the uncertainty of an answer, without what it repeats of the prompt."""
+        settings = self.settings
+        # the first prompt has no form to repeat, nor have those without scores and earlier answers
+        if number and (settings.earlier != "none" or settings.documents == "scores"):
+            without_echo = settings.templates.without_echo
+            said, samples = without_echo(said), tuple(map(without_echo, samples))
+        return said.text.strip(), estimate(said, settings.estimator, samples)
 
     def score_documents(self) -> Flow[Stop | None]:
         """Score the documents, or return the limit for which they are left without scores."""
@@ -333,30 +355,6 @@ def best_round(trace: Sequence[Round], choose: Choose) -> Round:
     if choose == "least uncertain":
         return min(spoken, key=lambda one: one.score)
     return (choose == "repeated" and _repeated(spoken)) or spoken[-1]
-
-
-def as_rounds(
-    drawn: Sequence[Generation], settings: SGICSettings, scale: ScoreScale
-) -> tuple[Round, ...]:
-    """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
-    rounds = []
-    for i, one in enumerate(drawn):
-        others = [*drawn[:i], *drawn[i + 1 :]]
-        alone = settings.estimator == AGREEMENT and not others  # nothing to agree with
-        uncertainty = 1.0 if alone else estimate(one, settings.estimator, others)
-        rounds.append(Round(i, one.text.strip(), uncertainty, scale.score(uncertainty), one))
-    return tuple(rounds)
-
-
-def own_words(
-    number: int, said: Generation, samples: Sequence[Generation], settings: SGICSettings
-) -> tuple[str, float]:
-    """The text and the uncertainty of a round's answer, without what it repeats of the prompt."""
-    # the first prompt has no form to repeat, nor have those without scores and earlier answers
-    if number and (settings.earlier != "none" or settings.documents == "scores"):
-        without_echo = settings.templates.without_echo
-        said, samples = without_echo(said), tuple(map(without_echo, samples))
-    return said.text.strip(), estimate(said, settings.estimator, samples)
 
 
 def checked_question(question: str) -> str:

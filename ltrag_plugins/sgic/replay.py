@@ -18,7 +18,7 @@ from ltrag_plugins.flow import Flow
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import loop
 from ltrag_plugins.sgic.answer import Round, plural
-from ltrag_plugins.sgic.budget import token_count
+from ltrag_plugins.sgic.budget import Budget
 from ltrag_plugins.sgic.documents import Relevance
 from ltrag_plugins.sgic.loop import Session, best_round
 from ltrag_plugins.sgic.scale import ScoreScale
@@ -26,10 +26,8 @@ from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
-Drive = Callable[[Iterable[Flow[Any]]], list[Any]]
+_Drive = Callable[[Iterable[Flow[Any]]], list[Any]]
 """`run_many` with its world, observers and batch."""
-METRICS = {"em": normalized_exact_match, "f1": f1}
-"""What an answer is judged by, in [0, 1]."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +50,7 @@ class Variant:
 
 def every_way(
     questions: Sequence[Question],
-    drive: Drive,
+    drive: _Drive,
     settings: SGICSettings,
     *,
     cut_to: Iterable[int] = (),
@@ -76,7 +74,8 @@ def every_way(
     drawn = drive(flows)
     for k in range(1, max(len(answer.trace) for answer in drawn) + 1):
         replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
-        rated = (loop.as_rounds(said, settings, recorded[0][0].scale) for said in replies)
+        pairs = zip(recorded[0], replies, strict=True)
+        rated = (session.as_rounds(said) for session, said in pairs)
         answers = [best_round(trace, "least uncertain") for trace in rated]
         columns = _columns(questions, answers, replies)
         name = f"{plural(k, 'sample')}, least uncertain"
@@ -86,7 +85,7 @@ def every_way(
 
 def record(
     questions: Sequence[Question],
-    drive: Drive,
+    drive: _Drive,
     settings: SGICSettings,
     cuts: Sequence[SGICSettings] = (),
     *,
@@ -190,9 +189,7 @@ def by_other_estimators(line: Sequence[Session]) -> Iterator[list[Session]]:
     def seen(session: Session, settings: SGICSettings) -> Session:
         other = copy(session)
         other.settings = settings
-        doubts = (
-            loop.own_words(r.number, r.generation, r.samples, settings)[1] for r in other.trace
-        )
+        doubts = (other.own_words(r.number, r.generation, r.samples)[1] for r in other.trace)
         rounds = zip(other.trace, doubts, strict=True)
         other.trace = tuple(replace(one, uncertainty=doubt) for one, doubt in rounds)
         return other
@@ -218,10 +215,13 @@ def _columns(
 ) -> dict[str, Float[np.ndarray, " questions"]]:
     """The quality of the answers, and what all replies to a question cost."""
     said = [(answer.text, q.answers) for answer, q in zip(answers, questions, strict=True)]
-    found = {name: np.array([one(*pair) for pair in said]) for name, one in METRICS.items()}
-    found["calls"] = np.array([float(len(one)) for one in replies])
+    found = {
+        "em": np.array([normalized_exact_match(*one) for one in said]),
+        "f1": np.array([f1(*one) for one in said]),
+        "calls": np.array([float(len(one)) for one in replies]),
+    }
     costs: dict[str, list[list[Any]]] = {
-        "tokens": [[token_count(reply) for reply in one] for one in replies],
+        "tokens": [[Budget.reported(reply) for reply in one] for one in replies],
         "milliseconds": [[reply.seconds for reply in one] for one in replies],
     }
     for (name, rows), unit in zip(costs.items(), (1, 1000), strict=True):
