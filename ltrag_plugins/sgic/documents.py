@@ -124,7 +124,7 @@ def relevance_scores(
         raise InvalidInput(f"the relevance function raised {name}: {error}") from error
     if len(values) != len(passages):
         given = f"{len(values)} numbers for {len(passages)} passages"
-        raise InvalidInput(f"the relevance function gave {given}; it gives one for each, in order")
+        raise InvalidInput(f"the relevance function gave {given}, not one for each in their order")
     # their unit is the function's own
     noise = NOISE * max(map(abs, values), default=0.0)
     return document_scores([-value for value in values], noise=noise)

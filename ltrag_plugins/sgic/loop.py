@@ -81,7 +81,7 @@ def calibrate(
                 "the documents were not scored: one prompt for each would pass "
                 f"{limit}={getattr(settings, limit)}"
             )
-            if settings.earlier == "none":
+            if settings.earlier == "none" and session.reads_scores:
                 stop = stop or limit  # a round would ask what round 0 asked
         while not stop and not (stop := session.limit()):
             tell((yield from session.answer()))
