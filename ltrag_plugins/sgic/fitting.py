@@ -47,8 +47,7 @@ class _VariantFigures:
     kind: str
     """"direct", "rounds", "cut" (to the surest documents) or "samples"."""
     keepable: bool
-    """Whether a `Calibration` can express it. Not: samples; nor another estimator where it would
-    change what the prompts show, as these are held fixed."""
+    """Whether a `Calibration` can express it; not samples, nor what needs other prompts."""
     gain: Interval
     """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
     pays: bool
@@ -90,8 +89,7 @@ class FitReport:
     ece: float | None
     """Expected calibration error of P(wrong), 0 to 1; None as for `auroc`."""
     estimator_aurocs: Mapping[str, float]
-    """Of each estimator's uncertainty of the direct answer for "wrong"; empty where all are right,
-    or all wrong."""
+    """Of each estimator, for "wrong" direct answers; empty where all are right, or all wrong."""
     calls: int
     """Prompts that the fit sent, those that a cache answered included."""
     notes: tuple[str, ...] = ()
@@ -134,11 +132,10 @@ class FitReport:
         lines = [f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{head}  gain in {self.metric.upper()}"]
         for row, *spent in zip(self.variants, *known.values(), strict=True):
             name = f"{'*' if row.name == self.kept else ' '} {row.name}"
-            lines.append(f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}")
-            lines[-1] += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
-            if row.name != "direct":
-                more = "" if row.keepable else " (compared only)"
-                lines[-1] += f"  {signed(row.gain)}{' pays' * row.pays}{more}"
+            line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
+            line += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
+            more = f"{' pays' * row.pays}{'' if row.keepable else ' (compared only)'}"
+            lines.append(line if row.name == "direct" else f"{line}  {signed(row.gain)}{more}")
         lines += [f"{name:<{wide}} {text}" for name, text in told.items()]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
@@ -183,9 +180,8 @@ def fit(
         CalibrationError: there are no questions, or one has no passages.
         MissingReferences: one has no accepted answers.
         InvalidInput: something else than questions; an argument out of range; source="oracle".
-        NoTokenProbabilities: the estimator reads what the model does not give.
-        ModelError, PromptTooLong: the model failed; with `on_error="best"` only where it failed
-            before the rounds.
+        NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`; with `on_error="best"`
+            only where the model failed before the rounds.
     """
     questions, settings = list(questions), settings or SGICSettings()
     if not questions:

@@ -107,8 +107,7 @@ def build(
             instead. None will do for `form="direct"`.
         out: the folder.
         settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings.paper()`. Stop
-            rules count for nothing here: rounds run to their end, as the means of eq. 2 are of all
-            questions, and another measure of right answers in `corpus` asks for none again.
+            rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
         corpus: which examples are made. None: the defaults.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
