@@ -18,7 +18,7 @@ from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, plural
-from ltrag_plugins.sgic.documents import Relevance
+from ltrag_plugins.sgic.documents import Relevance, check_source
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
@@ -161,7 +161,7 @@ class Calibrator:
         settings = settings or (calibration.settings if calibration else SGICSettings())
         scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
         self._used = Calibration(settings, scale, calibration and calibration.wrongness)
-        settings.check_source(relevance=relevance, encoder=encoder)
+        check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = self._used if calibration else None
         """With the settings that are used; None where none was handed in."""

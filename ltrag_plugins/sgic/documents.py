@@ -130,6 +130,18 @@ def relevance_scores(
     return document_scores([-value for value in values], noise=noise)
 
 
+def check_source(source: str, **given: object) -> None:
+    """Refuse a source of document scores that is not `given`, before the first question."""
+    needs = {
+        "relevance": "relevance=..., a function of question and passages",
+        "encoder": "encoder=..., an Encoder or embeddings of your framework",
+        "oracle": "truth=Truth(relevant, answers) for each question: run the flow "
+        "ltrag_plugins.sgic.calibrate(...) with it",
+    }
+    if source in needs and given.get(source) is None:
+        raise InvalidInput(f"source={source!r} needs {needs[source]}.")
+
+
 def steps_of(reasoning: str) -> list[Passage]:
     """The lines of a chain of reasoning, each a step; its sentences where it is one line.
 

@@ -156,7 +156,7 @@ class Session:
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
         # of an encoder only the driver knows
-        settings.check_source(relevance=relevance, oracle=truth, encoder="")
+        sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
         self.documents = Documents.of(passages, settings)
         known, count = () if truth is None else truth.relevant, len(self.documents.texts)
         if settings.source == "oracle" and len(known) != count:
@@ -186,7 +186,7 @@ class Session:
         """Whether a round reads the scores of documents, and can show else than the first did."""
         settings, count = self.settings, len(self.documents.texts)
         plain = settings.earlier == settings.documents == "none"
-        return settings.reads_scores and not (plain and (settings.cut_to or count) >= count)
+        return scores_documents(settings) and not (plain and (settings.cut_to or count) >= count)
 
     def prompt(self) -> str:
         """Of the next round, rendered once; the first one is refused if it may not be sent."""
@@ -326,6 +326,11 @@ class Session:
         )
         self.budget.received(prompts, [r for one in found for r in (one.generation, *one.samples)])
         return found
+
+
+def scores_documents(settings: SGICSettings) -> bool:
+    """Whether a round needs the scores of documents."""
+    return settings.documents != "none" or settings.cut_to is not None
 
 
 def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | None:

@@ -109,7 +109,7 @@ def record(
     drive(session.answer() for session in first)
     _rescale(first, scale)
     always = settings.score_documents == "always"
-    rounds_score = always or (settings.rounds > 0 and settings.reads_scores)
+    rounds_score = always or (settings.rounds > 0 and loop.scores_documents(settings))
     lines = [first if rounds_score else [session.branch(settings) for session in first]]
     if cuts or rounds_score:
         drive(session.score_documents() for session in first)
@@ -174,7 +174,7 @@ def _replayed(
     if not settings.rounds:
         return
     # whether another estimator would make other prompts of the same answers
-    by_documents = settings.reads_scores and settings.source == "uncertainty"
+    by_documents = loop.scores_documents(settings) and settings.source == "uncertainty"
     fixed = settings.earlier != "scores" and not by_documents
     for line in by_other_estimators(first):
         name = (

@@ -106,17 +106,6 @@ class SGICSettings(Settings):
                 f"with earlier='none' all {self.rounds} rounds ask the same; set rounds=1"
             )
 
-    def check_source(self, **given: object) -> None:
-        """Refuse a source of document scores that is not `given`, before the first question."""
-        needs = {
-            "relevance": "relevance=..., a function of question and passages",
-            "encoder": "encoder=..., an Encoder or embeddings of your framework",
-            "oracle": "truth=Truth(relevant, answers) for each question: run the flow "
-            "ltrag_plugins.sgic.calibrate(...) with it",
-        }
-        if self.source in needs and given.get(self.source) is None:
-            raise InvalidInput(f"source={self.source!r} needs {needs[self.source]}.")
-
     def check_samples(self, samples: object) -> None:
         """Refuse a number of sampled answers that makes no sense with the estimator."""
         least = 2 if self.estimator == AGREEMENT else 1
@@ -125,11 +114,6 @@ class SGICSettings(Settings):
                 f"samples must be a whole number, at least {least} with the estimator "
                 f"{self.estimator!r}, got {samples!r}"
             )
-
-    @property
-    def reads_scores(self) -> bool:
-        """Whether a round shows the scores of documents, or cuts by them."""
-        return self.documents != "none" or self.cut_to is not None
 
     @classmethod
     def paper(cls, variant: PaperRow = "documents", *, seed: int = 0) -> Self:
