@@ -21,6 +21,7 @@ with scores that know the truth: does the model make use of scores at all?
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -43,10 +44,9 @@ from ltrag_plugins.sgic import (
     calibrate,
     fit,
     labelled,
-    sampled,
     write_run,
 )
-from ltrag_plugins.sgic.replay import Variant, cut_settings, record, samples_of, variants_of
+from ltrag_plugins.sgic.replay import Variant, every_way
 from ltrag_plugins.sgic.settings import PaperRow
 from ltrag_plugins.types import Generation
 
@@ -104,19 +104,14 @@ def every(
     settings: SGICSettings,
     cuts: Sequence[int],
     report: FitReport,
-) -> Iterator[Variant]:
+) -> list[Variant]:
     """The rows of the report, question by question, from the answers that are kept."""
-    questions = [item.question for item in found]
-    most = max(len(question.passages) for question in questions)
-    ways, world = [cut_settings(settings, m) for m in cuts if m < most], World(llm=llm)
-    recorded = record(questions, world, settings, ways, batch=batch)
-    yield from variants_of(recorded, questions)
-    if k := sum(row.kind == "samples" for row in report.variants):
-        flows = [sampled(q.text, q.passages, k, settings) for q in questions]
-        yield from samples_of(run_many(flows, world, batch=batch), recorded[0], questions)
+    k = sum(row.kind == "samples" for row in report.variants)
+    drive = partial(run_many, world=World(llm=llm), batch=batch)
+    return every_way([i.question for i in found], drive, settings, cut_to=cuts, samples=k)
 
 
-def rows(found: Sequence[Item], ways: Iterator[Variant]) -> Iterator[Row]:
+def rows(found: Sequence[Item], ways: Sequence[Variant]) -> Iterator[Row]:
     """A line for each question and way."""
     for one in ways:
         columns = one.columns

@@ -186,7 +186,7 @@ def test_the_records_of_a_run_are_what_an_analysis_reads(questions, model, calib
     assert [one.question for one in run] == [one["question"] for one in said]
     assert [one.answer.text for one in run] == [one["text"] for one in said]  # not the refusals
     assert [one.answer.p_wrong for one in run] == [one["p_wrong"] for one in said]
-    assert [one.first_right for one in run] == [i % 2 == 0 for i in range(COUNT)]
+    assert [one.right[0] for one in run] == [i % 2 == 0 for i in range(COUNT)]
     figures = analyse(run)
     assert figures.rounds[0].right == 1 / 2
     assert figures.mending.mended == COUNT / 4

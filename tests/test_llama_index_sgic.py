@@ -385,7 +385,7 @@ async def test_a_saved_calibration_is_read_and_held_against_the_model(tmp_path):
 
 
 def test_what_cannot_work_is_refused_where_it_is_handed_in():
-    other = ScoreScale.default("margin")
+    other = ScoreScale("margin")
     with pytest.raises(InvalidInput, match="llm must be"):
         SGICCalibrator("gpt-4o")
     with pytest.raises(ArtifactMismatch):

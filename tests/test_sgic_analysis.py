@@ -290,7 +290,7 @@ def test_an_answer_is_right_as_the_measure_says():
     assert labelled([answer], [truth])[0].right == (False, False)
     [loose] = labelled([answer], [truth], measure=contains, questions=[QUESTION])
     assert loose.right == (True, False)
-    assert (loose.first_right, loose.returned_right) == (True, False)
+    assert (loose.right[0], loose.returned_right) == (True, False)
     assert (loose.question, loose.relevant) == (QUESTION, (True, False, False))
 
 

@@ -357,7 +357,7 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
         ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
         ({"questions": asked(5)}, "questions_sha256"),
         ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "questions_sha256"),
-        ({"scale": ScoreScale.default("product")}, r"given_scale was None and is now \[0.5\]"),
+        ({"scale": ScoreScale("product")}, r"given_scale was None and is now \[0.5\]"),
     ],
 )
 def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, tmp_path):

@@ -76,13 +76,13 @@ def test_the_first_answer_has_seen_no_form_to_repeat():
 
 def certain() -> WrongnessCalibration:
     """Fitted on answers that are right where they are likely."""
-    scale, likely = ScoreScale.default("product"), [0.05 + 0.045 * i for i in range(20)]
+    scale, likely = ScoreScale("product"), [0.05 + 0.045 * i for i in range(20)]
     answers = [answered(model([said("a", p)]), scale=scale) for p in likely]
     return WrongnessCalibration.fit(answers, [p < 0.5 for p in likely], scale=scale)
 
 
 def test_no_probability_is_given_for_what_none_was_fitted_on():
-    told = {"wrongness": certain(), "scale": ScoreScale.default("product")}
+    told = {"wrongness": certain(), "scale": ScoreScale("product")}
     closed = answered(model([said("Paris", 0.999)]), (), **told)
     assert closed.p_wrong is None
     assert any("without documents" in note for note in closed.notes)
@@ -141,7 +141,7 @@ def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loa
     chat = Strict(responses=["Paris"])
     settings = SGICSettings(estimator="agreement")
     built = SGICCalibrator(chat, settings=settings)
-    Calibration(settings, ScoreScale.default("agreement"), None).save(tmp_path, llm=built.llm)
+    Calibration(settings, ScoreScale("agreement"), None).save(tmp_path, llm=built.llm)
     again = SGICCalibrator.from_pretrained(tmp_path, llm=chat)
     found = again.invoke({"question": "who?", "documents": [Document("Paris.")]})
     assert found["answer"] == "Paris"

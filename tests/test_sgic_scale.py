@@ -52,19 +52,19 @@ def test_each_round_has_its_mean_and_the_last_one_serves_the_rest():
 
 
 def test_without_a_fit_a_score_is_a_hundred_times_the_uncertainty():
-    scale = ScoreScale.default("product")
+    scale = ScoreScale("product")
     assert [scale.score(u, 3) for u in (0, 0.3, 1)] == pytest.approx([0, 30, 100])
 
 
 @pytest.mark.parametrize("u", [-0.1, 1.1, float("nan")])
 def test_what_is_no_uncertainty_is_refused(u):
     with pytest.raises(InvalidInput, match=r"lies in \[0, 1\]"):
-        ScoreScale.default("product").score(u)
+        ScoreScale("product").score(u)
 
 
 def test_rounds_count_from_zero():
     with pytest.raises(InvalidInput, match="count from 0"):
-        ScoreScale.default("product").score(0.5, -1)
+        ScoreScale("product").score(0.5, -1)
 
 
 @pytest.mark.parametrize("means", [(), (0.0,), (0.5, 1.0), (float("nan"),)])

@@ -21,7 +21,7 @@ def llm():
 
 
 def fitted(**settings):
-    return Calibration(SGICSettings(**settings), ScoreScale.default("product"))
+    return Calibration(SGICSettings(**settings), ScoreScale("product"))
 
 
 @pytest.fixture
@@ -92,5 +92,5 @@ def test_models_of_the_frameworks_are_warned_of_as_ours(warned):
 
 
 def test_a_scale_alone_is_no_trial_of_the_rounds(warned):
-    InLlamaIndex(llm(), scale=ScoreScale.default("product"))
+    InLlamaIndex(llm(), scale=ScoreScale("product"))
     assert len(warned()) == 1

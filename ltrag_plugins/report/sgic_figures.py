@@ -159,7 +159,7 @@ def _paths(run: _Answers) -> plots.Figure:
             rounds = [n for n, right in enumerate(one.right) if right is kind]
             there = [scores[n] for n in rounds]
             place.scatter(rounds, there, color=colour, marker=marker, s=55, zorder=2)
-        chosen = [one.answer.round], [one.returned.score]
+        chosen = [one.answer.round], [one.answer.score]
         place.scatter(*chosen, s=150, facecolors="none", edgecolors=plots.INK, zorder=3)
         lines = textwrap.wrap(one.question, 30, max_lines=2, placeholder=" …")
         place.set_title("\n".join(lines), fontsize=8)

@@ -108,3 +108,8 @@ def number(text: str) -> str | None:
     size = (whole or "0") + (f".{decimals}" if decimals else "")
     negative = (found[1] or found[2]) not in ("", "+") and size != "0"
     return f"-{size}" if negative else size
+
+
+def plural(count: int, name: str) -> str:
+    """As "1 round", "2 rounds"."""
+    return f"{count} {name}{'s' * (count > 1)}"

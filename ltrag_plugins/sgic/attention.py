@@ -1,8 +1,7 @@
 """How much of the attention of the position that answers falls on each document of a prompt.
 
-Only the last position's row of weights is ever computed: all tokens before it go into the key
-and value cache with the model's own attention, then one token is read with eager attention, the
-implementation that hands out its weights. The model handed in is not touched (`loading.twin`).
+Only the last position's row of weights is computed: all tokens before it go into the cache with the
+model's own attention, then one is read with eager attention, which hands out its weights.
 
 References:
     Chen et al. (SGIC), section 5.8, figure 6 and table 10 (the first answer against round 1).
@@ -18,7 +17,7 @@ from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
 from ltrag_plugins.llm.loading import twin
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.documents import prepared
+from ltrag_plugins.sgic.documents import Documents
 from ltrag_plugins.sgic.settings import SGICSettings
 
 try:
@@ -86,15 +85,14 @@ def attention_shares(
         )
     coded = tokenizer(read, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
     prompting.check(prompt, len(coded["input_ids"]), 0)
-    weights = _last_row(llm.model, coded["input_ids"], layers)
-
-    def owner(a: int, b: int) -> int:
+    free = _last_row(llm.model, coded["input_ids"], layers)
+    starts, ends = torch.tensor(coded["offset_mapping"]).T
+    shares = []
+    for first, end in spans:
         # a token of two documents counts for the first; a special one has no characters
-        over = (i for i, (first, end) in enumerate(spans) if a < end and b > first and a < b)
-        return next(over, -1)
-
-    owners = torch.tensor([owner(a, b) for a, b in coded["offset_mapping"]])
-    shares = [float(weights[owners == i].sum()) for i in range(len(spans))]
+        own = (starts < end) & (ends > first) & (starts < ends)
+        shares.append(float(free[own].sum()))
+        free[own] = 0
     return AttentionShares(tuple(shares), max(0.0, 1.0 - sum(shares)))
 
 
@@ -113,15 +111,11 @@ def round_attention(
     Args:
         answer: of `calibrate` with these settings, `keep_prompts=True` among them.
     """
-    if not 0 <= round < len(answer.trace):
-        raise InvalidInput(
-            f"round {round} of an answer with {len(answer.trace)}; they count from 0"
-        )
+    if not 0 <= round < (count := len(answer.trace)):
+        raise InvalidInput(f"round {round} of an answer with {count}; they count from 0")
     if (prompt := answer.trace[round].prompt) is None:
-        raise InvalidInput(
-            f"round {round} has no prompt; answer again with SGICSettings(keep_prompts=True)"
-        )
-    texts = prepared([document.passage for document in answer.documents], settings).texts
+        raise InvalidInput(f"round {round} has no prompt; set SGICSettings(keep_prompts=True)")
+    texts = Documents.of([document.passage for document in answer.documents], settings).texts
     shown = [i for i, one in enumerate(answer.documents) if one.shown or not round]
     found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
     shares = dict(zip(shown, found.documents, strict=True))
@@ -135,13 +129,11 @@ def _last_row(
     own: Any = twin(model)
     read = torch.tensor([list(ids)], device=model.device)
     with torch.inference_mode():
-        cache = None
+        told: dict[str, Any] = {"use_cache": True}
         if len(ids) > 1:
-            cache = own.base_model(input_ids=read[:, :-1], use_cache=True).past_key_values
+            told["past_key_values"] = own.base_model(input_ids=read[:, :-1], **told).past_key_values
         own.set_attn_implementation("eager")
-        found = own.base_model(
-            input_ids=read[:, -1:], past_key_values=cache, use_cache=True, output_attentions=True
-        ).attentions
+        found = own.base_model(input_ids=read[:, -1:], output_attentions=True, **told).attentions
     if not found or any(one is None for one in found):
         raise ModelError(
             f"{type(model).__name__} hands out no attention weights; take another architecture "

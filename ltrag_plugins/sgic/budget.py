@@ -12,13 +12,9 @@ from ltrag_plugins.types import Generation
 class Budget:
     """Counts calls and tokens, and tells before a request whether it would pass a limit.
 
-    A request is taken at the most it can cost: as many tokens as UTF-8 bytes, those of a chat
-    template, and `answer_tokens`. Replies that report their tokens replace the bound by the truth.
-
-    What else a model puts beside every prompt (a system text, tools) shows in its first reply: as a
-    prompt has at least as many tokens as words, it is at most what a reply reports above these.
-    So the first answer, with its samples, is all that can pass `max_tokens` (of a model that
-    reports its tokens, and writes no more than it may).
+    A request is taken at the most it can cost, see `SGICSettings.max_tokens`; replies that report
+    their tokens replace the bound by the truth. As a prompt has at least as many tokens as words,
+    what a reply reports above these bounds what the model puts beside every prompt.
     """
 
     def __init__(self, settings: SGICSettings, each: int) -> None:
@@ -42,10 +38,9 @@ class Budget:
         settings, sizes = self._settings, self._sizes(prompts, times)
         if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
             return "max_calls"
-        held = [*self._open, *sizes]
-        most = self._known + sum(held) + len(held) * (self._beside + settings.answer_tokens)
-        over = settings.max_tokens is not None and most > settings.max_tokens
-        return "max_tokens" if over else None
+        held = [size + self._beside + settings.answer_tokens for size in (*self._open, *sizes)]
+        most = settings.max_tokens
+        return "max_tokens" if most is not None and self._known + sum(held) > most else None
 
     def sent(self, prompts: Sequence[str], *, times: int | None = None) -> None:
         """Enter a request at the most it can cost."""
@@ -68,7 +63,7 @@ class Budget:
         for i, reply in enumerate(replies):
             least = len(prompts[i // self._each].split())
             self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
-        known = [count for reply in replies if (count := token_count(reply)) is not None]
+        known = [count for reply in replies if (count := self.reported(reply)) is not None]
         if len(known) < len(replies):
             self.tokens = None
             return
@@ -87,16 +82,14 @@ class Budget:
             "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
         ]
 
+    @staticmethod
+    def reported(reply: Generation) -> int | None:
+        """Read and written, at least 0; None where the reply does not say."""
+        read, written = reply.prompt_tokens, reply.completion_tokens
+        if written is None and reply.tokens is not None:
+            written = len(reply.tokens)
+        return None if read is None or written is None or min(read, written) < 0 else read + written
+
     def _sizes(self, prompts: Sequence[str], times: int | None = None) -> list[int]:
         sizes = [len(prompt.encode(errors="replace")) for prompt in prompts]
         return sizes * (self._each if times is None else times)
-
-
-def token_count(reply: Generation) -> int | None:
-    """Read and written, at least 0; None where the reply does not say."""
-    written = reply.completion_tokens
-    if written is None and reply.tokens is not None:
-        written = len(reply.tokens)
-    if written is None or reply.prompt_tokens is None or min(written, reply.prompt_tokens) < 0:
-        return None
-    return reply.prompt_tokens + written

@@ -6,18 +6,18 @@ A calibration on disk is `sgic.json` (readable) and `sgic.safetensors` (numbers)
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast, final
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
+from ltrag_plugins.calibration import Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
-from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, plural
 from ltrag_plugins.sgic.documents import Relevance, check_source
 from ltrag_plugins.sgic.loop import calibrate
 from ltrag_plugins.sgic.prompts import PromptTemplates
@@ -55,9 +55,8 @@ class Calibration:
 
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
         """Write it, with the name of the model it was fitted on; an older one is replaced."""
-        own = {"settings": self.settings, "scale": self.scale, "wrongness": self.wrongness}
-        parts = {"llm": llm.name, **own}
-        artifacts.write(Path(folder), "sgic", parts, format=_FORMAT)
+        parts = {"settings": self.settings, "scale": self.scale, "wrongness": self.wrongness}
+        artifacts.write(Path(folder), "sgic", {"llm": llm.name, **parts}, format=_FORMAT)
 
     @classmethod
     def estimator_of(cls, folder: str | PathLike[str]) -> str:
@@ -116,21 +115,6 @@ class CalibratorOptions(TypedDict, total=False):
     refusal: str
 
 
-class _FitArguments(TypedDict, total=False):
-    """What `sgic.fit` takes beside questions and a model."""
-
-    settings: SGICSettings | None
-    metric: Literal["em", "f1"]
-    level: float
-    cut_to: Sequence[int]
-    samples: int | Literal["equal"]
-    method: CalibrationMethod
-    relevance: Relevance | None
-    encoder: Encoder | None
-    observers: Iterable[Observer]
-    batch: int | None
-
-
 @final
 class Calibrator:
     """Answers from passages, says how sure it is, and looks again while it is unsure.
@@ -142,7 +126,7 @@ class Calibrator:
         calibration: what a fit on your questions found. Rounds without one are warned of in the
             log: nobody tried them on this model.
         settings: None: those of the calibration, or the defaults.
-        scale: without a calibration, that of the settings' estimator; None: `ScoreScale.default`.
+        scale: without a calibration, that of the settings' estimator; None: 0.5 in every round.
         relevance: scores passages, for `source="relevance"`; larger is more relevant.
         encoder: scores passages, for `source="encoder"`.
         refuse_above, refuse_p_wrong_above, refusal: see `Refusal`; a limit on P(wrong) needs a
@@ -172,46 +156,39 @@ class Calibrator:
         checked(calibration, Calibration | None, "calibration", wanted)
         checked(settings, SGICSettings | None, "settings", "an SGICSettings")
         checked(scale, ScoreScale | None, "scale", "a ScoreScale")
-        fitted = calibration
-        if fitted is not None:
-            if scale is not None:
-                raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
-            settings, scale = settings or fitted.settings, fitted.scale
-            calibration = replace(fitted, settings=settings)
-        settings = settings or SGICSettings()
-        scale = scale or ScoreScale.default(settings.estimator)
-        scale.check(settings.estimator)
+        if calibration is not None and scale is not None:
+            raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
+        settings = settings or (calibration.settings if calibration else SGICSettings())
+        scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
+        self._used = Calibration(settings, scale, calibration and calibration.wrongness)
         check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
-        self.calibration = calibration
+        self.calibration = self._used if calibration else None
         """With the settings that are used; None where none was handed in."""
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
         self.report: FitReport | None = None
         """What `fit` found."""
-        self._wrongness = None if calibration is None else calibration.wrongness
-        if refuse_p_wrong_above is not None and self._wrongness is None:
+        if refuse_p_wrong_above is not None and self._used.wrongness is None:
             raise InvalidInput(
                 "refuse_p_wrong_above needs a calibration that gives P(wrong); hand one in with "
                 "calibration=..., or refuse by the score: refuse_above=, 0-100."
             )
-        if fitted is None and settings.rounds:
+        if calibration is None and settings.rounds:
             _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "
                 "this model; whether rounds pay, 'ltrag sgic fit' (sgic.fit) tells on your "
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",
-                "1 round" if settings.rounds == 1 else f"{settings.rounds} rounds",
+                plural(settings.rounds, "round"),
             )
-        elif fitted is not None and fitted.settings != settings and fitted.wrongness is not None:
+        elif self._used.wrongness is not None and calibration != self._used:
             _log.warning(
                 "P(wrong) was fitted with the calibration's own settings; these are others, so "
                 "take it as a guess, or fit with these"
             )
 
     @classmethod
-    def fit(
-        cls, questions: Iterable[Question], *, llm: LLM, **arguments: Unpack[_FitArguments]
-    ) -> Self:
+    def fit(cls, questions: Iterable[Question], *, llm: LLM, **arguments: Any) -> Self:
         """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
 
         The figures are in `report`. To refuse answers by them, hand `calibration` to a new one.
@@ -219,8 +196,8 @@ class Calibrator:
         from ltrag_plugins.sgic.fitting import fit
 
         calibration, report = fit(questions, llm, **arguments)
-        judges = {name: arguments.get(name) for name in ("relevance", "encoder")}
-        made = cls(llm, calibration=calibration, **cast(dict[str, Any], judges))
+        relevance, encoder = arguments.get("relevance"), arguments.get("encoder")
+        made = cls(llm, calibration=calibration, relevance=relevance, encoder=encoder)
         made.report = report
         return made
 
@@ -233,8 +210,7 @@ class Calibrator:
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write settings, scale and P(wrong); see `Calibration.save`."""
-        calibration = self.calibration or Calibration(self.settings, self.scale)
-        calibration.save(folder, llm=self.llm)
+        self._used.save(folder, llm=self.llm)
 
     def answering(
         self,
@@ -248,7 +224,7 @@ class Calibrator:
             passages,
             self.settings,
             self.scale,
-            wrongness=self._wrongness,
+            wrongness=self._used.wrongness,
             relevance=self.relevance,
             on_round=on_round,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
-from typing import Any
+from typing import Self
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ltrag_plugins.sgic.prompts import SENTENCE_END, Shown, cut_to_words, one_li
 from ltrag_plugins.sgic.scale import NOISE, document_scores
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
+from ltrag_plugins.uncertainty import Measured
 
 Relevance = Callable[[str, Sequence[Passage]], Sequence[float]]
 """From the question and the passages to one finite number each; larger is more relevant."""
@@ -38,6 +39,20 @@ class Documents:
     texts: tuple[str, ...]
     scored: tuple[ScoredDocument, ...]
 
+    @classmethod
+    def of(cls, passages: Sequence[Passage], settings: SGICSettings) -> Self:
+        """Passages on one line each, cut at sentence ends, unable to fake a prompt's structure."""
+        texts, scored = [], []
+        for i, passage in enumerate(passages, 1):
+            if not isinstance(passage, Passage):
+                kind = type(passage).__name__
+                raise InvalidInput(f"passage {i} is a {kind}; give a text as Passage(text)")
+            whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
+            text = cut_to_words(whole, settings.document_words)
+            texts.append(settings.templates.sanitize(text))
+            scored.append(ScoredDocument(passage, dropped=len(whole) - len(text)))
+        return cls(tuple(texts), tuple(scored))
+
     def shown(self, settings: SGICSettings | None) -> list[Shown]:
         """Those that a round shows, with their scores or marks; None: all of them, plain."""
         if settings is None:
@@ -50,31 +65,21 @@ class Documents:
         marked = low[: settings.keys] if settings.documents == "keys" else []
         return [Shown(self.texts[i], key=i in marked) for i in rows]
 
+    def with_answers(self, answers: Sequence[Measured]) -> "Documents":
+        """The same with what was said about each document alone."""
+        scored = (
+            replace(one, uncertainty=answer.uncertainty, answer=answer.generation.text.strip())
+            for one, answer in zip(self.scored, answers, strict=True)
+        )
+        return replace(self, scored=tuple(scored))
+
     def with_scores(self, scores: Sequence[float], cut_to: int | None) -> "Documents":
         """The same with a score each; no more than the `cut_to` lowest will be shown."""
         best = sorted(range(len(scores)), key=scores.__getitem__)[:cut_to]
-        return self.with_columns(score=scores, shown=[i in best for i in range(len(scores))])
-
-    def with_columns(self, **columns: Sequence[Any]) -> "Documents":
-        """The same with other values of these fields, one for each document."""
-        rows = zip(self.scored, *columns.values(), strict=True)
-        scored = (replace(one, **dict(zip(columns, row, strict=True))) for one, *row in rows)
+        scored = (
+            replace(one, score=scores[i], shown=i in best) for i, one in enumerate(self.scored)
+        )
         return replace(self, scored=tuple(scored))
-
-
-def prepared(passages: Sequence[Passage], settings: SGICSettings) -> Documents:
-    """Passages on one line each, cut at sentence ends, unable to fake the prompt's structure."""
-    texts, scored = [], []
-    for i, passage in enumerate(passages, 1):
-        if not isinstance(passage, Passage):
-            raise InvalidInput(
-                f"passage {i} is a {type(passage).__name__}; give a text as Passage(text)"
-            )
-        whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
-        text = cut_to_words(whole, settings.document_words)
-        texts.append(settings.templates.sanitize(text))
-        scored.append(ScoredDocument(passage, dropped=len(whole) - len(text)))
-    return Documents(tuple(texts), tuple(scored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +123,8 @@ def relevance_scores(
         name = type(error).__name__
         raise InvalidInput(f"the relevance function raised {name}: {error}") from error
     if len(values) != len(passages):
-        raise InvalidInput(
-            f"the relevance function gave {len(values)} numbers for {len(passages)} passages; it "
-            "gives one for each, in their order"
-        )
+        given = f"{len(values)} numbers for {len(passages)} passages"
+        raise InvalidInput(f"the relevance function gave {given}, not one for each in their order")
     # their unit is the function's own
     noise = NOISE * max(map(abs, values), default=0.0)
     return document_scores([-value for value in values], noise=noise)

@@ -30,10 +30,8 @@ _ENOUGH = 30  # right and wrong answers each, below which an AUROC is called a g
 class _AnswerFigures:
     """The answers of one round, those returned (A.5), or those that turned one way (figure 4).
 
-    The share of right ones, the mean uncertainty and the AUROCs are 0 to 1, the mean score 0 to
-    100; None of no answers. An AUROC, for "wrong", is None where all answers are right, or all
-    wrong. That of the score differs from that of the uncertainty where rounds with scales of their
-    own stand together.
+    All are 0 to 1 but the mean score, 0 to 100; None of no answers. An AUROC, for "wrong", is None
+    where all are right, or all wrong; the two differ where rounds with own scales stand together.
     """
 
     name: str
@@ -48,12 +46,10 @@ class _AnswerFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Transitions:
-    """Counts of questions (section 5.6), by their first answer and the one returned.
-
-    All are kept, spoiled (which the paper does not count), mended or failed.
-    """
+    """Counts of questions (section 5.6), by their first answer and the one returned."""
 
     questions: int
+    """All are kept, spoiled (which the paper does not count), mended or failed."""
     kept: int
     spoiled: int
     mended: int
@@ -64,8 +60,7 @@ class _Transitions:
     fell: int
     """The last answer less uncertain than the first (paper: "declining uncertainty")."""
     rose: int
-    """After all rounds, no less uncertain (paper: "reached the 5-round limit with rising
-    uncertainty")."""
+    """No less uncertain after all rounds (paper: "the 5-round limit with rising uncertainty")."""
     stopped: int
     """No less uncertain, and ended before the round limit; see `CalibratedAnswer.stop`."""
     missed: int
@@ -81,7 +76,7 @@ class _Histogram:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class _Spread:
     """The uncertainty of right and wrong answers, or of documents that help and others (figure 1).
 
     The AUROC is for the bad kind, 0 to 1; None where one kind is missing.
@@ -105,9 +100,9 @@ class Analysis:
     since the round before (figure 4)."""
     turns_from_first: tuple[tuple[_AnswerFigures, ...], ...]
     """As `turns`, since round 0."""
-    first: Spread
+    first: _Spread
     """Of the first answers (figure 1)."""
-    documents: Spread | None
+    documents: _Spread | None
     """Of all that were asked about alone and are known to help or not (figure 1)."""
     recall: Mapping[int, float]
     """R@k of the documents that help, the least uncertain first, else by score; may be empty."""
@@ -185,16 +180,13 @@ def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysi
         raise InvalidInput(f"bins must be at least 1, got {bins}")
     most = max(len(one.right) for one in run)
     reached = [[one for one in run if n < len(one.right)] for n in range(most)]
-    documents = [
-        (document.uncertainty, helps)
-        for one in run
-        for document, helps in zip(one.answer.documents, one.relevant, strict=False)
-        if document.uncertainty is not None
-    ]
+    first = [one.rounds[0] for one in run]
+    pairs = (pair for one in run for pair in zip(one.answer.documents, one.relevant, strict=False))
+    documents = [(d.uncertainty, helps) for d, helps in pairs if d.uncertainty is not None]
     ranked = [(row, one.relevant) for one in run if any(one.relevant) and (row := _ranks(one))]
     promised = [(p, not one.returned_right) for one in run if (p := one.answer.p_wrong) is not None]
-    first_right = sum(one.first_right for one in run)
-    rarer, kind = min((first_right, "right"), (len(run) - first_right, "wrong"))
+    right = sum(right for _, right in first)
+    rarer, kind = min((right, "right"), (len(run) - right, "wrong"))
     notes = []
     if rarer < _ENOUGH:
         notes.append(f"only {rarer} first answers are {kind}: the AUROCs are guesses")
@@ -206,14 +198,14 @@ def analyse(run: _Run, *, bins: int = 10, ks: Iterable[int] = (1, 2)) -> Analysi
     return Analysis(
         estimator=run[0].answer.estimator,
         rounds=tuple(
-            _answers(f"round {n}", [(one.answer.trace[n], one.right[n]) for one in there])
+            _answers(f"round {n}", [one.rounds[n] for one in there])
             for n, there in enumerate(reached)
         ),
-        returned=_answers("returned", [(one.returned, one.returned_right) for one in run]),
+        returned=_answers("returned", [one.rounds[one.answer.round] for one in run]),
         # the paper's "how answers change in each calibration round", read as since the one before
         turns=tuple(_turns(reached[n], n - 1, n) for n in range(1, most)),
         turns_from_first=tuple(_turns(reached[n], 0, n) for n in range(1, most)),
-        first=_spread([(one.first.uncertainty, one.first_right) for one in run], bins),
+        first=_spread([(one.uncertainty, right) for one, right in first], bins),
         documents=_spread(documents, bins) if documents else None,
         recall=r_at_k(*zip(*ranked, strict=True), ks=ks) if ranked else {},
         mending=_transitions(run),
@@ -263,12 +255,10 @@ def r_at_k(
         )
         return sum(min(1.0, max(0.0, place)) for place in places) / len(wanted)
 
-    found = {}
-    for k in ks:
-        if k < 1:
-            raise InvalidInput(f"k must be at least 1, got {k}")
-        found[k] = sum(map(recall, values, relevant, repeat(k))) / len(values)
-    return found
+    ks = [*ks]
+    if any(k < 1 for k in ks):
+        raise InvalidInput(f"k must be at least 1, got {ks}")
+    return {k: sum(map(recall, values, relevant, repeat(k))) / len(values) for k in ks}
 
 
 def _answers(name: str, answers: Sequence[tuple[Round, bool]]) -> _AnswerFigures:
@@ -281,30 +271,31 @@ def _answers(name: str, answers: Sequence[tuple[Round, bool]]) -> _AnswerFigures
 
 def _turns(run: _Run, start: int, end: int) -> tuple[_AnswerFigures, ...]:
     """What became of right and wrong answers from one round to a later one."""
-    ways: dict[tuple[bool, bool], list[tuple[Round, bool]]] = {way: [] for way in _WAYS}
-    for one in run:
-        ways[one.right[start], one.right[end]].append((one.answer.trace[end], one.right[end]))
-    return tuple(_answers(_WAYS[way], answers) for way, answers in ways.items())
+    return tuple(
+        _answers(
+            name, [one.rounds[end] for one in run if (one.right[start], one.right[end]) == way]
+        )
+        for way, name in _WAYS.items()
+    )
 
 
 def _transitions(run: _Run) -> _Transitions:
-    ways: dict[tuple[bool, bool], list[LabelledAnswer]] = {way: [] for way in _WAYS}
-    for one in run:
-        ways[one.first_right, one.returned_right].append(one)
-    mended, failed = ways[False, True], ways[False, False]
+    kept, spoiled, mended, failed = (
+        [one for one in run if (one.right[0], one.returned_right) == way] for way in _WAYS
+    )
     # of the last round, not of the one returned: that is the least uncertain by choice
-    grown = [one for one in failed if one.answer.trace[-1].uncertainty >= one.first.uncertainty]
-    rose = sum(one.answer.stop == "rounds" for one in grown)
+    traces = ((one.answer.stop, one.answer.trace) for one in failed)
+    grown = [stop for stop, trace in traces if trace[-1].uncertainty >= trace[0].uncertainty]
     return _Transitions(
         questions=len(run),
-        kept=len(ways[True, True]),
-        spoiled=len(ways[True, False]),
+        kept=len(kept),
+        spoiled=len(spoiled),
         mended=len(mended),
         mended_early=sum(one.right.index(True) <= _EARLY for one in mended),
         failed=len(failed),
         fell=len(failed) - len(grown),
-        rose=rose,
-        stopped=len(grown) - rose,
+        rose=grown.count("rounds"),
+        stopped=len(grown) - grown.count("rounds"),
         missed=sum(any(one.right) for one in failed),
     )
 
@@ -318,18 +309,16 @@ def _ranks(one: LabelledAnswer) -> list[float]:
     return []
 
 
-def _spread(pairs: Sequence[tuple[float, bool]], bins: int) -> Spread:
+def _spread(pairs: Sequence[tuple[float, bool]], bins: int) -> _Spread:
     """Of uncertainties, each with whether it is of the good kind."""
 
-    def histogram(values: Sequence[float]) -> _Histogram:
+    def histogram(wanted: bool) -> _Histogram:
+        values = [value for value, good in pairs if good == wanted]
         counts = Counter(min(int(value * bins), bins - 1) for value in values)
         return _Histogram(tuple(counts[i] for i in range(bins)), _mean(values))
 
-    return Spread(
-        histogram([value for value, good in pairs if good]),
-        histogram([value for value, good in pairs if not good]),
-        _auroc([value for value, _ in pairs], [not good for _, good in pairs]),
-    )
+    values, goods = zip(*pairs, strict=True)
+    return _Spread(histogram(True), histogram(False), _auroc(values, [not one for one in goods]))
 
 
 def _auroc(scores: Sequence[float], wrong: Sequence[bool]) -> float | None:

@@ -8,10 +8,11 @@ made on (cross-validated), it is the direct answer.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.data import check_labelled
@@ -22,12 +23,11 @@ from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.settings import Range, Settings
-from ltrag_plugins.sgic import replay
-from ltrag_plugins.sgic.answer import CalibratedAnswer
+from ltrag_plugins.sgic.answer import CalibratedAnswer, plural
 from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
-from ltrag_plugins.sgic.loop import best_round, check_samples, sampled
-from ltrag_plugins.sgic.replay import Variant
+from ltrag_plugins.sgic.loop import best_round
+from ltrag_plugins.sgic.replay import Variant, by_other_estimators, every_way, replay
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Question
@@ -47,8 +47,7 @@ class _VariantFigures:
     kind: str
     """"direct", "rounds", "cut" (to the surest documents) or "samples"."""
     keepable: bool
-    """Whether a `Calibration` can express it. Not: samples; nor another estimator where it would
-    change what the prompts show, as these are held fixed."""
+    """Whether a `Calibration` can express it; not samples, nor what needs other prompts."""
     gain: Interval
     """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
     pays: bool
@@ -90,8 +89,7 @@ class FitReport:
     ece: float | None
     """Expected calibration error of P(wrong), 0 to 1; None as for `auroc`."""
     estimator_aurocs: Mapping[str, float]
-    """Of each estimator's uncertainty of the direct answer for "wrong"; empty where all are right,
-    or all wrong."""
+    """Of each estimator, for "wrong" direct answers; empty where all are right, or all wrong."""
     calls: int
     """Prompts that the fit sent, those that a cache answered included."""
     notes: tuple[str, ...] = ()
@@ -134,11 +132,10 @@ class FitReport:
         lines = [f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{head}  gain in {self.metric.upper()}"]
         for row, *spent in zip(self.variants, *known.values(), strict=True):
             name = f"{'*' if row.name == self.kept else ' '} {row.name}"
-            lines.append(f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}")
-            lines[-1] += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
-            if row.name != "direct":
-                more = "" if row.keepable else " (compared only)"
-                lines[-1] += f"  {signed(row.gain)}{' pays' * row.pays}{more}"
+            line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
+            line += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
+            more = f"{' pays' * row.pays}{'' if row.keepable else ' (compared only)'}"
+            lines.append(line if row.name == "direct" else f"{line}  {signed(row.gain)}{more}")
         lines += [f"{name:<{wide}} {text}" for name, text in told.items()]
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
@@ -183,66 +180,54 @@ def fit(
         CalibrationError: there are no questions, or one has no passages.
         MissingReferences: one has no accepted answers.
         InvalidInput: something else than questions; an argument out of range; source="oracle".
-        NoTokenProbabilities: the estimator reads what the model does not give.
-        ModelError, PromptTooLong: the model failed; with `on_error="best"` only where it failed
-            before the rounds.
+        NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`; with `on_error="best"`
+            only where the model failed before the rounds.
     """
     questions, settings = list(questions), settings or SGICSettings()
     if not questions:
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
     check_labelled(questions, passages=True)
-    rule = _Rule(metric, level, method, settings.seed)
+    options = FitOptions(metric, level, method)
     if samples not in (0, "equal"):
-        check_samples(samples, settings)
+        settings.check_samples(samples)
     if settings.source == "oracle":
         raise InvalidInput(
             "source='oracle' knows the answers, so a fit on it says nothing about other questions; "
             "use it in calibrate(..., truth=...) for analysis"
         )
-    most = max(len(question.passages) for question in questions)
-    cuts = [
-        way for m in sorted({*cut_to}) if (way := replay.cut_settings(settings, m)) and m < most
-    ]
-    world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
-    recorded = replay.record(
-        questions, world, settings, cuts, relevance=relevance, observers=watching, batch=batch
+    watching = (counter := CostCounter(), *observers)
+    world = World(llm=llm, encoder=encoder)
+    drive = partial(run_many, world=world, observers=watching, batch=batch)
+    ways = every_way(
+        questions, drive, settings, cut_to=cut_to, samples=samples, relevance=relevance
     )
-    direct, *others = replay.variants_of(recorded, questions)
-    if samples == "equal":
-        dearest = max((one.columns["calls"].mean() for one in others), default=1.0)
-        samples = min(max(2, int(dearest)), settings.max_calls)
-    if samples:
-        flows = [sampled(q.text, q.passages, samples, settings) for q in questions]
-        drawn = run_many(flows, world, observers=watching, batch=batch)
-        others += replay.samples_of(drawn, recorded[0], questions)
-    best = rule.cheapest_that_pays(others, direct)
-    unseen = rule.unseen_gain(others, direct)
+    found = _Comparison(options, settings.seed, ways)
+    direct, best, unseen = ways[0], found.cheapest_that_pays(), found.unseen_gain()
     harms = unseen is not None and unseen.value < 0
     kept = direct if harms or len(questions) < _FEWEST_QUESTIONS else best
-    means = kept.recorded.scale.means[: kept.settings.rounds + 1]
+    means = kept.recorded[0].scale.means[: kept.settings.rounds + 1]
     scale = ScoreScale(kept.settings.estimator, means)
-    wrongness = _wrongness(kept, scale, questions, rule)
-    wrong = rule.quality(direct) < 0.5
-    readings = (recorded[0], *replay.by_other_estimators(recorded[0]))
+    wrongness = _wrongness(kept, scale, questions, options)
+    wrong = ~found.right(direct)
     report = FitReport(
         questions=len(questions),
         metric=metric,
         level=level,
         estimator=settings.estimator,
         kept=kept.name,
-        variants=tuple(rule.figures(one, direct) for one in (direct, *others)),
+        variants=tuple(map(found.figures, ways)),
         unseen_gain=unseen,
-        means=recorded[0].scale.means,
-        wrong=float((rule.quality(kept) < 0.5).mean()),
+        means=direct.recorded[0].scale.means,
+        wrong=float((~found.right(kept)).mean()),
         auroc=None if wrongness is None else wrongness.auroc,
         ece=None if wrongness is None else wrongness.ece,
         estimator_aurocs={
-            seen.settings.estimator: auroc([trace[0].uncertainty for trace in seen.traces], wrong)
-            for seen in readings
+            line[0].settings.estimator: auroc([one.trace[0].uncertainty for one in line], wrong)
+            for line in (direct.recorded, *by_other_estimators(direct.recorded))
             if 0 < wrong.sum() < len(wrong)
         },
         calls=counter.cost.calls,
-        notes=tuple(_notes(direct, others, kept, best, unseen, wrongness, rule)),
+        notes=tuple(found.notes(kept, best, unseen, wrongness)),
     )
     return Calibration(kept.settings, scale, wrongness), report
 
@@ -260,56 +245,104 @@ class FitOptions(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule(FitOptions):
-    """How variants are held against the direct answer."""
+class _Comparison:
+    """All ways to answer, held against the direct answer, which is the first of them."""
 
-    seed: int = 0
+    options: FitOptions
+    seed: int
+    ways: Sequence[Variant]
 
-    def quality(self, variant: Variant) -> Float[np.ndarray, " questions"]:
+    def quality(self, way: Variant) -> Float[np.ndarray, " questions"]:
         """EM or F1 of each question, in [0, 1]."""
-        return variant.columns[self.metric]
+        return way.columns[self.options.metric]
+
+    def right(self, way: Variant) -> Bool[np.ndarray, " questions"]:
+        """Whether each question is answered right."""
+        return self.quality(way) >= 0.5
 
     def gain(
-        self, after: Float[np.ndarray, " questions"], before: Float[np.ndarray, " questions"]
+        self, after: Float[np.ndarray, " some"], rows: _Rows | slice = slice(None)
     ) -> Interval:
-        """Of the mean quality, by a paired bootstrap over the questions."""
-        return paired_bootstrap(after, before, level=self.level, seed=self.seed)
+        """Of the mean quality over direct on these questions, by a paired bootstrap."""
+        before = self.quality(self.ways[0])[rows]
+        return paired_bootstrap(after, before, level=self.options.level, seed=self.seed)
 
-    def figures(self, variant: Variant, direct: Variant) -> _VariantFigures:
+    def figures(self, way: Variant) -> _VariantFigures:
         """The means over the questions, and the gain over direct."""
-        gain = self.gain(self.quality(variant), self.quality(direct))
-        means = {name: float(column.mean()) for name, column in variant.columns.items()}
-        kind, keepable = variant.kind, variant.keepable
-        return _VariantFigures(variant.name, kind, keepable, gain, gain.low > 0, **means)
+        gain = self.gain(self.quality(way))
+        means = {name: float(column.mean()) for name, column in way.columns.items()}
+        return _VariantFigures(way.name, way.kind, way.keepable, gain, gain.low > 0, **means)
 
-    def cheapest_that_pays(
-        self, variants: Sequence[Variant], direct: Variant, rows: _Rows | slice = slice(None)
-    ) -> Variant:
-        """The variant of fewest calls whose gain over direct has an interval above 0; else direct.
+    def cheapest_that_pays(self, rows: _Rows | slice = slice(None)) -> Variant:
+        """The way of fewest calls whose gain over direct has an interval above 0; else direct.
 
         It is judged by the questions in `rows`. Of equally many calls the better answers count.
         """
-        kept = [variant for variant in variants if variant.keepable]
+        direct, *others = self.ways
+        kept = [way for way in others if way.keepable]
         kept.sort(key=lambda v: (v.columns["calls"][rows].mean(), -self.quality(v)[rows].mean()))
-        before = self.quality(direct)[rows]
-        for variant in kept:
-            after = self.quality(variant)[rows]
-            if after.mean() > before.mean() and self.gain(after, before).low > 0:
-                return variant
+        for way in kept:
+            after = self.quality(way)[rows]
+            better = after.mean() > self.quality(direct)[rows].mean()
+            if better and self.gain(after, rows).low > 0:
+                return way
         return direct
 
-    def unseen_gain(self, variants: Sequence[Variant], direct: Variant) -> Interval | None:
+    def unseen_gain(self) -> Interval | None:
         """What the choice gains over direct on questions that it was not made on; None for one.
 
-        Each question is answered by the variant that the other folds chose.
+        Each question is answered by the way that the other folds chose.
         """
-        before = self.quality(direct)
-        if len(before) < 2:
+        found = np.zeros(len(self.quality(self.ways[0])))
+        if len(found) < 2:
             return None
-        found = np.zeros(len(before))
-        for train, test in _folds(len(before), self.seed):
-            found[test] = self.quality(self.cheapest_that_pays(variants, direct, train))[test]
-        return self.gain(found, before)
+        for train, test in _folds(len(found), self.seed):
+            found[test] = self.quality(self.cheapest_that_pays(train))[test]
+        return self.gain(found)
+
+    def notes(
+        self,
+        kept: Variant,
+        best: Variant,
+        unseen: Interval | None,
+        wrongness: WrongnessCalibration | None,
+    ) -> Iterator[str]:
+        """What a user should know; `best` is not kept where choosing so does harm."""
+        direct = self.ways[0]
+        rounds = direct.recorded[0].settings.rounds
+        questions, lost = len(direct.recorded), kept is not best
+        short = sum(len(session.trace) <= rounds for session in direct.recorded)
+        looks = plural(rounds, "round")
+        last = next((way for way in self.ways if way.name == f"{looks}, last"), direct)
+        before, after, right = map(self.right, (direct, last, kept))
+        rarer, kind = min((right.sum(), "right"), ((~right).sum(), "wrong"))
+        few = f"only {rarer} {kind} answers:"
+        notes = {
+            "under 10 questions nothing but the direct answer is kept": (
+                lost and questions < _FEWEST_QUESTIONS
+            ),
+            f"{best.name} is above direct here, but choosing so loses on other questions "
+            "(cross-validated): the direct answer is kept": lost and questions >= _FEWEST_QUESTIONS,
+            "nothing pays with this model: the direct answer is kept": best is direct,
+            "what was kept gains nothing when cross-validated, it may be luck: add questions": (
+                direct is not best is kept and unseen is not None and unseen.value == 0
+            ),
+            f"the last of {looks} mends {(after & ~before).sum()} answers and spoils "
+            f"{(before & ~after).sum()}": rounds,
+            "the rounds do not pay with this model: fine-tune it, or leave them off": (
+                rounds and kept.kind != "rounds"
+            ),
+            f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an "
+            "error ended them": short,
+            f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
+            "each": wrongness is None,
+            f"{few} the P(wrong) calibration is a guess": wrongness and rarer < _ENOUGH,
+            "larger scores do not go with wrong answers here: do not rely on P(wrong)": (
+                wrongness and wrongness.auroc <= 0.5
+            ),
+            f"{questions} questions leave wide intervals; 100 or more are better": questions < 100,
+        }
+        return (note for note, holds in notes.items() if holds)
 
 
 def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
@@ -321,70 +354,22 @@ def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
 
 
 def _wrongness(
-    kept: Variant, scale: ScoreScale, questions: Sequence[Question], rule: _Rule
+    kept: Variant, scale: ScoreScale, questions: Sequence[Question], options: FitOptions
 ) -> WrongnessCalibration | None:
-    """P(wrong) of the kept variant; each score by a scale that was fitted without its question."""
+    """P(wrong) of the kept way; each score by a scale that was fitted without its question."""
     settings, estimator = kept.settings, kept.settings.estimator
-    traces = [trace[: settings.rounds + 1] for trace in kept.recorded.traces]
+    traces = [session.trace[: settings.rounds + 1] for session in kept.recorded]
     answers: list[Any] = [None] * len(traces)
     for train, test in _folds(len(traces), settings.seed):
         others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
         for i in test:
-            trace = replay.replay(others.rescored(traces[i]), settings)
-            best = best_round(trace, settings.choose)
+            best = best_round(replay(others.rescored(traces[i]), settings), settings.choose)
             figures = best.text, best.uncertainty, best.score, best.number
             answers[i] = CalibratedAnswer(*figures, "rounds", estimator)
-    correct = "f1" if rule.metric == "f1" else "normalized_exact_match"
     pairs = zip(answers, questions, strict=True)
-    wrong = [not is_right(answer.text, q.answers, correct) for answer, q in pairs]
+    correct = "f1" if options.metric == "f1" else "normalized_exact_match"
+    wrong = [not is_right(one.text, q.answers, correct) for one, q in pairs]
     if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
         return None
     fit, seed = WrongnessCalibration.fit, settings.seed
-    return fit(answers, wrong, scale=scale, method=rule.method, seed=seed)
-
-
-def _notes(
-    direct: Variant,
-    others: Sequence[Variant],
-    kept: Variant,
-    best: Variant,
-    unseen: Interval | None,
-    wrongness: WrongnessCalibration | None,
-    rule: _Rule,
-) -> Iterator[str]:
-    """What a user should know; `best` is not kept where choosing so does harm."""
-    traces, rounds = direct.recorded.traces, direct.recorded.settings.rounds
-    questions, lost = len(traces), kept is not best
-    short = sum(len(trace) <= rounds for trace in traces)
-    name = f"{rounds} round{'s' * (rounds > 1)}, last"
-    last = next((variant for variant in others if variant.name == name), direct)
-    before, after = (rule.quality(variant) >= 0.5 for variant in (direct, last))
-    right = int((rule.quality(kept) >= 0.5).sum())
-    rarer, kind = min((right, "right"), (questions - right, "wrong"))
-    few = f"only {rarer} {kind} answers:"
-    notes = {
-        "under 10 questions nothing but the direct answer is kept": (
-            lost and questions < _FEWEST_QUESTIONS
-        ),
-        f"{best.name} is above direct here, but choosing so loses on other questions "
-        "(cross-validated): the direct answer is kept": lost and questions >= _FEWEST_QUESTIONS,
-        "nothing pays with this model: the direct answer is kept": best is direct,
-        "what was kept gains nothing when cross-validated, it may be luck: add questions": (
-            direct is not best is kept and unseen is not None and unseen.value == 0
-        ),
-        f"the last of {name.split(',')[0]} mends {(after & ~before).sum()} answers and spoils "
-        f"{(before & ~after).sum()}": rounds,
-        "the rounds do not pay with this model: fine-tune it, or leave them off": (
-            rounds and kept.kind != "rounds"
-        ),
-        f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an error "
-        "ended them": short,
-        f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
-        "each": wrongness is None,
-        f"{few} the P(wrong) calibration is a guess": wrongness and rarer < _ENOUGH,
-        "larger scores do not go with wrong answers here: do not rely on P(wrong)": (
-            wrongness and wrongness.auroc <= 0.5
-        ),
-        f"{questions} questions leave wide intervals; 100 or more are better": questions < 100,
-    }
-    return (note for note, holds in notes.items() if holds)
+    return fit(answers, wrong, scale=scale, method=options.method, seed=seed)

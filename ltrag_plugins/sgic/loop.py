@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from numbers import Integral
 from typing import final
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
@@ -20,8 +19,8 @@ from ltrag_plugins.flow import Flow, ask, compute
 from ltrag_plugins.sgic import documents as sources
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop, answer_key
 from ltrag_plugins.sgic.budget import Budget
-from ltrag_plugins.sgic.documents import Relevance, Truth, prepared
-from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line, render
+from ltrag_plugins.sgic.documents import Documents, Relevance, Truth
+from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
 from ltrag_plugins.sgic.settings import Choose, SGICSettings
 from ltrag_plugins.types import Generation, Passage
@@ -47,7 +46,7 @@ def calibrate(
     Args:
         passages: what was retrieved; with `SGICSettings.steps()`, reasoning steps.
         settings: None: the defaults.
-        scale: None: `ScoreScale.default`.
+        scale: None: 0.5 in every round.
         wrongness: gives the answer its probability of being wrong.
         relevance: scores the passages, for `source="relevance"`.
         truth: scores passages and answers, for `source="oracle"`.
@@ -66,28 +65,23 @@ def calibrate(
         wrongness.check(session.scale)
     settings, notes, tell = session.settings, list[str](), on_round or (lambda _: None)
     tell(first := (yield from session.answer()))
-    stop, error, limit = reason_to_stop(session.trace, settings), None, None
+    stop, error = reason_to_stop(session.trace, settings), None
     if not session.documents.texts:
         stop = stop or "no documents"
         notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
-    elif session.keeps_all_documents:
-        stop = stop or "rounds"  # another would ask the same
-    said = {sample.text for sample in first.samples}
-    if settings.estimator == AGREEMENT and said == {first.generation.text}:
+    if {sample.text for sample in first.samples} == {first.generation.text}:
         notes.append(
             "all samples are the answer word for word; with a model that does not heed the "
             "temperature that says nothing about how sure it is"
         )
-    needed = settings.score_documents == "always" or (not stop and scores_documents(settings))
+    needed = settings.score_documents == "always" or (not stop and session.reads_scores)
     try:
-        if session.documents.texts and needed:
-            limit = yield from session.score_documents()
-        if limit is not None:
+        if session.documents.texts and needed and (limit := (yield from session.score_documents())):
             notes.append(
                 "the documents were not scored: one prompt for each would pass "
                 f"{limit}={getattr(settings, limit)}"
             )
-            if settings.earlier == "none":
+            if settings.earlier == "none" and session.reads_scores:
                 stop = stop or limit  # a round would ask what round 0 asked
         while not stop and not (stop := session.limit()):
             tell((yield from session.answer()))
@@ -120,11 +114,10 @@ def sampled(
         The trace holds the samples in their order; `round` is the place of the best.
 
     Raises:
-        EmptyQuestion, InvalidInput, ArtifactMismatch, NoTokenProbabilities, ModelError: as
-            `calibrate`.
+        InvalidInput: there are too few samples; else as `calibrate`.
     """
     settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
-    check_samples(samples, settings)
+    settings.check_samples(samples)
     session = Session(question, passages, settings, scale)
     budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
     prompt, drawn, stop = session.prompt(), list[Generation](), None
@@ -140,7 +133,7 @@ def sampled(
         )
         budget.received([prompt], [reply])
         drawn.append(reply)
-    session.trace = as_rounds(drawn, settings, session.scale)
+    session.trace = session.as_rounds(drawn)
     return session.result(stop or "rounds")
 
 
@@ -159,17 +152,15 @@ class Session:
         truth: Truth | None = None,
     ) -> None:
         self.settings = settings = settings or SGICSettings()
-        self.scale = scale or ScoreScale.default(settings.estimator)
+        self.scale = scale or ScoreScale(settings.estimator)
         self.question = checked_question(question)
         self.scale.check(settings.estimator)
         # of an encoder only the driver knows
         sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
-        self.documents = prepared(passages, settings)
-        count = len(self.documents.texts)
-        if settings.source == "oracle" and truth is not None and len(truth.relevant) != count:
-            raise InvalidInput(
-                f"the truth is about {len(truth.relevant)} passages, and there are {count}"
-            )
+        self.documents = Documents.of(passages, settings)
+        known, count = () if truth is None else truth.relevant, len(self.documents.texts)
+        if settings.source == "oracle" and len(known) != count:
+            raise InvalidInput(f"the truth is about {len(known)} passages, and there are {count}")
         self.trace: tuple[Round, ...] = ()
         self.document_answers: tuple[Measured, ...] = ()
         """Those that were asked for to score the documents."""
@@ -191,11 +182,11 @@ class Session:
         self.scale, self.trace, self._next = scale, scale.rescored(self.trace), ""
 
     @property
-    def keeps_all_documents(self) -> bool:
-        """Whether a round could show nothing else than the first prompt did."""
+    def reads_scores(self) -> bool:
+        """Whether a round reads the scores of documents, and can show else than the first did."""
         settings, count = self.settings, len(self.documents.texts)
         plain = settings.earlier == settings.documents == "none"
-        return plain and (settings.cut_to or count) >= count
+        return scores_documents(settings) and not (plain and (settings.cut_to or count) >= count)
 
     def prompt(self) -> str:
         """Of the next round, rendered once; the first one is refused if it may not be sent."""
@@ -206,7 +197,7 @@ class Session:
                 text = cut_to_words(one_line(one.text), settings.answer_tokens)
                 earlier.append(Shown(text, one.score if settings.earlier == "scores" else None))
             shown = self.documents.shown(settings if self.trace else None)
-            self._next = render(settings.templates, self.question, shown, earlier)
+            self._next = settings.templates.render(self.question, shown, earlier)
             self._first = self._first or self._next
         if not self.trace and (limit := self.budget.exceeded([self._next])):
             raise InvalidInput(
@@ -226,7 +217,7 @@ class Session:
         """Ask for the answer of the next round, and add it to the trace."""
         settings, number = self.settings, len(self.trace)
         [found] = yield from self._ask([prompt := self.prompt()])
-        text, uncertainty = own_words(number, found.generation, found.samples, settings)
+        text, uncertainty = self.own_words(number, found.generation, found.samples)
         score = self.scale.score(uncertainty, number)
         if settings.source == "oracle" and self._truth is not None:
             score = self._truth.answer_score(self.question, text, number, settings.seed)
@@ -234,6 +225,28 @@ class Session:
         answer = Round(number, text, uncertainty, score, found.generation, found.samples, shown)
         self.trace, self._next = (*self.trace, answer), ""
         return answer
+
+    def as_rounds(self, drawn: Sequence[Generation]) -> tuple[Round, ...]:
+        """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
+        rounds = []
+        for i, one in enumerate(drawn):
+            others = [*drawn[:i], *drawn[i + 1 :]]
+            alone = self.settings.estimator == AGREEMENT and not others  # nothing to agree with
+            uncertainty = 1.0 if alone else estimate(one, self.settings.estimator, others)
+            score = self.scale.score(uncertainty)
+            rounds.append(Round(i, one.text.strip(), uncertainty, score, one))
+        return tuple(rounds)
+
+    def own_words(
+        self, number: int, said: Generation, samples: Sequence[Generation]
+    ) -> tuple[str, float]:
+        """The text and the uncertainty of an answer, without what it repeats of the prompt."""
+        settings = self.settings
+        # the first prompt has no form to repeat, nor have those without scores and earlier answers
+        if number and (settings.earlier != "none" or settings.documents == "scores"):
+            without_echo = settings.templates.without_echo
+            said, samples = without_echo(said), tuple(map(without_echo, samples))
+        return said.text.strip(), estimate(said, settings.estimator, samples)
 
     def score_documents(self) -> Flow[Stop | None]:
         """Score the documents, or return the limit for which they are left without scores."""
@@ -247,9 +260,8 @@ class Session:
         elif settings.source == "oracle" and self._truth is not None:
             scores = self._truth.document_scores(self.question, settings.seed)
         else:
-            prompts = [
-                render(settings.templates, self.question, [Shown(text)]) for text in documents.texts
-            ]
+            ask_about = partial(settings.templates.render, self.question)
+            prompts = [ask_about([Shown(text)]) for text in documents.texts]
             # the only document's answer is the first answer
             answers = {self._first: Measured(self.trace[0].generation, self.trace[0].uncertainty)}
             if once := [prompt for prompt in dict.fromkeys(prompts) if prompt != self._first]:
@@ -258,9 +270,8 @@ class Session:
                 self.document_answers = tuple((yield from self._ask(once)))
                 answers |= zip(once, self.document_answers, strict=True)
             found = [answers[prompt] for prompt in prompts]
-            said = [answer.generation.text.strip() for answer in found]
+            documents = documents.with_answers(found)
             doubts = [answer.uncertainty for answer in found]
-            documents = documents.with_columns(uncertainty=doubts, answer=said)
             scores = document_scores(doubts, noise=rounding(doubts, settings.estimator))
         self.documents, self._next = documents.with_scores(scores, settings.cut_to), ""
         return None
@@ -288,10 +299,7 @@ class Session:
                 "apart"
             )
         return CalibratedAnswer(
-            best.text,
-            best.uncertainty,
-            best.score,
-            best.number,
+            *(best.text, best.uncertainty, best.score, best.number),
             stop,
             settings.estimator,
             p_wrong=wrongness.probability(best.score) if wrongness and scored else None,
@@ -354,30 +362,6 @@ def best_round(trace: Sequence[Round], choose: Choose) -> Round:
     return (choose == "repeated" and _repeated(spoken)) or spoken[-1]
 
 
-def as_rounds(
-    drawn: Sequence[Generation], settings: SGICSettings, scale: ScoreScale
-) -> tuple[Round, ...]:
-    """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
-    rounds = []
-    for i, one in enumerate(drawn):
-        others = [*drawn[:i], *drawn[i + 1 :]]
-        alone = settings.estimator == AGREEMENT and not others  # nothing to agree with
-        uncertainty = 1.0 if alone else estimate(one, settings.estimator, others)
-        rounds.append(Round(i, one.text.strip(), uncertainty, scale.score(uncertainty), one))
-    return tuple(rounds)
-
-
-def own_words(
-    number: int, said: Generation, samples: Sequence[Generation], settings: SGICSettings
-) -> tuple[str, float]:
-    """The text and the uncertainty of a round's answer, without what it repeats of the prompt."""
-    # the first prompt has no form to repeat, nor have those without scores and earlier answers
-    if number and (settings.earlier != "none" or settings.documents == "scores"):
-        without_echo = settings.templates.without_echo
-        said, samples = without_echo(said), tuple(map(without_echo, samples))
-    return said.text.strip(), estimate(said, settings.estimator, samples)
-
-
 def checked_question(question: str) -> str:
     """The question without blanks around it."""
     if not isinstance(question, str):
@@ -385,16 +369,6 @@ def checked_question(question: str) -> str:
     if not re.search(r"\w", question):
         raise EmptyQuestion(f"the question {question!r} has no words; ask something")
     return question.strip()
-
-
-def check_samples(samples: object, settings: SGICSettings) -> None:
-    """Refuse a number of samples that makes no sense with the estimator."""
-    least = 2 if settings.estimator == AGREEMENT else 1
-    if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < least:
-        raise InvalidInput(
-            f"samples must be a whole number, at least {least} with the estimator "
-            f"{settings.estimator!r}, got {samples!r}"
-        )
 
 
 def _repeated(trace: Sequence[Round]) -> Round | None:

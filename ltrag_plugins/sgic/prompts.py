@@ -59,6 +59,18 @@ _FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """A document or an earlier answer as a prompt shows it."""
+
+    text: str
+    """Of a document sanitized; of an answer as the model wrote it."""
+    score: float | None = None
+    """0 to 100."""
+    key: bool = False
+    """Whether a document is marked."""
+
+
+@dataclass(frozen=True, slots=True)
 class PromptTemplates:
     """Templates with the fields that their docstrings name; other braces are doubled.
 
@@ -98,18 +110,46 @@ class PromptTemplates:
     def __post_init__(self) -> None:
         for name, (needed, more) in _FIELDS.items():
             try:
-                parsed = list(string.Formatter().parse(getattr(self, name)))
+                parsed = string.Formatter().parse(getattr(self, name))
+                named = {field for _, field, _, _ in parsed if field is not None}
             except ValueError as error:
                 raise InvalidInput(
                     f"the {name} template is malformed ({error}); double its braces"
                 ) from error
-            named = {field for _, field, _, _ in parsed if field is not None}
             if not needed <= named <= needed | more:
                 raise InvalidInput(
                     f"the {name} template must name {sorted(needed)} and may name "
                     f"{sorted(needed | more)}; it names {sorted(named)}"
                 )
         direct_prompt("", self.bare)  # raises where it has no place for the question
+
+    def render(
+        self, question: str, documents: Sequence[Shown], earlier: Sequence[Shown] = ()
+    ) -> str:
+        """One prompt; what it shows decides what it explains."""
+        question = self.sanitize(question, lines=True)
+        if not documents:
+            return direct_prompt(question, self.bare)
+
+        def score(shown: Shown) -> str:
+            return "" if shown.score is None else self.score.format(score=round(shown.score))
+
+        lines, before = [], ""
+        for i, one in enumerate(documents, 1):
+            key = f"{self.mark} " if one.key else ""
+            lines.append(self.document.format(number=i, key=key, text=one.text, score=score(one)))
+        scored = any(one.score is not None for one in documents)
+        instruction = self.instruction + (self.about_scores if scored else "")
+        if any(one.key for one in documents):
+            instruction += self.about_keys.format(mark=self.mark)
+        if earlier:
+            new = not scored and any(one.score is not None for one in earlier)
+            before = f"{self.about_answers}{self.about_scores if new else ''}\n{self.heading}"
+        for i, one in enumerate(earlier, 1):
+            text = self.sanitize(one.text) or self.nothing
+            before += self.answer.format(round=i, text=text, score=score(one))
+        shown = {"documents": "\n".join(lines), "question": question, "earlier": before}
+        return self.layout.format(instruction=instruction, **shown)
 
     def without_echo(self, answer: Generation) -> Generation:
         """An answer without the label before it and the score behind it, in text and tokens.
@@ -125,13 +165,11 @@ class PromptTemplates:
         # the token limit may have cut the score short; brackets alone may be the answer's own
         worded = any(map(str.isalpha, self.score.partition("{score}")[0]))
         tail = rf"{before}\s*\d*\s*(?:{after})?" if worded else ""
-        whole, tokens = answer.text.rstrip(), answer.tokens
-        echoed = re.match(rf"\s*(?:{label})?\s*", whole)
-        start = echoed.end() if echoed else 0
-        echoed = re.compile(rf"{tail}$").search(whole, start)
-        text = whole[start : echoed.start() if echoed else None].rstrip()
-        if text == answer.text.strip():
+        pattern = rf"\s*(?:{label})?\s*(.*?)(?:{tail})?"
+        echoed = re.fullmatch(pattern, answer.text.rstrip(), re.DOTALL)
+        if echoed is None or (text := echoed[1].rstrip()) == answer.text.strip():
             return answer
+        start, tokens = echoed.start(1), answer.tokens
         if tokens is not None and "".join(token.text for token in tokens) == answer.text:
             ends = accumulate(len(token.text) for token in tokens)
             tokens = tuple(
@@ -155,52 +193,6 @@ class PromptTemplates:
         for pattern, broken in _CONTROL:
             text = pattern.sub(broken, text)
         return label.sub(lambda found: f"{found[1].rstrip()} -", text) if label.pattern else text
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """A document or an earlier answer as a prompt shows it."""
-
-    text: str
-    """Of a document sanitized; of an answer as the model wrote it."""
-    score: float | None = None
-    """0 to 100."""
-    key: bool = False
-    """Whether a document is marked."""
-
-
-def render(
-    templates: PromptTemplates,
-    question: str,
-    documents: Sequence[Shown],
-    earlier: Sequence[Shown] = (),
-) -> str:
-    """One prompt; what it shows decides what it explains."""
-    t, asked = templates, templates.sanitize(question, lines=True)
-    if not documents:
-        return direct_prompt(asked, t.bare)
-
-    def score(shown: Shown) -> str:
-        return "" if shown.score is None else t.score.format(score=round(shown.score))
-
-    lines = "\n".join(
-        t.document.format(
-            number=i, key=f"{t.mark} " if one.key else "", text=one.text, score=score(one)
-        )
-        for i, one in enumerate(documents, 1)
-    )
-    scored = any(one.score is not None for one in documents)
-    keys = t.about_keys.format(mark=t.mark) if any(one.key for one in documents) else ""
-    before = ""
-    if earlier:
-        new = not scored and any(one.score is not None for one in earlier)
-        before = f"{t.about_answers}{t.about_scores if new else ''}\n{t.heading}" + "".join(
-            t.answer.format(round=i, text=t.sanitize(one.text) or t.nothing, score=score(one))
-            for i, one in enumerate(earlier, 1)
-        )
-    instruction = t.instruction + (t.about_scores if scored else "") + keys
-    shown = {"documents": lines, "question": asked, "earlier": before}
-    return t.layout.format(instruction=instruction, **shown)
 
 
 def one_line(text: str) -> str:

@@ -55,19 +55,9 @@ class LabelledAnswer:
             raise InvalidInput(f"{len(self.relevant)} {labels} {len(answer.documents)} documents")
 
     @property
-    def first(self) -> Round:
-        """The answer of round 0."""
-        return self.answer.trace[0]
-
-    @property
-    def returned(self) -> Round:
-        """The answer that was chosen."""
-        return self.answer.trace[self.answer.round]
-
-    @property
-    def first_right(self) -> bool:
-        """Whether the answer of round 0 is."""
-        return self.right[0]
+    def rounds(self) -> tuple[tuple[Round, bool], ...]:
+        """Each round's answer, and whether it is right."""
+        return tuple(zip(self.answer.trace, self.right, strict=True))
 
     @property
     def returned_right(self) -> bool:
@@ -100,11 +90,12 @@ def labelled(
             f"{len(answers)} answers came with {len(truths)} truths and {len(questions)} "
             "questions; give one truth for each answer, and one question each or none"
         )
-    found = []
-    for answer, truth, text in zip(answers, truths, texts, strict=True):
-        right = tuple(measure(one.text, truth.answers) >= 0.5 for one in answer.trace)
-        found.append(LabelledAnswer(answer, right, truth.relevant, text))
-    return tuple(found)
+
+    def held(answer: CalibratedAnswer, truth: Truth, text: str) -> LabelledAnswer:
+        right = (measure(one.text, truth.answers) >= 0.5 for one in answer.trace)
+        return LabelledAnswer(answer, tuple(right), truth.relevant, text)
+
+    return tuple(map(held, answers, truths, texts))
 
 
 def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
@@ -172,12 +163,12 @@ def from_record(record: Mapping[str, Any]) -> LabelledAnswer:
             if not all(isinstance(label, bool) for label in given):
                 raise BadRecord(f"field {name!r}: expected a list of true and false, got {given!r}")
         return LabelledAnswer(answer, **labels, question=record.get("question", ""))
-    except KeyError as error:
-        raise BadRecord(f"the field {error} is missing; write runs with write_run") from error
     except BadRecord:
         raise
-    except (AttributeError, TypeError, InvalidInput) as error:
-        raise BadRecord(f"no judged answer ({error}); write runs with write_run") from error
+    except (AttributeError, KeyError, TypeError, InvalidInput) as error:
+        missing = isinstance(error, KeyError)
+        why = f"the field {error} is missing" if missing else f"no judged answer ({error})"
+        raise BadRecord(f"{why}; write runs with write_run") from error
 
 
 def _plain(value: Any, *but: str) -> dict[str, Any]:

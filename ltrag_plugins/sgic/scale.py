@@ -43,17 +43,13 @@ class ScoreScale:
 
     estimator: str
     means: tuple[float, ...] = (0.5,)
-    """Of the answers of round 0, 1, ..., each inside (0, 1)."""
+    """Of the answers of round 0, 1, ..., each inside (0, 1). Without a fit 0.5 in every round, so
+    that a score is 100 times u."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", checked_estimator(self.estimator))
         if not self.means or not all(0 < mean < 1 for mean in self.means):
             raise InvalidInput(f"a scale needs means inside (0, 1), got {self.means}")
-
-    @classmethod
-    def default(cls, estimator: str) -> Self:
-        """Without a fit: a mean of 0.5 in every round, so that a score is 100 times u."""
-        return cls(estimator)
 
     @classmethod
     def fit(cls, answers: Iterable[CalibratedAnswer]) -> Self:
@@ -67,13 +63,13 @@ class ScoreScale:
             ArtifactMismatch: they are of different estimators.
         """
         answers = list(answers)
-        if not answers:
+        estimators = sorted({answer.estimator for answer in answers})
+        if not estimators:
             raise CalibrationError("a scale is fitted on answers; there are none")
-        estimator, *others = sorted({answer.estimator for answer in answers})
-        if others:
-            names = ", ".join([estimator, *others])
+        if len(estimators) > 1:
+            names = ", ".join(estimators)
             raise ArtifactMismatch(f"answers of the estimators {names}; fit a scale for each")
-        return cls.of_rounds(estimator, [answer.trace for answer in answers])
+        return cls.of_rounds(estimators[0], [answer.trace for answer in answers])
 
     @classmethod
     def of_rounds(cls, estimator: str, traces: Sequence[Sequence[Round]]) -> Self:
@@ -180,7 +176,7 @@ class WrongnessCalibration:
             scale.check(answer.estimator)
         scores = np.array([answer.score / 100 for answer in answers])
         fails = np.array(wrong, dtype=bool).astype(int)
-        if min(fails.sum(), len(fails) - fails.sum()) < FEWEST:
+        if not FEWEST <= fails.sum() <= len(fails) - FEWEST:
             raise CalibrationError(
                 f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
                 f"needs at least {FEWEST} right and {FEWEST} wrong ones"

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Literal, Self
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Percent, Positive, Settings, Whole
 from ltrag_plugins.sgic.prompts import STEPS, PromptTemplates
-from ltrag_plugins.uncertainty import calls_for, checked_estimator
+from ltrag_plugins.uncertainty import AGREEMENT, calls_for, checked_estimator
 
 Choose = Literal["least uncertain", "last", "repeated"]
 PaperRow = Literal["documents", "scores", "answers"]
@@ -103,6 +104,15 @@ class SGICSettings(Settings):
         if self.rounds > 1:
             raise InvalidInput(
                 f"with earlier='none' all {self.rounds} rounds ask the same; set rounds=1"
+            )
+
+    def check_samples(self, samples: object) -> None:
+        """Refuse a number of sampled answers that makes no sense with the estimator."""
+        least = 2 if self.estimator == AGREEMENT else 1
+        if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < least:
+            raise InvalidInput(
+                f"samples must be a whole number, at least {least} with the estimator "
+                f"{self.estimator!r}, got {samples!r}"
             )
 
     @classmethod

@@ -1,7 +1,6 @@
 """Training data that teaches a model to mend its answers without spoiling right ones.
 
-Every question is calibrated through all rounds, as `fit` does; the first right round gives the
-example:
+Every question is calibrated through all rounds; the first right round gives the example:
 
 * Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
   the target is the accepted answer. ("mended")
@@ -9,9 +8,6 @@ example:
   answer itself ("preserved"), or where it was not certain, or is another number to which EM is
   blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
-
-The scores in the prompts are on the mean of each round over all questions (eq. 2). The manifest
-holds the hash of the lines, so that a half-written or changed folder is noticed.
 
 References:
     Chen et al. (SGIC), section 3.3 (pruning and substitution).
@@ -23,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -38,13 +35,13 @@ from ltrag_plugins.errors import (
     InvalidInput,
     UnreadableArtifact,
 )
-from ltrag_plugins.flow import Observer, World
+from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.answer import Round, answer_key, number
-from ltrag_plugins.sgic.documents import Relevance, prepared
+from ltrag_plugins.sgic.documents import Documents, Relevance
 from ltrag_plugins.sgic.loop import checked_question
-from ltrag_plugins.sgic.prompts import one_line, render
+from ltrag_plugins.sgic.prompts import one_line
 from ltrag_plugins.sgic.replay import record
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -66,13 +63,13 @@ class Example:
     prompt: str
     target: str
     id: str = ""
-    """Of the question; empty where the file has none."""
+    """Of the question; this and the next two are empty or None where a file does not say them."""
     kind: _Kind | None = None
     """What it teaches: to give a better answer than those shown ("mended"), to keep the one shown
     ("preserved"), to answer from the plain documents ("direct"), or the answer that the model
-    never gave ("wrong"). None where the file has none."""
+    never gave ("wrong")."""
     round: int | None = None
-    """Whose prompt it is, from 0; None where the file has none."""
+    """Whose prompt it is, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +107,7 @@ def build(
             instead. None will do for `form="direct"`.
         out: the folder.
         settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings.paper()`. Stop
-            rules count for nothing here: rounds run to their end, as the means of eq. 2 are of all
-            questions, and another measure of right answers in `corpus` asks for none again.
+            rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
         corpus: which examples are made. None: the defaults.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
@@ -142,15 +138,18 @@ def build(
         raise CalibrationError("no questions to learn from; give some with answers and passages")
     asked, direct = zip(*checked, strict=True)
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
-    share, judge = float(corpus.keep_wrong), relevance and _name(relevance)
-    judges = {"encoder": getattr(encoder, "name", None), "relevance": judge}
+    judges = {
+        "encoder": getattr(encoder, "name", None),
+        "relevance": relevance and _name(relevance),
+    }
+    rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     origin = {
         "version": version("ltrag-plugins"),
         "llm": None if model is None else model.name,
         "questions": len(asked),
         "questions_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
         "settings": asdict(settings),
-        "corpus": {**asdict(corpus), "right": _name(corpus.right), "keep_wrong": share},
+        "corpus": asdict(corpus) | rules,
         "given_scale": None if scale is None else scale.means,
         "judge": judges.get(settings.source),
     }
@@ -173,16 +172,10 @@ def build(
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
     with nullcontext(model) if own else CachedLLM(model, folder / _UNFINISHED) as remembering:
-        [recorded] = record(
-            asked,
-            World(llm=remembering, encoder=encoder),
-            settings,
-            scale=scale,
-            relevance=relevance,
-            observers=observers,
-            batch=batch,
-        )
-    rounds = zip(asked, direct, recorded.traces, strict=True)
+        world = World(llm=remembering, encoder=encoder)
+        drive = partial(run_many, world=world, observers=tuple(observers), batch=batch)
+        [line] = record(asked, drive, settings, scale=scale, relevance=relevance)
+    rounds = zip(asked, direct, (session.trace for session in line), strict=True)
     found = [_learned(q, plain.id, trace, corpus) for q, plain, trace in rounds]
     examples = _composed(found, direct, corpus)
     if all(example.kind == "direct" for example in examples):
@@ -192,7 +185,7 @@ def build(
             "right (right='f1'), or take a better model; the answers so far are kept."
         )
     origin |= _counts(examples, [first for first, _ in found], len(asked), settings.rounds)
-    of = {"estimator": recorded.scale.estimator, "means": list(recorded.scale.means)}
+    of = {"estimator": line[0].scale.estimator, "means": list(line[0].scale.means)}
     dataset = _write(folder, examples, origin | {"scale": of})
     _forget(folder)
     return dataset
@@ -212,19 +205,27 @@ def load(path: str | PathLike[str]) -> Dataset:
     lines = path / _LINES if path.is_dir() else path
     with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):
         content = lines.read_bytes()
-    examples = _examples(lines, content)  # a broken line says more than its hash
+    examples = []
+    for place, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            examples += [_example(json.loads(line.decode("utf-8-sig")))] if line.strip() else []
+        except (ValueError, RecursionError) as error:  # it says more than the hash
+            why = getattr(error, "msg", error)  # JSON's own names a line 1
+            raise UnreadableArtifact(f"{lines}, line {place}: {why}") from error
+    if not examples:
+        raise UnreadableArtifact(f"{lines} has no examples; expected one JSON object a line")
     if lines is path:
-        return Dataset(examples)
+        return Dataset(tuple(examples))
     with reading(f"{path / _MANIFEST} is no manifest", "Build the data again."):
         manifest = json.loads((path / _MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT:
-            raise ValueError(f"format {manifest['format']!r}, where this version reads {_FORMAT}")
+            raise ValueError(f"not format {_FORMAT}, which this version reads")
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise UnreadableArtifact(
             f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
             f"{_LINES} itself to read it without the manifest."
         )
-    return Dataset(examples, manifest)
+    return Dataset(tuple(examples), manifest)
 
 
 def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Question, Example]:
@@ -233,8 +234,8 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     """
     name = question.id or f"question {place}"
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
-    texts = prepared(question.passages, settings).shown(None)
-    prompt = render(settings.templates, checked_question(question.text), texts)
+    texts = Documents.of(question.passages, settings).shown(None)
+    prompt = settings.templates.render(checked_question(question.text), texts)
     try:
         f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
@@ -326,20 +327,6 @@ def _forget(folder: Path) -> None:
     with writing(folder):
         for path in folder.glob(f"{_UNFINISHED}*"):  # SQLite's log stands beside it
             path.unlink()
-
-
-def _examples(path: Path, content: bytes) -> tuple[Example, ...]:
-    found = []
-    for place, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            try:
-                found.append(_example(json.loads(line.decode("utf-8-sig"))))
-            except (ValueError, RecursionError) as error:
-                why = getattr(error, "msg", error)  # JSON's own names a line 1
-                raise UnreadableArtifact(f"{path}, line {place}: {why}") from error
-    if not found:
-        raise UnreadableArtifact(f"{path} has no examples; expected one JSON object a line")
-    return tuple(found)
 
 
 def _example(told: object) -> Example:

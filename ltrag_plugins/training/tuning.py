@@ -8,11 +8,10 @@ ends it, and logits are computed only there:
 References:
     Chen et al. (SGIC), section 3.3 and appendix A.1.
 
-The folder of a run: `run.json` names the run from its first moment, `checkpoints/` holds the last
-two, and `finetune.json` is written last, when there is a result. A checkpoint counts once
-`complete.json` in it has the hashes of its files, so that a killed run goes on from the last whole
-one. Checkpoints hold the optimizer's state as torch saves it; it is read back with
-``weights_only=True``, which builds numbers and nothing else, and only from here.
+The folder of a run: `run.json` names the run from its first moment, and `finetune.json` is written
+last, when there is a result. A checkpoint counts once `complete.json` in it has the hashes of its
+files, so that a killed run goes on from the last whole one. What torch saved in it is read back
+with ``weights_only=True``, which builds numbers and nothing else.
 """
 
 import copy
@@ -24,7 +23,8 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,6 @@ from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.errors import (
-    ArtifactMismatch,
     InvalidInput,
     ModelError,
     UnwritableArtifact,
@@ -127,7 +126,6 @@ def finetune(
     *,
     out: str | Path,
     settings: FinetuneSettings | None = None,
-    resume: bool = True,
     on_step: Callable[[FinetuneStep], None] | None = None,
 ) -> FinetuneResult:
     """Train an adapter for `model`, or a copy of it.
@@ -140,9 +138,9 @@ def finetune(
     Args:
         dataset: what to learn; see `load`.
         model: the model, which is not changed, or what `TransformersLLM.load` takes.
-        out: a new or empty folder, or the one of the same run.
+        out: a new or empty folder, or that of the same run, which goes on; if it is finished, its
+            result is handed back.
         settings: see `FinetuneSettings`.
-        resume: go on with the run in `out`; if it is finished, hand back its result.
         on_step: told of each step.
 
     Raises:
@@ -155,38 +153,27 @@ def finetune(
     settings = settings or FinetuneSettings()
     llm = model if isinstance(model, TransformersLLM) else TransformersLLM.load(model)
     rows, held_out, dropped = rows_of(dataset, llm, settings)
-    digest = hashlib.sha256()
-    for one in dataset.examples:
-        digest.update(json.dumps([one.id, one.prompt, one.target]).encode() + b"\n")
+    said = [json.dumps([one.id, one.prompt, one.target]) + "\n" for one in dataset.examples]
     numbers = asdict(settings)
     del numbers["save_every"]  # changes no number of the result
-    identity = {
-        "dataset": digest.hexdigest(),
-        "base": loading.fingerprint(llm.model),
-        "prompting": llm.prompting.name,
-        "settings": numbers,
-    }
-    folder = Path(out).expanduser()
-    _begin(folder, {"format": loading.FORMAT, **identity}, resume=resume)
+    data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
+    how = {"prompting": llm.prompting.name, "settings": numbers}
+    folder, base = Path(out).expanduser(), loading.fingerprints(llm.model)
+    _begin(folder, {"format": loading.FORMAT, **data, "base": base["float32"], **how})
     if not (folder / loading.MANIFEST).exists():
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
         steps, left_out = losses["steps"], [asdict(one) for one in dropped]
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
+        summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
         manifest = {
             "format": loading.FORMAT,
             "method": settings.method,
-            "base": {
-                "label": llm.name.partition("@")[0],
-                "fingerprints": loading.fingerprints(llm.model),
-            },
+            "base": {"label": llm.name.partition("@")[0], "fingerprints": base},
             "files": _save(folder, own, llm, settings),
-            **{k: v for k, v in identity.items() if k != "base"},
-            "losses": {
-                "first": steps[0]["loss"],
-                "last": steps[-1]["loss"],
-                "validation": losses["validation"],
-            },
+            **data,
+            **how,
+            "losses": summary | {"validation": losses["validation"]},
             **counts,
             "versions": {name: version(name) for name in _VERSIONED},
         }
@@ -206,7 +193,7 @@ def finetune(
         )
 
 
-def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
+def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
     """Make the folder this run's, if it is empty or this run's already."""
     with writing(folder):
         there = {entry.name for entry in folder.iterdir()} - {f"{_RUN}.new"}
@@ -218,8 +205,6 @@ def _begin(folder: Path, identity: Mapping[str, Any], *, resume: bool) -> None:
             f"{folder} holds other files ({', '.join(sorted(there)[:3])}); name a new or empty "
             "folder."
         )
-    if not resume:
-        raise ArtifactMismatch(f"{folder} holds a run already; name another folder, or resume it.")
     with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
         before = dict(json.loads((folder / _RUN).read_bytes()))
     remedy = "Name another folder, or go on with the same arguments."
@@ -244,15 +229,14 @@ def _save(
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state}
     config = model.peft_config["default"].to_dict() | {"inference_mode": True}
     config["base_model_name_or_path"] = None  # a path of the machine it was trained on
-    text = json.dumps(config, indent=1, sort_keys=True, default=lambda value: sorted(value))
-    files = {
-        loading.WEIGHTS: save_tensors(tensors, metadata={"format": "pt"}),
-        loading.CONFIG: text.encode(),
-    }
+    text = json.dumps(config, indent=1, sort_keys=True, default=sorted)
+    weights = save_tensors(tensors, metadata={"format": "pt"})
+    hashes = {}
     with writing(folder):
-        for name, content in files.items():
+        for name, content in {loading.WEIGHTS: weights, loading.CONFIG: text.encode()}.items():
             replace_file(folder / name, content)
-    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+            hashes[name] = hashlib.sha256(content).hexdigest()
+    return hashes
 
 
 def rows_of(
@@ -273,39 +257,35 @@ def rows_of(
         labels = [_IGNORED] * len(prompt) + answer
         found.append({"id": name, "input_ids": prompt + answer, "labels": labels})
     limit = min(settings.max_tokens or math.inf, prompting.limit or math.inf)
-    sizes = [len(row["labels"]) for row in found]
-    rows = [row for row, size in zip(found, sizes, strict=True) if size <= limit]
+    rows = [row for row in found if len(row["labels"]) <= limit]
+    sizes = [(row["id"], len(row["labels"])) for row in found]
+    dropped = [TooLong(name, tokens) for name, tokens in sizes if tokens > limit]
     if not rows:
+        shortest = min(one.tokens for one in dropped)
         raise InvalidInput(
             f"all {len(found)} examples are longer than {limit:,} tokens (the shortest has "
-            f"{min(sizes):,}); show fewer or shorter documents, or raise max_tokens as far as the "
+            f"{shortest:,}); show fewer or shorter documents, or raise max_tokens as far as the "
             "model reads."
         )
     ids = sorted({row["id"] for row in rows})
     order = np.random.default_rng([settings.seed, 7]).permutation(len(ids))
     kept = {ids[i] for i in order[: min(round(len(ids) * settings.held_out), len(ids) - 1)]}
-    return (
-        [row for row in rows if row["id"] not in kept],
-        [row for row in rows if row["id"] in kept],
-        [TooLong(row["id"], n) for row, n in zip(found, sizes, strict=True) if n > limit],
-    )
+    learned = [row for row in rows if row["id"] not in kept]
+    return learned, [row for row in rows if row["id"] in kept], dropped
 
 
 def _end_token(llm: TransformersLLM) -> int:
     """What the model has to write after an answer for generation to stop."""
     tokenizer, ends = llm.tokenizer, llm.prompting.ends
-    found: list[Any] = []
+    found: list[Any] = [tokenizer.eos_token_id, *sorted(ends)]
     if llm.prompting.chat:
         # what the template puts behind an answer
         turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]
         after = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition("Paris")[2]
-        found += [i for i in tokenizer.encode(after, add_special_tokens=False) if i in ends]
-    for token in (*found, tokenizer.eos_token_id, *sorted(ends)):
-        if isinstance(token, int):
-            return token
-    raise InvalidInput(
-        "neither tokenizer nor model names a token that ends a text; set tokenizer.eos_token."
-    )
+        found[:0] = [i for i in tokenizer.encode(after, add_special_tokens=False) if i in ends]
+    if ids := [token for token in found if isinstance(token, int)]:
+        return ids[0]
+    raise InvalidInput("the tokenizer and the model name no end of a text; set eos_token.")
 
 
 def _trained(
@@ -339,14 +319,12 @@ def _trained(
         finally:
             random.setstate(python)
             np.random.set_state(numpy)
-    steps, validation = [], []
-    for one in trainer.state.log_history:
-        if "loss" in one:
-            kept = {name: one[name] for name in FinetuneStep.__dataclass_fields__}
-            steps.append(kept | {"epoch": round(one["epoch"], 4)})
-        elif "validation_loss" in one:
-            validation.append([one["step"], one["validation_loss"]])
-    return trainer.model, {"steps": steps, "validation": validation}
+    log, names = trainer.state.log_history, [field.name for field in fields(FinetuneStep)]
+    steps = [{name: one[name] for name in names} for one in log if "loss" in one]
+    for one in steps:
+        one["epoch"] = round(one["epoch"], 4)
+    losses = [[x["step"], x["validation_loss"]] for x in log if "validation_loss" in x]
+    return trainer.model, {"steps": steps, "validation": losses}
 
 
 def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
@@ -355,9 +333,13 @@ def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedMod
     own: Any = loading.twin(model) if lora else copy.deepcopy(model)
     # PEFT would ask the hub about a base model with a name, at every checkpoint
     own.name_or_path = own.config._name_or_path = ""
-    half = lora and device.type == "cuda" and torch.cuda.is_bf16_supported()
-    bfloat16 = settings.dtype == "bfloat16" or (settings.dtype == "auto" and half)
+    half = settings.dtype == "auto" and lora and _has_bfloat16(device)
+    bfloat16 = half or settings.dtype == "bfloat16"
     return own.requires_grad_(not lora).to(torch.bfloat16 if bfloat16 else torch.float32)
+
+
+def _has_bfloat16(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
 class _AnswerTrainer(SFTTrainer):
@@ -447,11 +429,9 @@ def _last_whole(folder: Path) -> str | None:
     """The last checkpoint whose files are all there, as they were written."""
     found = folder.glob("checkpoint-*")
     for path in sorted(found, key=lambda path: int(path.name.rpartition("-")[2]), reverse=True):
-        try:
+        with suppress(OSError, ValueError):
             if json.loads((path / _COMPLETE).read_bytes()) == _hashes(path):
                 return str(path)
-        except (OSError, ValueError):
-            continue
     return None
 
 
@@ -468,13 +448,10 @@ def _lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
     """An adapter beside all linear parts of the layers that are trained; not the output's."""
     count = int(model.config.get_text_config().num_hidden_layers)
     first = max(0, count - (settings.layers or count))
-    head = model.get_output_embeddings()
     # PEFT takes "all-linear" for all layers alone; these are the names that it would find
-    linear = {
-        name.rpartition(".")[2]
-        for name, part in model.named_modules()
-        if isinstance(part, nn.Linear | Conv1D) and part is not head
-    }
+    parts = (pair for pair in model.named_modules() if isinstance(pair[1], nn.Linear | Conv1D))
+    head = model.get_output_embeddings()
+    linear = {name.rpartition(".")[2] for name, part in parts if part is not head}
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
@@ -489,8 +466,7 @@ def _arguments(
     settings: FinetuneSettings, folder: Path, rows: Sequence[_Row], device: torch.device
 ) -> SFTConfig:
     """The trainer's settings; what is not named here has the trainer's default."""
-    on_cpu = device.type == "cpu"
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    on_cpu, half = device.type == "cpu", _has_bfloat16(device)
     steps = settings.epochs * -(-len(rows) // settings.batch)
     steps = min(steps, settings.steps or steps)
     # without a size given, the largest divisor of the batch whose rows fit
