@@ -73,7 +73,7 @@ def _evaluate(
         ),
     ] = "direct,single",
     gate: Annotated[str, option("Method", "gece (fitted on --labelled) or a folder.")] = "none",
-    rate: Annotated[float, option("Method", "Share that may retrieve.", min=0, max=1)] = 0.2,
+    rate: Opt.Rate = None,
     words: Opt.Set = None,
     out: Annotated[Path, option("Output", "Folder of the run; a run that was stopped goes on.")],
     metrics: Annotated[
@@ -94,7 +94,7 @@ def _evaluate(
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
-    gating, measures = RunGate(gate, rate), _split(metrics)
+    [gating], measures = options.changed(None, RunGate(gate), rate=rate), _split(metrics)
     metrics_named(measures)
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:

@@ -114,6 +114,7 @@ class Opt:
     NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
     HeadEncoder = Annotated[str | None, option("Model", _ENCODER, callback=_checked_vectors)]
     Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
+    Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
     Set = Annotated[
         list[str] | None,
         option("Method", "Another setting, NAME=VALUE; 'ltrag settings' lists them.", "--set"),

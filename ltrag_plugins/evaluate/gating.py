@@ -18,6 +18,7 @@ from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods import Method
 from ltrag_plugins.methods.direct import single_retrieval
+from ltrag_plugins.settings import Settings, Share
 from ltrag_plugins.types import Question
 
 _LATER: Any = object()
@@ -25,13 +26,13 @@ _LATER: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
-class RunGate:
+class RunGate(Settings):
     """Which gate a run has."""
 
     spec: str
     """"none"; "gece" for one that is fitted in the run's folder; or the folder of a saved one."""
-    rate: float = 0.2
-    """For "gece": share of the questions that may retrieve, 0 to 1."""
+    rate: Share = 0.2
+    """For "gece": share of the questions that may retrieve."""
 
     @property
     def name(self) -> str:
