@@ -258,9 +258,9 @@ def test_what_cannot_be_meant_is_refused_at_construction(kind, given, said):
 
 
 def test_a_most_of_less_than_one_is_refused_at_construction():
-    with pytest.raises(InvalidInput, match="at least 1, got 0"):
+    with pytest.raises(InvalidInput, match="at least 1 or None, got 0"):
         DURReranker(trained(), top_n=0)
-    with pytest.raises(InvalidInput, match="at least 1, got 0"):
+    with pytest.raises(InvalidInput, match="at least 1 or None, got 0"):
         DURExampleSelector(trained(), k=0)
 
 

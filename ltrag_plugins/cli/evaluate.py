@@ -88,7 +88,7 @@ def _evaluate(
     from ltrag_plugins.evaluate import cell_of, evaluate, in_process, summarize
     from ltrag_plugins.evaluate.folder import RunFolder
     from ltrag_plugins.evaluate.gating import RunGate
-    from ltrag_plugins.evaluate.run import check_begun, check_distinct, check_questions
+    from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import metrics_named
     from ltrag_plugins.methods.dur import METHOD as DUR
 
@@ -99,7 +99,6 @@ def _evaluate(
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
-    check_distinct("method", [cell.name for cell in named if cell is not None])
     head = None if run.head is None else Path(run.head).expanduser()
     if encoder == "none" and (head or run.search == "encoder"):
         what = "a head" if head else "search=encoder"
@@ -112,7 +111,7 @@ def _evaluate(
         options.noted("gate", Path(gate).expanduser())
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
-    check_questions(found)
+    check_asked(found, [cell for cell in named if cell is not None])
     if labelled is not None:
         others = read_questions(labelled, require_answers=True, limit=run.labelled_limit)
     pool = options.pool_of(passages, [*every, *others])
@@ -312,15 +311,13 @@ def _alone(
     for one in named:
         for cell in map(Cell, METHODS.values()) if one is None else [one]:
             name, lacks = cell.method.name, ""
-            if run.recorded and name not in Recording.METHODS:
-                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
-                lacks += f"{name} would ask the model for more"
             try:
                 cell.method.check(outline, labelled)
             except InvalidInput as error:
-                lacks = (
-                    lacks or f"{error}; add --labelled, --passages or --encoder, whichever it is"
-                )
+                lacks = f"{error}; add --labelled, --passages or --encoder, whichever it is"
+            if run.recorded and name not in Recording.METHODS:
+                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
+                lacks += f"{name} would ask the model for more"
             if lacks and one is not None:
                 raise InvalidInput(lacks)
             if lacks:

@@ -17,8 +17,8 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
-from ltrag_plugins.errors import ArtifactMismatch, BadRecord, InvalidInput, UnreadableArtifact
+from ltrag_plugins.artifacts import DAMAGE, check_same, replace_file, writing
+from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
 
@@ -69,13 +69,10 @@ class RunFolder:
         body = self.read()
         if body is None:
             return False
-        for name, wanted in json.loads(json.dumps(identity)).items():
-            if (known := body["identity"].get(name)) != wanted:
-                before, now = (json.dumps(value, ensure_ascii=False) for value in (known, wanted))
-                raise ArtifactMismatch(
-                    f"{self.path} holds another run: {name} ({before:.80}, now {now:.80}). Name "
-                    "another folder, or the same settings."
-                )
+        known = {name: body["identity"].get(name) for name in identity}
+        remedy = "Name another folder, or the same settings."
+        wanted = json.loads(json.dumps(identity))
+        check_same(f"{self.path} holds another run", known, wanted, remedy)
         return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from ltrag_plugins.artifacts import json_object, writing
+from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import digest_of
@@ -52,7 +52,7 @@ class RunGate(Settings):
         """Each cell with every seed, alone and behind this gate, which is not there yet."""
         found: list[Cell] = []
         for cell in alone:
-            drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
+            drawn = seeds > 1 and hasattr(cell.set, "seed")
             seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
             found += seeded
             if self.before(cell.method):
@@ -69,12 +69,9 @@ class RunGate(Settings):
         known = json_object(folder / "fitted_on.json")
         # of an older version, run.json alone says that the gate is whole
         if (folder / "gate.json").is_file() and (known or run.read() is not None):
-            if known and known != fitted_on:
-                raise ArtifactMismatch(
-                    f"{folder} was fitted on {known.get('labelled')}, now there are "
-                    f"{fitted_on['labelled']}, or on other passages: name another folder, or the "
-                    "same questions and passages"
-                )
+            trouble = f"{folder} was fitted on {known.get('labelled')}"
+            remedy = "Name another folder, or the same questions and passages."
+            check_same(trouble, known or fitted_on, fitted_on, remedy)
             gate = self.load(folder, replace(world, llm=llm))
             if gate.report.target != f"target rate {self.rate:g}":
                 raise ArtifactMismatch(

@@ -10,6 +10,7 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, fetch, together
@@ -39,6 +40,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     The first drafts: where nothing is found, the draft stands; `Answer.uncertainty` is the signal.
     """
     drafts = signal != "word_frequency"
+    needs: frozenset[Any] = frozenset({"retriever", "labelled questions"})
 
     def evidence_of(question: Question, settings: GateSettings) -> Flow[Evidence]:
         if not drafts:
@@ -78,9 +80,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         settings=GateSettings,
         answer=answer,
         most_calls=lambda _: 2 if drafts else 1,
-        needs=frozenset(
-            {"retriever", "labelled questions", *(("probabilities",) if drafts else ())}
-        ),
+        needs=needs | {"probabilities"} if drafts else needs,
         learn=learn,
     )
 

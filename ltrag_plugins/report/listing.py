@@ -89,15 +89,9 @@ class _Listing:
     def _step(self, step: Mapping[str, Any], near: dict[str, int]) -> Any:
         """A step with its passages as numbers; `near` are the question's long ones, by text."""
         if "fetched" in step:
-            return {
-                "fetched": [
-                    {
-                        "query": x["query"],
-                        "passages": [self._number(p, near) for p in x["passages"]],
-                    }
-                    for x in step["fetched"]
-                ]
-            }
+            numbers = [[self._number(p, near) for p in x["passages"]] for x in step["fetched"]]
+            pairs = zip(step["fetched"], numbers, strict=True)
+            return {"fetched": [{**x, "passages": some} for x, some in pairs]}
         if "asked" in step:
             return {"asked": [{**x, "prompt": _cut(x["prompt"], near)} for x in step["asked"]]}
         return step
