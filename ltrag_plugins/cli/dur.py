@@ -92,11 +92,9 @@ def _train(
             observers=[bar.on_step],
             **asdict(bounds),
         )
-    result.ranker.save(out)
-    options.write_notes(out, model, encoder or "")
+    options.save(result.ranker, "head", out, model, encoder or "")
     if draw is not None and pictures is not None:
         draw(result.history, pictures, shots=settings.shots)
-    io.say(f"the head is in {out}")
     found = _figures(result, candidates, questions)
     rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
     kinds = {name: found["settings"][name] for name in ("format", "reward")}

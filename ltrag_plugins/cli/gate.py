@@ -67,9 +67,7 @@ def _fit(
             batch=batch,
             **asdict(targets),
         )
-    gate.save(out)
-    options.write_notes(out, model, encoder)
-    io.say(f"the gate is in {out}")
+    options.save(gate, "gate", out, model, encoder)
     io.show(gate.report, as_data)
 
 

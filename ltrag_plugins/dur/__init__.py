@@ -30,7 +30,6 @@ __all__ = [
     "DURRanker",
     "DURSettings",
     "DURTrainer",
-    "Preset",
     "PromptFormat",
     "Ranked",
     "Shot",

@@ -16,7 +16,6 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.methods import Method
 from ltrag_plugins.methods.direct import single_retrieval
 from ltrag_plugins.settings import Settings, Share
 from ltrag_plugins.types import Question
@@ -43,19 +42,18 @@ class RunGate(Settings):
         """Where it is kept."""
         return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
 
-    def before(self, method: Method) -> bool:
-        """Whether it is put before this method: it retrieves, and is no gate itself."""
-        retrieves = "retriever" in method.needs and not CellName(method.name).is_gate
-        return self.spec != "none" and retrieves
-
     def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
-        """Each cell with every seed, alone and behind this gate, which is not there yet."""
+        """Each cell with every seed, alone and behind this gate, which is not there yet.
+
+        The gate is put before what retrieves, and is no gate itself.
+        """
         found: list[Cell] = []
         for cell in alone:
             drawn = seeds > 1 and hasattr(cell.set, "seed")
             seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
             found += seeded
-            if self.before(cell.method):
+            gated = "retriever" in cell.method.needs and not CellName(cell.method.name).is_gate
+            if gated and self.spec != "none":
                 found += [replace(one, gate=_LATER, gate_name=self.name) for one in seeded]
         return found
 

@@ -16,8 +16,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ltrag_plugins.evaluate.folder import Run
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.report.reading import Run
 
 _BLOCK = 500_000  # characters of traces that the page reads at once
 _TRACES = 64_000_000  # of the page; traces of the questions after that are left out
