@@ -10,7 +10,6 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, fetch, together
@@ -40,7 +39,6 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
     The first drafts: where nothing is found, the draft stands; `Answer.uncertainty` is the signal.
     """
     drafts = signal != "word_frequency"
-    needs: frozenset[Any] = frozenset({"retriever", "labelled questions"})
 
     def evidence_of(question: Question, settings: GateSettings) -> Flow[Evidence]:
         if not drafts:
@@ -80,7 +78,9 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         settings=GateSettings,
         answer=answer,
         most_calls=lambda _: 2 if drafts else 1,
-        needs=needs | {"probabilities"} if drafts else needs,
+        needs=frozenset(
+            {"retriever", "labelled questions", *(("probabilities",) if drafts else ())}
+        ),
         learn=learn,
     )
 
