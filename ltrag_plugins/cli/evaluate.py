@@ -202,11 +202,12 @@ def _settings(
 
     [dim]ltrag settings gate[/]
     """
+    from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
     known: dict[str, tuple[Any, ...]] = {
-        "gate": ("gate fit, gate score", gece.GECESettings()),
+        "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "dur": ("dur train", dur.DURSettings(), TrainingBounds()),
         "sgic": ("sgic fit, sgic answer", sgic.SGICSettings(), FitOptions(), Refusal()),
         "build": ("sgic build", sgic.SGICSettings.paper(), training.CorpusSettings()),
