@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ltrag_plugins.evaluate.folder import Run, read_run_folder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import paired_bootstrap
-from ltrag_plugins.report.reading import Run, read_run_folder
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 

@@ -180,5 +180,5 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], above: str =
         elif old != new and len(str(old)) == 64 and str(old).isalnum():  # a hash: nothing to read
             found.append(f"{above}{key} differs")
         elif old != new:
-            found.append(f"{above}{key} was {old!r} and is now {new!r}")
+            found.append(f"{above}{key} was {old!r:.80} and is now {new!r:.80}")
     return found

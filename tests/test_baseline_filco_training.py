@@ -16,9 +16,9 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.filco import (
     FILCOSettings,
     FilterDataSettings,
-    cross_mutual_information,
+    _cross_mutual_information,
+    _sentences,
     filter_examples,
-    sentences,
 )
 from ltrag_plugins.prompts.templates import direct_prompt, filled, passages_block, reading_prompt
 from ltrag_plugins.training import load
@@ -43,12 +43,12 @@ from ltrag_plugins.types import Generation, GenerationSettings, Passage, Questio
     ],
 )  # fmt: skip
 def test_texts_are_split_into_sentences(text, found):
-    assert sentences(text) == found
+    assert _sentences(text) == found
 
 
 @pytest.mark.parametrize("text", ["A b. C d! (E f.) “G h?” i.\n\nJ. 3.5 k… L", "x" * 500, ". . ."])
 def test_no_word_is_lost_in_the_splitting(text):
-    assert " ".join(sentences(text)).split() == text.split()
+    assert " ".join(_sentences(text)).split() == text.split()
 
 
 def test_string_inclusion_is_of_whole_normalized_words():
@@ -93,7 +93,7 @@ class Likely:
 def test_cross_mutual_information_is_the_difference_of_two_scores():
     llm = Likely(Austen=-0.5, sea=-6.0)
     found = ["It is by Austen.", "The sea is wide.", "It rains."]
-    values = run(cross_mutual_information("Who?", "Jane", found), World(llm=llm))
+    values = run(_cross_mutual_information("Who?", "Jane", found), World(llm=llm))
     assert values == pytest.approx([3.5, -2.0, 0.0])
     # the same from single scores, each alone
     for sentence, value in zip(found, values, strict=True):
@@ -105,13 +105,13 @@ def test_cross_mutual_information_is_the_difference_of_two_scores():
 
 
 def test_a_model_that_only_writes_and_bad_numbers_are_named():
-    flow = cross_mutual_information("Who?", "Jane", ["x"])
+    flow = _cross_mutual_information("Who?", "Jane", ["x"])
     with pytest.raises(NoTokenProbabilities, match="cannot tell how likely"):
         run(flow, World(llm=ScriptedLLM(lambda _: "x")))
     with pytest.raises(InvalidLogProbability):
-        run(cross_mutual_information("Who?", "Jane", ["x"]), World(llm=Likely(Who=2.0)))
+        run(_cross_mutual_information("Who?", "Jane", ["x"]), World(llm=Likely(Who=2.0)))
     with pytest.raises(InvalidInput, match="blank answer"):
-        run(cross_mutual_information("Who?", " ", ["x"]), World())
+        run(_cross_mutual_information("Who?", " ", ["x"]), World())
 
 
 @pytest.mark.parametrize(

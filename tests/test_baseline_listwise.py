@@ -12,8 +12,8 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.listwise import (
     ListwiseSettings,
-    places,
-    windows,
+    _places,
+    _windows,
 )
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage
@@ -80,13 +80,13 @@ def test_a_single_passage_is_read_without_another_call():
     ],
 )
 def test_windows_go_from_the_back_to_the_very_front(count, expected):
-    assert windows(count, window=20, step=10) == expected
+    assert _windows(count, window=20, step=10) == expected
 
 
 @given(st.integers(0, 60), st.integers(2, 12), st.data())
 def test_windows_overlap_and_cover_all(count, window, data):
     step = data.draw(st.integers(1, window - 1))
-    cut = windows(count, window, step)
+    cut = _windows(count, window, step)
     assert {i for start, end in cut for i in range(start, end)} == set(
         range(count) if count > 1 else []
     )
@@ -129,7 +129,7 @@ def test_what_is_best_wanders_from_the_end_to_the_front():
     ],
 )
 def test_any_reply_names_each_passage_once(reply, expected):
-    assert places(reply, 3) == expected
+    assert _places(reply, 3) == expected
 
 
 def chain(order, label="", between=" > "):
@@ -162,7 +162,7 @@ def enumerated(order, label="", between="\n", mark="."):
 )
 def test_an_order_is_read_back_however_it_was_written(written):
     for order in itertools.permutations(range(4)):
-        assert places(written(order), 4) == list(order)
+        assert _places(written(order), 4) == list(order)
 
 
 @pytest.mark.parametrize(
@@ -180,12 +180,12 @@ def test_an_order_is_read_back_however_it_was_written(written):
     ],
 )
 def test_numbers_are_places_unless_a_list_or_a_count_needs_them(reply, expected):
-    assert places(reply, 3) == expected
+    assert _places(reply, 3) == expected
 
 
 @given(st.text(alphabet="[]0123456789 >,.-Doc:\n"), st.integers(0, 12))
 def test_an_order_is_a_permutation_whatever_was_written(reply, count):
-    assert sorted(places(reply, count)) == list(range(count))
+    assert sorted(_places(reply, count)) == list(range(count))
 
 
 def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cut():

@@ -6,7 +6,7 @@ from method_parts import Library, flow_of, says, spelled, world
 from ltrag_plugins.errors import InvalidLogProbability
 from ltrag_plugins.flow import run
 from ltrag_plugins.methods.self_rag import (
-    REFLECTION,
+    _REFLECTION,
     SelfRAGSettings,
     _reflection_value,
 )
@@ -257,7 +257,7 @@ def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer
 
 @pytest.mark.parametrize("group", ["retrieve", "relevant"])
 def test_a_token_that_was_written_counts_before_alternatives_at_the_start(group):
-    yes, no = REFLECTION[group]
+    yes, no = _REFLECTION[group]
     begun = ("\n", {"\n": 0.9, no: 1e-4})
     assert _reflection_value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(
         0.75

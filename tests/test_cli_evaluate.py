@@ -9,6 +9,7 @@ from openai_server import openai_server
 from typer.testing import Result
 
 from ltrag_plugins.errors import ArtifactMismatch
+from ltrag_plugins.evaluate import Cell
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.flow import World
@@ -205,8 +206,8 @@ def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
 def test_no_gate_is_put_before_a_method_that_is_one(files, server, tmp_path):
     own = ("gate-frequency", "gate-logprob", "skr", "adaptive")
     for name in own:
-        assert not RunGate("gece", 0.5).before(METHODS[name])
-    assert RunGate("gece", 0.5).before(METHODS["single"])
+        assert len(RunGate("gece", 0.5).cells([Cell(METHODS[name])])) == 1
+    assert len(RunGate("gece", 0.5).cells([Cell(METHODS["single"])])) == 2
     more = ("--gate", "gece", "--labelled", files / "others.jsonl", "--methods", "gate-frequency")
     result = evaluated(files, server, tmp_path, *more)
     assert result.exit_code == 0, result.output

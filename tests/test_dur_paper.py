@@ -7,12 +7,13 @@ order of the questions and the model are handed over. `DURSettings.promptpg()` l
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
-from ltrag_plugins.dur import DURSettings, DURTrainer
+from ltrag_plugins.dur import DURSettings, DURTrainer, Preset
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from tests.dur_parts import Nonsense, asked, colour, house, houses, moody_llm, number, shuffled
 
@@ -20,6 +21,12 @@ K, POOL, DIM = 5, 20, 12
 CANDIDATES = shuffled(houses(1000, 30), 1)
 VALIDATION = houses(1, 45)  # with batches of 20 the last one of an epoch has 5
 ENCODER = Nonsense(dim=DIM)
+
+
+def test_every_declared_preset_is_a_start_of_its_own():
+    starts = [DURSettings.preset(name) for name in get_args(Preset)]
+    assert starts[0] == DURSettings()
+    assert all(one not in starts[:i] for i, one in enumerate(starts))
 
 
 def words(text: str) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer
-from ltrag_plugins.dur.train import Choice
+from ltrag_plugins.dur.train import _Choice
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage
@@ -393,7 +393,7 @@ def test_one_hopeless_question_does_not_choose_the_number_of_shots():
 
 def test_the_trained_head_answers_with_the_shots_that_served_all_questions_best():
     held_out = {"questions": 10, "error": 0.05, "calls": 0, "tokens": None}
-    trained = Choice(
+    trained = _Choice(
         trained=(0.0, 0.5, 0.4), start=(0.0, 0.1, 0.2), everywhere=(0.0, 0.3, 0.6), **held_out
     )
     assert (trained.head, trained.shots) == ("trained", 2)

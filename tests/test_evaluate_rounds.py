@@ -17,7 +17,7 @@ from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.sgic import SGICMethodSettings
-from ltrag_plugins.methods.shots import DURShotsSettings, trained_shots
+from ltrag_plugins.methods.shots import DURShotsSettings, _trained_shots
 from ltrag_plugins.report import write_report
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import SGICSettings, calibrate, read_run
@@ -145,7 +145,7 @@ def test_a_head_trained_in_the_run_leaves_its_history(tmp_path):
     cells = [Cell(METHODS["dur-shots"], settings), Cell(METHODS["direct"])]
     evaluate(QUESTIONS, cells, answering, out=tmp_path, metrics=["em"], labelled=labelled)
     path = tmp_path / "learned" / "dur-shots.json"
-    learned = trained_shots(labelled, settings, answering)
+    learned = _trained_shots(labelled, settings, answering)
     others = [
         question for question in labelled if question not in learned.ranker.preselector.candidates
     ]

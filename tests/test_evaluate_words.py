@@ -14,8 +14,8 @@ from ltrag_plugins.evaluate.spec import CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.direct import SingleSettings
 from ltrag_plugins.methods.listwise import ListwiseSettings
+from ltrag_plugins.methods.method import ReadingSettings
 from ltrag_plugins.methods.sgic import SGICMethodSettings
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.settings import described
@@ -29,8 +29,8 @@ PARTS = st.text("abcxyz019.=:_-", max_size=12)
 @pytest.mark.parametrize(
     ("word", "settings"),
     [
-        ("single:k=5", SingleSettings(k=5)),
-        ("single:k=1:max_tokens=8", SingleSettings(k=1, max_tokens=8)),
+        ("single:k=5", ReadingSettings(k=5)),
+        ("single:k=1:max_tokens=8", ReadingSettings(k=1, max_tokens=8)),
         ("sgic:k=8:loop.rounds=3", SGICMethodSettings(k=8, loop=replace(LOOP, rounds=3))),
         ("sgic:loop.choose=last", SGICMethodSettings(loop=replace(LOOP, choose="last"))),
         ("sgic:loop.cut_to=4", SGICMethodSettings(loop=replace(LOOP, cut_to=4))),
@@ -122,7 +122,7 @@ def test_one_method_with_two_settings_shares_a_run(tmp_path):
     assert {name: [len(one.passages) for one in rows] for name, rows in records.items()} == {
         "single:k=1": [1] * 3,
         "single:k=2": [2] * 3,
-        "single": [SingleSettings().k] * 3,
+        "single": [ReadingSettings().k] * 3,
     }
     files = sorted(path.name for path in (tmp_path / "records").iterdir())
     assert files == ["single.jsonl", "single~k=1.jsonl", "single~k=2.jsonl"]

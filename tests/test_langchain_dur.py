@@ -248,8 +248,8 @@ def test_without_a_trained_head_the_refusal_has_the_command_that_trains_one(kind
         ({"untrained": "encoder"}, "needs encoder="),
         ({"untrained": "yes", "encoder": Letters()}, "untrained='encoder', got 'yes'"),
         ({"untrained": "encoder", "encoder": "MiniLM"}, "Embeddings, got str 'MiniLM'"),
-        ({"ranker": trained(), "sigma": 1.5}, "sigma must lie in"),
-        ({"ranker": trained(), "sigma": float("nan")}, "sigma must lie in"),
+        ({"ranker": trained(), "sigma": 1.5}, "sigma must be a number, from 0 to 1"),
+        ({"ranker": trained(), "sigma": float("nan")}, "sigma must be a number, from 0 to 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_construction(kind, given, said):
@@ -258,9 +258,9 @@ def test_what_cannot_be_meant_is_refused_at_construction(kind, given, said):
 
 
 def test_a_most_of_less_than_one_is_refused_at_construction():
-    with pytest.raises(InvalidInput, match="at least 1, got 0"):
+    with pytest.raises(InvalidInput, match="at least 1 or None, got 0"):
         DURReranker(trained(), top_n=0)
-    with pytest.raises(InvalidInput, match="at least 1, got 0"):
+    with pytest.raises(InvalidInput, match="at least 1 or None, got 0"):
         DURExampleSelector(trained(), k=0)
 
 

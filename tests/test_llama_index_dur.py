@@ -295,8 +295,11 @@ def test_without_a_trained_head_the_refusal_has_the_command_that_trains_one(tmp_
         ({"ranker": trained(), "encoder": Letters()}, "brings its own encoder"),
         ({"untrained": "encoder"}, "needs encoder="),
         ({"untrained": "encoder", "encoder": "MiniLM"}, "BaseEmbedding, got str 'MiniLM'"),
-        ({"ranker": trained(), "top_n": 0}, "top_n must be at least 1, got 0"),
-        ({"ranker": trained(), "sigma": 1.5}, "sigma must lie in"),
+        (
+            {"ranker": trained(), "top_n": 0},
+            "top_n must be a whole number, at least 1",
+        ),
+        ({"ranker": trained(), "sigma": 1.5}, "sigma must be a number, from 0 to 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_construction(given, said):

@@ -33,12 +33,12 @@ from sklearn.metrics import roc_auc_score
 
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact, UnwritableArtifact
 from ltrag_plugins.evaluate import summarize
+from ltrag_plugins.evaluate.folder import read_run_folder
 from ltrag_plugins.report import write_report
 from ltrag_plugins.report.escaping import script_json, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import canvas, label_points, styled
-from ltrag_plugins.report.reading import read_run_folder
 from ltrag_plugins.sgic import write_run
 
 

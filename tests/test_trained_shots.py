@@ -12,7 +12,7 @@ from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.shots import DURShotsSettings, PromptPGSettings, trained_shots
+from ltrag_plugins.methods.shots import DURShotsSettings, PromptPGSettings, _trained_shots
 from ltrag_plugins.types import Question
 
 TRAINING = DURSettings(shots=2, epochs=4, batch_size=4, reward="match")
@@ -36,7 +36,7 @@ def world() -> World:
 
 def test_the_prompt_shows_what_a_ranker_trained_by_hand_ranks_first():
     settings = DURShotsSettings(TRAINING, examples=0.5, seed=3)
-    learned = trained_shots(KNOWN, settings, world())
+    learned = _trained_shots(KNOWN, settings, world())
     examples = list(learned.ranker.preselector.candidates)
     others = [question for question in KNOWN if question not in examples]
     assert (len(examples), len(others)) == (6, 6)
@@ -55,14 +55,14 @@ def test_the_prompt_shows_what_a_ranker_trained_by_hand_ranks_first():
 def test_promptpg_asks_with_all_its_shots_and_once_a_question():
     asked = world()
     settings = PromptPGSettings(replace(DURSettings.promptpg(), shots=3, epochs=2, batch_size=6))
-    trained_shots(KNOWN, settings, asked)
+    _trained_shots(KNOWN, settings, asked)
     assert len(asked.llm.prompts) == 2 * 6
     assert {prompt.count("Answer: The answer is") for prompt in asked.llm.prompts} == {3}
 
 
 def test_a_question_is_never_its_own_example():
     settings = DURShotsSettings(replace(TRAINING, shots=5), seed=1)
-    learned = trained_shots(KNOWN, settings, world())
+    learned = _trained_shots(KNOWN, settings, world())
     examples = learned.ranker.preselector.candidates
     for question, shown in zip(examples, learned.ranker(examples), strict=True):
         assert question not in shown
@@ -72,7 +72,7 @@ def test_options_are_answered_with_one_of_them():
     offered = [replace(q, options=("yes", "no"), answers=("yes",)) for q in KNOWN]
     settings = DURShotsSettings(replace(TRAINING, format="QO-A"))
     says = World(llm=ScriptedLLM(lambda _: "(A) yes, surely"), encoder=Letters())
-    learned = trained_shots(offered, settings, says)
+    learned = _trained_shots(offered, settings, says)
     answer = run(METHODS["dur-shots"].flow(offered[0], settings, learned), says)
     assert answer.text == "yes"
 
@@ -91,7 +91,7 @@ def test_the_format_shows_all_that_labelled_questions_or_the_one_asked_have(
 ):
     known = [replace(question, **labelled) for question in KNOWN]
     settings = DURShotsSettings(replace(TRAINING, epochs=1, format=given))
-    learned = trained_shots(known, settings, world())
+    learned = _trained_shots(known, settings, world())
     asking = World(llm=ScriptedLLM(lambda _: "B"), encoder=Letters())
     asked = Question("What is 5 plus 5?", ("10",), options=("9", "10"), context=context)
     assert run(METHODS["dur-shots"].flow(asked, settings, learned), asking).text == "10"
@@ -112,15 +112,15 @@ def test_seeds_draw_other_examples_in_a_run(tmp_path):
 def test_training_stops_at_its_bound():
     asked = world()
     settings = DURShotsSettings(replace(TRAINING, held_out=0.0, batch_size=1), max_calls=4)
-    trained_shots(KNOWN, settings, asked)
+    _trained_shots(KNOWN, settings, asked)
     assert len(asked.llm.prompts) <= 4 + TRAINING.shots + 1
 
 
 def test_what_cannot_be_trained_is_refused():
     with pytest.raises(CalibrationError, match="at least two"):
-        trained_shots(KNOWN[:1], DURShotsSettings(), world())
+        _trained_shots(KNOWN[:1], DURShotsSettings(), world())
     with pytest.raises(InvalidInput, match="lacks one"):
-        trained_shots(KNOWN, DURShotsSettings(), World(llm=ScriptedLLM(reply)))
+        _trained_shots(KNOWN, DURShotsSettings(), World(llm=ScriptedLLM(reply)))
     with pytest.raises(InvalidInput, match="examples"):
         DURShotsSettings(examples=1.0)
     with pytest.raises(InvalidInput, match="max_calls"):
@@ -138,5 +138,5 @@ def test_vectors_come_in_any_float(tmp_path):
 
     settings = DURShotsSettings(replace(TRAINING, epochs=1))
     small = World(llm=ScriptedLLM(reply), encoder=Short())
-    learned = trained_shots(KNOWN, settings, small)
+    learned = _trained_shots(KNOWN, settings, small)
     assert run(METHODS["dur-shots"].flow(ASKED[0], settings, learned), small).text

@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import compress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,7 +15,7 @@ from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_candidates, read_passages, read_questions
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.settings import Count, Settings, Share
+from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Passage, Question
 
 if TYPE_CHECKING:  # numpy behind them would slow --help down
@@ -43,11 +42,6 @@ class TrainingBounds(Settings):
     """Begin no batch after so many tokens, read and written."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranking(Settings):
-    sigma: Share | Literal["trained"] = 0.0
-
-
 @COMMANDS["dur"].command("train")
 def _train(
     files: _Files,
@@ -57,7 +51,7 @@ def _train(
     model: Opt.Model = "embedded",
     encoder: Opt.HeadEncoder = "embedded",
     preset: Annotated[
-        Literal["default", "paper", "paper-batch", "promptpg"],
+        dur.Preset,
         option("Method", "Ours, the paper's algorithm 1, its authors' code, or PromptPG."),
     ] = "default",
     shots: Annotated[int | None, option("Method", "K: most shots in a prompt.")] = None,
@@ -75,13 +69,7 @@ def _train(
 
     [dim]ltrag dur train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
     """
-    presets = {
-        "default": dur.DURSettings,
-        "paper": dur.DURSettings.paper,
-        "paper-batch": partial(dur.DURSettings.paper, sigma="batch"),
-        "promptpg": dur.DURSettings.promptpg,
-    }
-    start = presets[preset]()
+    start = dur.DURSettings.preset(preset)
     settings, bounds = options.changed(words, start, TrainingBounds(), shots=shots)
     candidates, questions = _read(files, own_passages, limit)
     if not any(word.startswith("format=") for word in words or ()):
@@ -104,11 +92,9 @@ def _train(
             observers=[bar.on_step],
             **asdict(bounds),
         )
-    result.ranker.save(out)
-    options.write_notes(out, model, encoder or "")
+    options.save(result.ranker, "head", out, model, encoder or "")
     if draw is not None and pictures is not None:
         draw(result.history, pictures, shots=settings.shots)
-    io.say(f"the head is in {out}")
     found = _figures(result, candidates, questions)
     rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
     kinds = {name: found["settings"][name] for name in ("format", "reward")}
@@ -189,7 +175,7 @@ def _rank(
     sigma: Annotated[
         str, option("Method", "Leave out scores up to this, 0 to 1; 'trained': the training's.")
     ] = "0",
-    top_n: Annotated[int | None, option("Output", "Most to show.", min=1)] = None,
+    top_n: Annotated[int | None, option("Output", "Most to show.")] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """The passages or examples of a file, the most helpful first.
@@ -200,10 +186,13 @@ def _rank(
         raise typer.BadParameter(
             "give CANDIDATES.jsonl alone with --untrained, else HEAD/ CANDIDATES.jsonl"
         )
-    [how] = options.changed([f"sigma={sigma}"], _Ranking())
+    from ltrag_plugins.dur.settings import Bounds
+
+    fixed = [f"sigma={sigma}"] if sigma != "trained" else None
+    [bounds] = options.changed(fixed, Bounds(), top_n=top_n)
     candidates = read_candidates(files[-1], solved=False)
     ranker = _load(None if untrained else files[0], encoder)
-    least = ranker.sigma if how.sigma == "trained" else how.sigma
+    least = bounds.sigma if fixed else ranker.sigma
     with io.working("ranking"):
         ranked = ranker.rank(query, candidates, top_n=top_n, sigma=least)
     records: list[dict[str, Any]] = []

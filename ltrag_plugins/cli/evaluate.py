@@ -73,7 +73,7 @@ def _evaluate(
         ),
     ] = "direct,single",
     gate: Annotated[str, option("Method", "gece (fitted on --labelled) or a folder.")] = "none",
-    rate: Annotated[float, option("Method", "Share that may retrieve.", min=0, max=1)] = 0.2,
+    rate: Opt.Rate = None,
     words: Opt.Set = None,
     out: Annotated[Path, option("Output", "Folder of the run; a run that was stopped goes on.")],
     metrics: Annotated[
@@ -88,18 +88,17 @@ def _evaluate(
     from ltrag_plugins.evaluate import cell_of, evaluate, in_process, summarize
     from ltrag_plugins.evaluate.folder import RunFolder
     from ltrag_plugins.evaluate.gating import RunGate
-    from ltrag_plugins.evaluate.run import check_begun, check_distinct, check_questions
+    from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import metrics_named
     from ltrag_plugins.methods.dur import METHOD as DUR
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
-    gating, measures = RunGate(gate, rate), _split(metrics)
+    [gating], measures = options.changed(None, RunGate(gate), rate=rate), _split(metrics)
     metrics_named(measures)
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
-    check_distinct("method", [cell.name for cell in named if cell is not None])
     head = None if run.head is None else Path(run.head).expanduser()
     if encoder == "none" and (head or run.search == "encoder"):
         what = "a head" if head else "search=encoder"
@@ -112,7 +111,7 @@ def _evaluate(
         options.noted("gate", Path(gate).expanduser())
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
-    check_questions(found)
+    check_asked(found, [cell for cell in named if cell is not None])
     if labelled is not None:
         others = read_questions(labelled, require_answers=True, limit=run.labelled_limit)
     pool = options.pool_of(passages, [*every, *others])
@@ -203,11 +202,12 @@ def _settings(
 
     [dim]ltrag settings gate[/]
     """
+    from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
     known: dict[str, tuple[Any, ...]] = {
-        "gate": ("gate fit, gate score", gece.GECESettings()),
+        "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "dur": ("dur train", dur.DURSettings(), TrainingBounds()),
         "sgic": ("sgic fit, sgic answer", sgic.SGICSettings(), FitOptions(), Refusal()),
         "build": ("sgic build", sgic.SGICSettings.paper(), training.CorpusSettings()),
@@ -312,15 +312,13 @@ def _alone(
     for one in named:
         for cell in map(Cell, METHODS.values()) if one is None else [one]:
             name, lacks = cell.method.name, ""
-            if run.recorded and name not in Recording.METHODS:
-                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
-                lacks += f"{name} would ask the model for more"
             try:
                 cell.method.check(outline, labelled)
             except InvalidInput as error:
-                lacks = (
-                    lacks or f"{error}; add --labelled, --passages or --encoder, whichever it is"
-                )
+                lacks = f"{error}; add --labelled, --passages or --encoder, whichever it is"
+            if run.recorded and name not in Recording.METHODS:
+                lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
+                lacks += f"{name} would ask the model for more"
             if lacks and one is not None:
                 raise InvalidInput(lacks)
             if lacks:

@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from ltrag_plugins import gece
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
@@ -30,11 +28,9 @@ def _fit(
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
-    rate: Annotated[
-        float | None, option("Method", "Share that may retrieve (0.2).", min=0, max=1)
-    ] = None,
+    rate: Opt.Rate = None,
     accuracy: Annotated[
-        float | None, option("Method", "Or the least share of right answers.", min=0, max=1)
+        float | None, option("Method", "Or the least share of right answers.")
     ] = None,
     k: Annotated[int, option("Method", "Passages shown for an answer.", "--k", min=1)] = 3,
     words: Opt.Set = None,
@@ -47,13 +43,13 @@ def _fit(
 
     [dim]ltrag gate fit questions.jsonl --passages pool.jsonl.gz --rate 0.2 --out gate/[/]
     """
-    if rate is not None and accuracy is not None:
-        raise typer.BadParameter("give --rate or --accuracy, not both")
     from ltrag_plugins.gece.score import check_count
+    from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.methods.direct import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
-    [settings] = options.changed(words, gece.GECESettings())
+    told = {"target_rate": rate, "target_accuracy": accuracy}
+    settings, targets = options.changed(words, gece.GECESettings(), Targets(), **told)
     io.checked_folder(out)
     found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     check_count(len(found))
@@ -64,17 +60,14 @@ def _fit(
             found,
             llm=llm,
             encoder=vectors,
-            target_rate=rate,
-            target_accuracy=accuracy,
             retriever=BM25Retriever(pool, engine="auto") if pool else None,
             retrieving=partial(single_retrieval, k=k) if pool else None,
             settings=settings,
             observers=[observer],
             batch=batch,
+            **asdict(targets),
         )
-    gate.save(out)
-    options.write_notes(out, model, encoder)
-    io.say(f"the gate is in {out}")
+    options.save(gate, "gate", out, model, encoder)
     io.show(gate.report, as_data)
 
 

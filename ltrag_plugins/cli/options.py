@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ltrag_plugins.cli.io import working
+from ltrag_plugins.cli.io import say, working
 from ltrag_plugins.data import read_passages
 from ltrag_plugins.errors import InvalidInput, LtragError, UnreadableArtifact
 from ltrag_plugins.settings import with_values
@@ -114,6 +114,7 @@ class Opt:
     NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
     HeadEncoder = Annotated[str | None, option("Model", _ENCODER, callback=_checked_vectors)]
     Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
+    Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
     Set = Annotated[
         list[str] | None,
         option("Method", "Another setting, NAME=VALUE; 'ltrag settings' lists them.", "--set"),
@@ -199,14 +200,16 @@ def load_encoder(spec: str) -> "Encoder | None":
         return SentenceTransformerEncoder.load(_source(spec))
 
 
-def write_notes(folder: Path, model: str, encoder: str) -> None:
-    """Note MODEL and ENCODER in the folder of what was fitted with them.
+def save(fitted: Any, what: str, folder: Path, model: str, encoder: str) -> None:
+    """Save what was fitted, note MODEL and ENCODER beside it, and say where it is.
 
     A server's address is left out: a folder that came from elsewhere must not choose where the
     key in the environment is sent.
     """
+    fitted.save(folder)
     notes = {"model": "" if _SERVER.fullmatch(model) else model, "encoder": encoder}
     (folder / _NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
+    say(f"the {what} is in {folder}")
 
 
 def noted(

@@ -58,9 +58,7 @@ def _fit(
             batch=batch,
             **asdict(how),
         )
-    calibrator.save(out)
-    options.write_notes(out, model, "none")
-    io.say(f"the calibration is in {out}")
+    options.save(calibrator, "calibration", out, model, "none")
     io.show(calibrator.report, as_data)
 
 

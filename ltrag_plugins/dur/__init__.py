@@ -5,7 +5,7 @@ References:
     Learning for Long-Tail Knowledge in LLMs".
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ltrag_plugins.lazy import lazily
 
@@ -35,6 +35,9 @@ __all__ = [
     "Shot",
     "TrainingResult",
 ]
+
+Preset = Literal["default", "paper", "paper-batch", "promptpg"]
+"""Where the settings of a training can start; see `DURSettings.preset`."""
 
 # a ranker at work needs no more than its head; the metrics' packages only the training
 __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -18,7 +18,7 @@ from ltrag_plugins import artifacts
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
-from ltrag_plugins.dur.settings import DURSettings
+from ltrag_plugins.dur.settings import Bounds, DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.llm.base import Encoder
 
@@ -60,8 +60,9 @@ class DURRanker:
     ) -> None:
         self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, float(sigma)
         self.shots = settings.shots if shots is None else shots
-        if not 0 <= self.sigma <= 1 or self.shots < 1:
-            raise InvalidInput(f"sigma, {sigma}, must lie in [0, 1], shots, {shots}, be at least 1")
+        Bounds(sigma=self.sigma)
+        if self.shots < 1:
+            raise InvalidInput(f"shots must be at least 1, got {shots}")
         if head.weight.ndim != 2 or head.bias.shape != head.weight.shape[:1]:
             raise InvalidInput(f"W of {head.weight.shape} and b of {head.bias.shape} do not fit")
 
@@ -157,10 +158,7 @@ class DURRanker:
         sigma: float = 0.0,
     ) -> list[Ranked]:
         """As `rank`, over vectors that are at hand."""
-        if top_n is not None and top_n < 1:
-            raise InvalidInput(f"top_n must be at least 1, got {top_n}")
-        if not 0 <= sigma <= 1:
-            raise InvalidInput(f"sigma must lie in [0, 1], got {sigma}")
+        Bounds(top_n, sigma)
         if not len(candidates):
             return []
         # each vector once: a matrix product may round equal rows differently
@@ -244,6 +242,5 @@ class HeadHolder:
             )
         else:
             ranker = DURRanker.untrained(ours, settings=DURSettings(preselect="encoder"))
-        # refuses bad bounds
-        ranker.rank_vectors(np.zeros(1), np.zeros((0, 1)), **bounds)
+        Bounds(**bounds)
         return ranker

@@ -1,9 +1,11 @@
 """What can be set about DUR, and the presets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
+from ltrag_plugins.dur import Preset
 from ltrag_plugins.dur.prompts import PromptFormat, format_for
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Positive, Range, Settings, Share, Whole
@@ -25,6 +27,16 @@ _PUBLISHED: dict[str, Any] = {
     "learning_rate": 1e-4,
     "held_out": 0.0,
 }  # what the paper and PromptPG have in common
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds(Settings):
+    """How much of a ranking is handed back."""
+
+    top_n: Count | None = None
+    """Most candidates; None: all that are above sigma."""
+    sigma: Share = 0.0
+    """Leave out what has a score of at most this (eq. 6); at 0 nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +117,17 @@ class DURSettings(Settings):
     def batches(self, questions: int) -> int:
         """How many batches an epoch has over so many validation questions."""
         return -(-self.questions_learned(questions) // self.batch_size)
+
+    @classmethod
+    def preset(cls, name: Preset) -> Self:
+        """The defaults, or another start: algorithm 1, its authors' code, or PromptPG."""
+        starts: Mapping[Preset, Callable[[], Self]] = {
+            "default": cls,
+            "paper": cls.paper,
+            "paper-batch": partial(cls.paper, sigma="batch"),
+            "promptpg": cls.promptpg,
+        }
+        return starts[name]()
 
     @classmethod
     def paper(

@@ -51,7 +51,7 @@ _PARTS = ("head", "mean", "square")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class _Choice:
     """What the model's replies were worth after training, and what follows from it."""
 
     questions: int
@@ -90,7 +90,7 @@ class TrainingResult:
     history: tuple[Batch, ...]
     stopped: str | None
     """Why it ended before its last epoch; None: it did not."""
-    choice: Choice | None = None
+    choice: _Choice | None = None
     """How head and shots were chosen; None: nothing was held out, or the run was stopped."""
 
     @property
@@ -251,7 +251,7 @@ class DURTrainer:
         trained: Head,
         start: Head,
         observers: _Observers,
-    ) -> Choice:
+    ) -> _Choice:
         """What the trained head and the one before are worth, by the number of shots."""
         counter = CostCounter()
         watching = (*observers, counter)
@@ -260,7 +260,7 @@ class DURTrainer:
         # where no batch was trained they are one and the same
         by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
         best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
-        return Choice(
+        return _Choice(
             questions=len(held_out),
             trained=tuple(unseen.mean(axis=1).tolist()),
             start=tuple(by_start.mean(axis=1).tolist()),
@@ -350,7 +350,7 @@ def _spent(
 
 
 def _write(
-    path: Path | None, run: str, adam: Adam, history: _History, choice: Choice | None
+    path: Path | None, run: str, adam: Adam, history: _History, choice: _Choice | None
 ) -> None:
     """Replace the checkpoint of the run with this `_identity`."""
     if path is None:
@@ -366,7 +366,7 @@ def _write(
         replace_file(path, save(arrays, metadata={"state": json.dumps(body)}))
 
 
-def _read(path: Path | None, run: str) -> tuple[Adam, _History, Choice | None] | None:
+def _read(path: Path | None, run: str) -> tuple[Adam, _History, _Choice | None] | None:
     """What was written; None where there is nothing yet."""
     if path is None or not path.exists():
         return None
@@ -379,7 +379,7 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, Choice | None] |
         history = tuple(Batch(**batch) for batch in body["history"])
         if choice is not None:
             lists = {k: tuple(v) for k, v in choice.items() if isinstance(v, list)}
-            choice = Choice(**choice | lists)
+            choice = _Choice(**choice | lists)
     if known != run:
         raise ArtifactMismatch(
             f"{path} belongs to a run with other candidates, questions, settings, encoder or "

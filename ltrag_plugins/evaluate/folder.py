@@ -11,16 +11,19 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import DAMAGE, replace_file, writing
-from ltrag_plugins.errors import ArtifactMismatch, BadRecord, InvalidInput, UnreadableArtifact
+from ltrag_plugins.artifacts import DAMAGE, check_same, replace_file, writing
+from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
+from ltrag_plugins.evaluate.summary import aligned
 
 try:
     import fcntl
@@ -69,13 +72,10 @@ class RunFolder:
         body = self.read()
         if body is None:
             return False
-        for name, wanted in json.loads(json.dumps(identity)).items():
-            if (known := body["identity"].get(name)) != wanted:
-                before, now = (json.dumps(value, ensure_ascii=False) for value in (known, wanted))
-                raise ArtifactMismatch(
-                    f"{self.path} holds another run: {name} ({before:.80}, now {now:.80}). Name "
-                    "another folder, or the same settings."
-                )
+        known = {name: body["identity"].get(name) for name in identity}
+        remedy = "Name another folder, or the same settings."
+        wanted = json.loads(json.dumps(identity))
+        check_same(f"{self.path} holds another run", known, wanted, remedy)
         return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
@@ -154,3 +154,57 @@ class RunFolder:
     def learned(self, cell: str) -> Path:
         """Where it stands how a cell's method learned."""
         return self.path / "learned" / f"{CellName.parse(cell).file}.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run, finished or not."""
+
+    path: Path
+    identity: Mapping[str, Any]
+    """What was asked for; see `run.json`."""
+    versions: Mapping[str, str]
+    records: Mapping[str, Sequence[Record]]
+    """Of each cell that has any, in the order of run.json."""
+    complete: Mapping[str, Sequence[Record]]
+    """Those that can be compared: the cells with the most questions, in one order of these."""
+    asked: int | None
+    """Questions of the run; None where run.json does not tell."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """All measures, the first one first."""
+        return tuple(next(iter(self.complete.values()))[0].scores)
+
+    @property
+    def metric(self) -> str:
+        """The first measure, which tells right from wrong."""
+        return self.metrics[0]
+
+    @property
+    def missing(self) -> dict[str, int | None]:
+        """Questions left to answer, by cell; None: nobody knows how many."""
+        counts = {name: len(self.records.get(name, ())) for name in self.identity["cells"]}
+        if self.asked is None:
+            return {name: None for name in counts if name not in self.complete}
+        return {name: self.asked - n for name, n in counts.items() if n < self.asked}
+
+
+def read_run_folder(folder: str | Path) -> Run:
+    """A run as a report shows it, with what is not there yet; nothing is written to the folder."""
+    run = RunFolder(Path(folder))
+    body = run.read()
+    if body is None:
+        raise UnreadableArtifact(
+            f"{folder} holds no run: there is no run.json. Name the folder that "
+            "'ltrag evaluate --out' wrote."
+        )
+    identity, versions = body["identity"], body.get("versions")
+    records = {cell: found for cell in identity["cells"] if (found := run.records(cell))}
+    if not records:
+        raise InvalidInput(f"{folder} has no records yet; answer a few questions first")
+    most = max(map(len, records.values()))
+    complete = aligned({name: found for name, found in records.items() if len(found) == most})
+    asked = re.match(r"(\d+) questions", str(identity.get("questions")))
+    versions = versions if isinstance(versions, dict) else {}
+    return Run(run.path, identity, versions, records, complete, int(asked[1]) if asked else None)

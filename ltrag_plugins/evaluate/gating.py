@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from ltrag_plugins.artifacts import json_object, writing
+from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import digest_of
@@ -16,8 +16,8 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.methods import Method
 from ltrag_plugins.methods.direct import single_retrieval
+from ltrag_plugins.settings import Settings, Share
 from ltrag_plugins.types import Question
 
 _LATER: Any = object()
@@ -25,13 +25,13 @@ _LATER: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
-class RunGate:
+class RunGate(Settings):
     """Which gate a run has."""
 
     spec: str
     """"none"; "gece" for one that is fitted in the run's folder; or the folder of a saved one."""
-    rate: float = 0.2
-    """For "gece": share of the questions that may retrieve, 0 to 1."""
+    rate: Share = 0.2
+    """For "gece": share of the questions that may retrieve."""
 
     @property
     def name(self) -> str:
@@ -42,19 +42,18 @@ class RunGate:
         """Where it is kept."""
         return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
 
-    def before(self, method: Method) -> bool:
-        """Whether it is put before this method: it retrieves, and is no gate itself."""
-        retrieves = "retriever" in method.needs and not CellName(method.name).is_gate
-        return self.spec != "none" and retrieves
-
     def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
-        """Each cell with every seed, alone and behind this gate, which is not there yet."""
+        """Each cell with every seed, alone and behind this gate, which is not there yet.
+
+        The gate is put before what retrieves, and is no gate itself.
+        """
         found: list[Cell] = []
         for cell in alone:
-            drawn = seeds > 1 and "seed" in {field.name for field in fields(cell.method.settings)}
+            drawn = seeds > 1 and hasattr(cell.set, "seed")
             seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
             found += seeded
-            if self.before(cell.method):
+            gated = "retriever" in cell.method.needs and not CellName(cell.method.name).is_gate
+            if gated and self.spec != "none":
                 found += [replace(one, gate=_LATER, gate_name=self.name) for one in seeded]
         return found
 
@@ -68,12 +67,9 @@ class RunGate:
         known = json_object(folder / "fitted_on.json")
         # of an older version, run.json alone says that the gate is whole
         if (folder / "gate.json").is_file() and (known or run.read() is not None):
-            if known and known != fitted_on:
-                raise ArtifactMismatch(
-                    f"{folder} was fitted on {known.get('labelled')}, now there are "
-                    f"{fitted_on['labelled']}, or on other passages: name another folder, or the "
-                    "same questions and passages"
-                )
+            trouble = f"{folder} was fitted on {known.get('labelled')}"
+            remedy = "Name another folder, or the same questions and passages."
+            check_same(trouble, known or fitted_on, fitted_on, remedy)
             gate = self.load(folder, replace(world, llm=llm))
             if gate.report.target != f"target rate {self.rate:g}":
                 raise ArtifactMismatch(

@@ -284,17 +284,14 @@ def check_begun(folder: RunFolder, **asked: Any) -> None:
     folder.check({name: value for name, value in identity.items() if name != "gates"})
 
 
-def check_questions(questions: Sequence[Question]) -> None:
+def check_asked(questions: Sequence[Question], cells: Sequence[Cell]) -> None:
     """Whether records of them can be told apart and scored."""
-    check_distinct("question id", [question.id for question in questions])
+    names = {"method": [cell.name for cell in cells], "question id": [q.id for q in questions]}
+    for what, some in names.items():
+        for name, count in Counter(some).items():
+            if count > 1:
+                raise InvalidInput(f"the {what} {name!r} comes twice; records are told apart by it")
     check_labelled(questions)
-
-
-def check_distinct(what: str, names: Sequence[str]) -> None:
-    """Refuse a name that comes twice."""
-    for name, count in Counter(names).items():
-        if count > 1:
-            raise InvalidInput(f"the {what} {name!r} comes twice; records are told apart by it")
 
 
 def _identity(
@@ -309,8 +306,7 @@ def _identity(
     """What makes a run the same, as JSON; what cannot be run is refused."""
     if not questions or not cells:
         raise InvalidInput("an evaluation needs questions and methods; one of them is empty")
-    check_questions(questions)
-    check_distinct("method", [cell.name for cell in cells])
+    check_asked(questions, cells)
     for cell in cells:
         cell.method.check(world, labelled)
     return {

@@ -6,7 +6,7 @@ label says what tells two cells of one method apart, such as ``single:k=1`` and 
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from ltrag_plugins.errors import InvalidInput, unknown_name
@@ -107,7 +107,7 @@ class Cell:
     def set(self) -> Any:
         """The settings, with the seed in them."""
         settings = self.method.settings() if self.settings is None else self.settings
-        seeded = self.seed is not None and "seed" in {f.name for f in fields(settings)}
+        seeded = self.seed is not None and hasattr(settings, "seed")
         return replace(settings, seed=self.seed) if seeded else settings
 
 

@@ -33,7 +33,7 @@ from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.models import FitReport, FittedGate, Linear, rate_threshold
 from ltrag_plugins.gece.score import Outcome, check_count
-from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
     SIGNALS,
     Features,
@@ -146,7 +146,7 @@ def fit_outcomes(
         InvalidInput: a signal or an embedding is not finite.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    check_targets(target_rate, target_accuracy)
+    Targets(target_rate, target_accuracy)  # refuses what is no share, or two at once
     labels, evidence = Labels.of(outcomes), [outcome.evidence for outcome in outcomes]
     names = available_signals(evidence, frequencies, tier=settings.tier)
     columns = features(evidence, names, frequencies)
@@ -277,15 +277,6 @@ def _report(
         curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
         notes=tuple(note for note, holds in notes.items() if holds),
     )
-
-
-def check_targets(target_rate: float | None, target_accuracy: float | None) -> None:
-    """Refuse two targets at once, and one that is no share."""
-    if target_rate is not None and target_accuracy is not None:
-        raise InvalidInput("give target_rate or target_accuracy, not both")
-    for name, value in (("target_rate", target_rate), ("target_accuracy", target_accuracy)):
-        if value is not None and not 0 <= value <= 1:
-            raise InvalidInput(f"{name} must lie in [0, 1], got {value}; 0.2 means one in five")
 
 
 def _fit_scorer(

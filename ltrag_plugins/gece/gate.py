@@ -20,7 +20,7 @@ from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.score import collect
-from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies, drafting
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
@@ -88,11 +88,11 @@ class GECEGate:
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
         # brings scikit-learn and the metrics, which a gate at work does without
-        from ltrag_plugins.gece.fit import check_targets, fit_outcomes
+        from ltrag_plugins.gece.fit import fit_outcomes
 
         settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
         target = {"target_rate": target_rate, "target_accuracy": target_accuracy}
-        check_targets(**target)
+        Targets(**target)
         frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)

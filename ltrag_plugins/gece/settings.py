@@ -7,8 +7,22 @@ from typing import Annotated, Literal
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.metrics.answer import Correct
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, DirectTemplate
-from ltrag_plugins.settings import Count, Positive, Range, Settings, Whole
+from ltrag_plugins.settings import Count, Positive, Range, Settings, Share, Whole
 from ltrag_plugins.types import GenerationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Targets(Settings):
+    """What the threshold of a gate is set for: one of the two, or the default rate."""
+
+    target_rate: Share | None = None
+    """Share of questions that may retrieve."""
+    target_accuracy: Share | None = None
+    """The least share of right answers."""
+
+    def _check_together(self) -> None:
+        if None not in (self.target_rate, self.target_accuracy):
+            raise InvalidInput("give target_rate or target_accuracy, not both")
 
 
 @dataclass(frozen=True)

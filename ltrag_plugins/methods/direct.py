@@ -15,18 +15,13 @@ from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
-class DirectSettings(Settings):
+class _DirectSettings(Settings):
     """How the model is asked without passages."""
 
     template: templates.DirectTemplate = templates.DIRECT_PROMPT
     """`{question}` is replaced."""
     max_tokens: Count = 24
     """Longest answer, in tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class SingleSettings(ReadingSettings):
-    """How much is fetched, and how it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +49,14 @@ def single_retrieval(
     question: str, *, k: int = 3, template: str = templates.READING_PROMPT, max_tokens: int = 24
 ) -> Flow[Answer]:
     """One search, one model call; where nothing is found, the question is asked as in `direct`."""
-    return SingleSettings(k, template, max_tokens).searching(Question(question))
+    return ReadingSettings(k, template, max_tokens).searching(Question(question))
 
 
 DIRECT = Method(
     name="direct",
     summary="the model answers from what it knows; no retrieval",
     source="-",
-    settings=DirectSettings,
+    settings=_DirectSettings,
     answer=lambda question, settings, _: direct(
         question.text, template=settings.template, max_tokens=settings.max_tokens
     ),
@@ -70,7 +65,7 @@ SINGLE = Method(
     name="single",
     summary="one search with the question, one answer from what it found",
     source="Lewis et al., NeurIPS 2020",
-    settings=SingleSettings,
+    settings=ReadingSettings,
     answer=lambda question, settings, _: settings.searching(question),
     needs=frozenset({"retriever"}),
 )

@@ -109,8 +109,8 @@ def _kept_sentences(reply: str, text: str) -> list[str] | None:
     None where the reply is of no use: it copies nothing and does not say "none".
     """
     said, kept = _padded(reply), []
-    pieces = [_padded(s) for s in sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
-    for sentence in sentences(text):
+    pieces = [_padded(s) for s in _sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
+    for sentence in _sentences(text):
         own = _padded(sentence)
         if own.strip() and (own in said or any(piece in own for piece in pieces)):
             kept.append(sentence)
@@ -121,7 +121,7 @@ def _padded(text: str) -> str:
     return f" {' '.join(words(text))} "
 
 
-def sentences(text: str) -> list[str]:
+def _sentences(text: str) -> list[str]:
     """The sentences of a text, in order, without the white space around them.
 
     A full stop after an initial ("J.", "U.S.") or a common abbreviation, or before a small letter,
@@ -172,10 +172,10 @@ def _examples(
     question: Question, passages: Sequence[Passage], settings: FilterDataSettings
 ) -> Flow[list[_FilterExample]]:
     # a prompt has single spaces, and the filter is to copy it
-    split = [[" ".join(s.split()) for s in sentences(_as_shown(p).text)] for p in passages]
+    split = [[" ".join(s.split()) for s in _sentences(_as_shown(p).text)] for p in passages]
     found = [sentence for own in split for sentence in own]
     if settings.measure == "cxmi":
-        values = yield from cross_mutual_information(question.text, question.answers[0], found)
+        values = yield from _cross_mutual_information(question.text, question.answers[0], found)
     else:
         measure = contains if settings.measure == "inclusion" else f1
         values = [measure(sentence, question.answers) for sentence in found]
@@ -189,7 +189,9 @@ def _examples(
     return examples
 
 
-def cross_mutual_information(question: str, answer: str, found: Sequence[str]) -> Flow[list[float]]:
+def _cross_mutual_information(
+    question: str, answer: str, found: Sequence[str]
+) -> Flow[list[float]]:
     r"""How much likelier each sentence makes the answer, in nats; one request for all.
 
     .. math:: \log p(a \mid s, q) - \log p(a \mid q)

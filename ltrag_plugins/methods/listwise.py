@@ -61,13 +61,13 @@ class ListwiseSettings(ReadingSettings):
             raise InvalidInput(f"step must be below the window, {self.window}, got {self.step}")
 
 
-def windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int]]:
+def _windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, int]]:
     """(start, end) of each window over `count` passages, from back to front; none over one."""
     starts = [*range(count - window, 0, -step), 0] if count > 1 else []
     return [(start, min(start + window, count)) for start in starts]
 
 
-def places(reply: str, count: int) -> list[int]:
+def _places(reply: str, count: int) -> list[int]:
     """The order in a reply, as indices from 0: each of `count` once, whatever was written.
 
     Numbers in brackets count, or all numbers where none is in brackets, but for "the 3 passages"
@@ -95,7 +95,7 @@ def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Ans
     """One search, the passages put in order, one answer from the best `k`, scored 1 / place."""
     [order] = yield from fetch(question.text, k=settings.candidates)
     trace = []
-    for start, end in windows(len(order), settings.window, settings.step):
+    for start, end in _windows(len(order), settings.window, settings.step):
         part = order[start:end]
         shown = [passages_block([passage], max_words=settings.max_words) for passage in part]
         # a reference such as "[2]" in a passage must not pass for a passage's number
@@ -104,7 +104,7 @@ def _answer(question: Question, settings: ListwiseSettings, _: None) -> Flow[Ans
         prompt = filled(settings.ranking_template, passages=numbered, question=question.text)
         # "[12] > " is five tokens or fewer; all windows ask for as many, so that they merge
         [reply] = yield from ask(prompt, max_tokens=6 * settings.window + 16)
-        order[start:end] = [part[i] for i in places(reply.text, len(part))]
+        order[start:end] = [part[i] for i in _places(reply.text, len(part))]
         trace.append(reply)
     best = [replace(passage, score=1 / i) for i, passage in enumerate(order[: settings.k], 1)]
     return (yield from settings.read(question, best, trace))
@@ -116,6 +116,6 @@ METHOD = Method(
     source="Sun et al., EMNLP 2023",
     settings=ListwiseSettings,
     answer=_answer,
-    most_calls=lambda s: len(windows(s.candidates, s.window, s.step)) + 1,
+    most_calls=lambda s: len(_windows(s.candidates, s.window, s.step)) + 1,
     needs=frozenset({"retriever"}),
 )

@@ -29,7 +29,7 @@ from ltrag_plugins.settings import Count, Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
-REFLECTION: Mapping[str, Mapping[str, float]] = {
+_REFLECTION: Mapping[str, Mapping[str, float]] = {
     "retrieve": {"[Retrieval]": 1.0, "[No Retrieval]": 0.0},
     "relevant": {"[Relevant]": 1.0, "[Irrelevant]": 0.0},
     "support": {
@@ -43,7 +43,7 @@ REFLECTION: Mapping[str, Mapping[str, float]] = {
 
 _NOT_ANSWER = re.compile(
     r"<paragraph>.*?(?:</paragraph>|\Z)|\[Continue to Use Evidence\]|"
-    + "|".join(re.escape(token) for group in REFLECTION.values() for token in group),
+    + "|".join(re.escape(token) for group in _REFLECTION.values() for token in group),
     re.S,
 )
 _DECISION_TOKENS = 8  # the reflection token, also where it is spelled in several
@@ -189,7 +189,7 @@ def _reflection_value(reply: Generation, group: str) -> float | None:
     where the reply first has a token of the group or, of the groups that open a reply, at its
     start. Without token probabilities the token that the text names first; None without any.
     """
-    value_of = REFLECTION[group]
+    value_of = _REFLECTION[group]
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
     # a special token can be left out of the text; it is then the likeliest alternative
     places = [options for text, options in spelled if (text or next(iter(options))) in value_of]

@@ -132,7 +132,7 @@ class _TrainedShots:
     history: "tuple[Batch, ...]"
 
 
-def trained_shots(
+def _trained_shots(
     questions: Sequence[Question],
     settings: DURShotsSettings,
     world: World,
@@ -211,7 +211,7 @@ BM25_SHOTS = _row(
 _TRAINED: Mapping[str, Any] = {
     "answer": _answer_trained,
     "needs": frozenset({"encoder", "labelled questions"}),
-    "train": trained_shots,
+    "train": _trained_shots,
     "told": _told,
 }
 DUR_SHOTS = _row(

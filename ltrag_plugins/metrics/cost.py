@@ -6,6 +6,7 @@ from threading import Lock
 from typing import Any, final
 
 from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step
+from ltrag_plugins.flow.requests import items
 from ltrag_plugins.types import Generation
 
 
@@ -63,35 +64,35 @@ class CostCounter:
 
     def __call__(self, step: Step) -> None:
         """Count one step."""
-        sent = step.kind == "request"
+        sent, size = step.kind == "request", len(items(step.request))
         seconds = 0.0 if sent else step.seconds
         match step.request:
-            case Ask() | Score() as request if sent:
-                more = Cost(calls=len(request.prompts), batches=1)
+            case Ask() | Score() if sent:
+                more = Cost(calls=size, batches=1)
             case Ask() | Score():
                 replies: Sequence[Generation] = step.reply or ()
                 # what a cached answer cost when it was computed, it costs again
                 kept = _sum(reply.seconds for reply in replies) if replies else None
                 more = Cost(
                     prompt_tokens=_sum(reply.prompt_tokens for reply in replies),
-                    completion_tokens=_sum(
-                        len(reply.tokens)
-                        if reply.completion_tokens is None and reply.tokens is not None
-                        else reply.completion_tokens
-                        for reply in replies
-                    ),
+                    completion_tokens=_sum(map(_written, replies)),
                     model_seconds=seconds if kept is None else kept,
                 )
-            case Fetch(queries=queries):
-                more = Cost(retrievals=len(queries) if sent else 0, retrieval_seconds=seconds)
-            case Embed(texts=texts):
-                more = Cost(embeddings=len(texts) if sent else 0, embedding_seconds=seconds)
-            case Agree(prompts=prompts):
-                more = Cost(gradients=len(prompts) if sent else 0, gradient_seconds=seconds)
+            case Fetch():
+                more = Cost(retrievals=size * sent, retrieval_seconds=seconds)
+            case Embed():
+                more = Cost(embeddings=size * sent, embedding_seconds=seconds)
+            case Agree():
+                more = Cost(gradients=size * sent, gradient_seconds=seconds)
             case Compute():
                 return
         with self._lock:
             self.cost += more
+
+
+def _written(reply: Generation) -> int | None:
+    known = reply.completion_tokens
+    return len(reply.tokens) if known is None and reply.tokens is not None else known
 
 
 def _sum(counts: Iterable[Any]) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from ltrag_plugins.evaluate.folder import Run
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, CellName, direct_of
 from ltrag_plugins.evaluate.summary import Row, Summary
@@ -21,7 +22,6 @@ from ltrag_plugins.metrics.calibration import Reliability, auroc, bootstrap_inte
 from ltrag_plugins.report import plots
 from ltrag_plugins.report.dur_figures import training_pictures
 from ltrag_plugins.report.escaping import slug, visible
-from ltrag_plugins.report.reading import Run
 from ltrag_plugins.report.sgic_figures import round_pictures
 
 _COSTS = {

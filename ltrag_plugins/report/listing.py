@@ -16,8 +16,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from ltrag_plugins.evaluate.folder import Run
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.report.reading import Run
 
 _BLOCK = 500_000  # characters of traces that the page reads at once
 _TRACES = 64_000_000  # of the page; traces of the questions after that are left out
@@ -89,15 +89,9 @@ class _Listing:
     def _step(self, step: Mapping[str, Any], near: dict[str, int]) -> Any:
         """A step with its passages as numbers; `near` are the question's long ones, by text."""
         if "fetched" in step:
-            return {
-                "fetched": [
-                    {
-                        "query": x["query"],
-                        "passages": [self._number(p, near) for p in x["passages"]],
-                    }
-                    for x in step["fetched"]
-                ]
-            }
+            numbers = [[self._number(p, near) for p in x["passages"]] for x in step["fetched"]]
+            pairs = zip(step["fetched"], numbers, strict=True)
+            return {"fetched": [{**x, "passages": some} for x, some in pairs]}
         if "asked" in step:
             return {"asked": [{**x, "prompt": _cut(x["prompt"], near)} for x in step["asked"]]}
         return step

@@ -24,13 +24,13 @@ except ImportError as error:
     raise missing_extra(error.name or "jinja2", "report") from error
 
 from ltrag_plugins.artifacts import replace_file, writing
+from ltrag_plugins.evaluate.folder import Run, read_run_folder
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.evaluate.summary import Summary, summarize
 from ltrag_plugins.report.escaping import script_json, size_of, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import Picture, save_pictures
-from ltrag_plugins.report.reading import Run, read_run_folder
 
 _SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
 _SECTIONS = {

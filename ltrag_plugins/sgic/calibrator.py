@@ -9,10 +9,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, final
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.calibration import Isotonic, Platt
+from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -115,6 +115,21 @@ class CalibratorOptions(TypedDict, total=False):
     refusal: str
 
 
+class _FitArguments(TypedDict, total=False):
+    """What `sgic.fit` takes beside questions and a model."""
+
+    settings: SGICSettings | None
+    metric: Literal["em", "f1"]
+    level: float
+    cut_to: Sequence[int]
+    samples: int | Literal["equal"]
+    method: CalibrationMethod
+    relevance: Relevance | None
+    encoder: Encoder | None
+    observers: Iterable[Observer]
+    batch: int | None
+
+
 @final
 class Calibrator:
     """Answers from passages, says how sure it is, and looks again while it is unsure.
@@ -188,7 +203,9 @@ class Calibrator:
             )
 
     @classmethod
-    def fit(cls, questions: Iterable[Question], *, llm: LLM, **arguments: Any) -> Self:
+    def fit(
+        cls, questions: Iterable[Question], *, llm: LLM, **arguments: Unpack[_FitArguments]
+    ) -> Self:
         """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
 
         The figures are in `report`. To refuse answers by them, hand `calibration` to a new one.
