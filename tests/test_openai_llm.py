@@ -245,11 +245,6 @@ def test_a_passing_failure_is_repeated():
         ((401, {"error": {"message": f"bad key {KEY}"}}), "api_key=", openai.AuthenticationError),
         ((404, {"error": {"message": "no m"}}), "check model", openai.NotFoundError),
         ((429, {"error": {"message": "slow"}}), "max_concurrency", openai.RateLimitError),
-        (
-            (400, {"error": {"message": "logprobs is not supported"}}),
-            "build with logprobs=False",
-            openai.BadRequestError,
-        ),
         ((400, {"error": {"message": "too long"}}), "too long", openai.BadRequestError),
         ((500, {"error": {"message": "boom"}}), "boom", openai.InternalServerError),
         (b'{"choices": [', "OpenAI-compatible server", ValueError),

@@ -13,7 +13,7 @@ a copy; any other way is a function of the same kind::
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast, final
@@ -33,7 +33,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
-from ltrag_plugins.llm.openai_format import generation_of, lighter, logprobs_of, remembered
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_of, without_refused
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
@@ -55,18 +55,16 @@ def _identity(model: Runnable[Any, Any]) -> str:
     server's address), and bound arguments. The digest does not show them: they may hold keys.
     """
     inner, bound = _unwrapped(model)
-    fields = dict(getattr(type(inner), "model_fields", {}))
-    fields["stream"] = fields.get("streaming")
+    fields = getattr(type(inner), "model_fields", {})
+    fields = {**fields, "stream": fields.get("streaming")}
     identifying = {
         name: value if changes_answers(name) else getattr(fields.get(name), "default", None)
         for name, value in getattr(inner, "_identifying_params", {}).items()
     }
-    parameters: dict[str, Any] = {
-        "type": getattr(inner, "_llm_type", ""),
-        "identifying": identifying,
-        "bound": {name: value for name, value in bound.items() if changes_answers(name)},
-    }
+    bound = {name: value for name, value in bound.items() if changes_answers(name)}
     known = {*identifying, *_NAME_FIELDS, *_SET_FIELDS}
+    parameters: dict[str, Any] = {"type": getattr(inner, "_llm_type", "")}
+    parameters |= {"identifying": identifying, "bound": bound}
     for name, value in fixed_arguments(inner, without=known).items():
         if not (isinstance(value, dict) and value.items() <= identifying.items()):
             parameters[name] = value
@@ -85,28 +83,19 @@ def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str,
     return model, bound
 
 
-def _generation_of(
-    reply: BaseMessage | LangChainGeneration | str,
-    usage: object,
-    model: str,
-    settings: GenerationSettings,
-) -> Generation:
+def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings) -> Generation:
     """Text, token log-probabilities and token counts, as far as the reply has them."""
-    info: Mapping[str, Any] = {}
-    if isinstance(reply, ChatGeneration):
-        reply = reply.message
+    reply = reply.message if isinstance(reply, ChatGeneration) else reply
     if isinstance(reply, BaseMessage):
-        info = reply.response_metadata
-        logprobs = info.get("logprobs") or _in_blocks(reply.content)
+        text, info = str(reply.text), reply.response_metadata
         usage = reply.usage_metadata if isinstance(reply, AIMessage) else None
-        text = str(reply.text)
+        logprobs = info.get("logprobs") or _in_blocks(reply.content)
     else:
-        text = reply.text if isinstance(reply, LangChainGeneration) else str(reply)
-        info = (isinstance(reply, LangChainGeneration) and reply.generation_info) or {}
+        generated = isinstance(reply, LangChainGeneration)
+        text, info = (reply.text, reply.generation_info or {}) if generated else (str(reply), {})
         logprobs = info.get("logprobs")
-    reasons = (info.get(name) for name in _REASONS)
-    reason = next(filter(None, reasons), None)
-    return generation_of(text, logprobs, usage, reason, model=model, settings=settings)
+    reason = next(filter(None, map(info.get, _REASONS)), None)
+    return generation_of(text, logprobs, usage, reason, model, asked)
 
 
 def _in_blocks(content: str | list[Any]) -> list[Any] | None:
@@ -114,8 +103,7 @@ def _in_blocks(content: str | list[Any]) -> list[Any] | None:
     found: list[Any] = []
     for block in content if isinstance(content, list) else ():
         if isinstance(block, dict) and block.get("type") in ("text", "output_text"):
-            entries = block.get("logprobs") or block.get("extras", {}).get("logprobs") or []
-            found += entries if isinstance(entries, list) else [entries]
+            found += block.get("logprobs") or block.get("extras", {}).get("logprobs") or []
     return found or None
 
 
@@ -236,9 +224,12 @@ class LangChainLLM:
             while True:
                 try:
                     model, call, arguments = self._call(prompts, settings, refused)
-                    return self._read(getattr(model, call)(**arguments), settings, refused)
+                    replies = getattr(model, call)(**arguments)
+                    break
                 except Exception as error:
-                    refused = lighter(refused, error)
+                    refused = without_refused(refused, error, self.name)
+            self._refused = refused
+            return self._read(replies, settings)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -252,9 +243,11 @@ class LangChainLLM:
                 try:
                     model, call, arguments = self._call(prompts, settings, refused)
                     replies = await getattr(model, f"a{call}")(**arguments)
-                    return self._read(replies, settings, refused)
+                    break
                 except Exception as error:
-                    refused = lighter(refused, error)
+                    refused = without_refused(refused, error, self.name)
+            self._refused = refused
+            return self._read(replies, settings)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
@@ -280,13 +273,8 @@ class LangChainLLM:
         parts = {name: [config.get(name) for config in configs] for name in told}
         return model, "generate_prompt", {"prompts": texts, **parts, **stop}
 
-    def _read(
-        self,
-        replies: LLMResult | list[Any],
-        settings: GenerationSettings,
-        refused: Set[str],
-    ) -> list[Generation]:
-        usage, self._refused = None, remembered(self._refused, refused, self.name)
+    def _read(self, replies: Any, settings: GenerationSettings) -> list[Generation]:
+        usage = None
         if isinstance(replies, LLMResult):
             # LangChain counts the tokens of the whole call
             if len(replies.generations) == 1:

@@ -25,7 +25,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
-from ltrag_plugins.llm.openai_format import best_first, field_of, generation_of, logprobs_of
+from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -33,17 +33,13 @@ _Response = CompletionResponse | ChatResponse
 
 def _generation_of(response: _Response, model: str, settings: GenerationSettings) -> Generation:
     said = response.message.content if isinstance(response, ChatResponse) else response.text
-    choices = field_of(response.raw, "choices")
+    text, choices = said or "", field_of(response.raw, "choices")
     choice = choices[0] if choices else response.raw
     logprobs = field_of(choice, "logprobs")
-    return generation_of(
-        said or "",
-        _likeliest(response, said or "") if logprobs is None else logprobs,
-        field_of(response.raw, "usage") or response.additional_kwargs,
-        field_of(choice, "finish_reason") or field_of(choice, "stop_reason"),
-        model=model,
-        settings=settings,
-    )
+    logprobs = _likeliest(response, text) if logprobs is None else logprobs
+    usage = field_of(response.raw, "usage") or response.additional_kwargs
+    reason = field_of(choice, "finish_reason") or field_of(choice, "stop_reason")
+    return generation_of(text, logprobs, usage, reason, model, settings)
 
 
 def _response_of(written: Generation) -> CompletionResponse:
@@ -59,7 +55,7 @@ def _response_of(written: Generation) -> CompletionResponse:
 def _likeliest(response: _Response, text: str) -> dict[str, Any] | None:
     # `logprobs` lists the likeliest tokens of each position without saying which was written
     tops = [
-        best_first((entry.token, entry.logprob) for entry in position)
+        tuple((e.token, e.logprob) for e in sorted(position, key=lambda e: -e.logprob))
         for position in response.logprobs or ()
     ]
     if not tops or not all(tops) or "".join(top[0][0] for top in tops) != text:

@@ -103,10 +103,10 @@ def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, An
     found: dict[str, Any] = {}
     for name, declared in getattr(type(model), "model_fields", {}).items():
         value = getattr(model, name, None)
-        usual = value in (None, "", [], {}, (), _OPENAI, declared.default)
+        usual = declared.exclude or value in (None, "", [], {}, _OPENAI, declared.default)
         simple = isinstance(value, str | int | float | list | tuple | Mapping)
-        if simple and not usual and not declared.exclude and changes_answers(name):
-            found |= {} if name in without else {name: value}
+        if simple and not usual and name not in without and changes_answers(name):
+            found[name] = value
     return found
 
 

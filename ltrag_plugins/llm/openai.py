@@ -3,14 +3,14 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.openai_format import generation_of, lighter, remembered
+from ltrag_plugins.llm.openai_format import generation_of, without_refused
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
@@ -94,7 +94,7 @@ class OpenAICompatibleLLM:
                     "base_url of a server that needs none."
                 ) from error
         self._client, self._async_client = client, async_client
-        self._refused: frozenset[str] = frozenset()
+        self._refused: Set[str] = frozenset()
         self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
 
     @property
@@ -126,9 +126,11 @@ class OpenAICompatibleLLM:
                     try:
                         request = self._request(prompt, settings, refused)
                         reply = self._endpoint(self._client).create(**request)
-                        return self._read(reply.http_response.text, settings, refused)
+                        break
                     except openai.APIStatusError as error:
-                        refused = lighter(refused, error)
+                        refused = without_refused(refused, error, self.name)
+                self._refused = refused
+                return self._read(reply.http_response.text, settings)
 
         if len(prompts) < 2:
             return [one(prompt) for prompt in prompts]
@@ -157,9 +159,11 @@ class OpenAICompatibleLLM:
                         try:
                             request = self._request(prompt, settings, refused)
                             reply = await self._endpoint(client).create(**request)
-                            return self._read(reply.http_response.text, settings, refused)
+                            break
                         except openai.APIStatusError as error:
-                            refused = lighter(refused, error)
+                            refused = without_refused(refused, error, self.name)
+                    self._refused = refused
+                    return self._read(reply.http_response.text, settings)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
         try:
@@ -177,7 +181,7 @@ class OpenAICompatibleLLM:
         return api.with_raw_response
 
     def _request(
-        self, prompt: str, settings: GenerationSettings, refused: frozenset[str] = frozenset()
+        self, prompt: str, settings: GenerationSettings, refused: Set[str] = frozenset()
     ) -> dict[str, Any]:
         wanted: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
         wanted |= {"max_tokens": settings.max_tokens, "stop": list(settings.stop) or None}
@@ -194,7 +198,7 @@ class OpenAICompatibleLLM:
             sent["max_completion_tokens"] = sent.pop("max_tokens")
         return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **sent}
 
-    def _read(self, body: str, settings: GenerationSettings, refused: frozenset[str]) -> Generation:
+    def _read(self, body: str, settings: GenerationSettings, refused: Set[str]) -> Generation:
         """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
@@ -211,15 +215,9 @@ class OpenAICompatibleLLM:
                     "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
                     "paths do."
                 ) from cause
-        self._refused = remembered(self._refused, refused, self.name)
-        return generation_of(
-            text or "",
-            choice.get("logprobs") if self.logprobs else None,
-            reply.get("usage"),
-            choice.get("finish_reason"),
-            model=self.name,
-            settings=settings,
-        )
+        logprobs = choice.get("logprobs") if self.logprobs else None
+        usage, reason = reply.get("usage"), choice.get("finish_reason")
+        return generation_of(text or "", logprobs, usage, reason, self.name, settings)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -244,8 +242,6 @@ class OpenAICompatibleLLM:
                 return "no such model or address; check model and base_url"
             case openai.RateLimitError():
                 return "too many requests; lower max_concurrency, raise max_retries, or wait"
-            case _ if self.logprobs and "logprob" in str(error).lower():
-                return "gives no log-probabilities; build with logprobs=False"
             case _ if refused := [name for name in _OMITTABLE if name in str(error)]:
                 return f"failed; if it refuses {refused[0]!r}, build with omit=({refused[0]!r},)"
             case _:

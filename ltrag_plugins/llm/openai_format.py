@@ -10,8 +10,9 @@ import codecs
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -21,55 +22,43 @@ from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 
 def generation_of(
-    text: str,
-    logprobs: object,
-    usage: object,
-    finish_reason: object,
-    *,
-    model: str,
-    settings: GenerationSettings,
+    text: str, logprobs: Any, usage: Any, reason: Any, model: str, settings: GenerationSettings
 ) -> Generation:
     """What a reply says, ended before the first stop string.
 
     Tokens are the last run of those reported that spells the text, so neither the reasoning before
-    it nor the end-of-text token after it is among them; None where no run does, or where there are
-    no log-probabilities.
+    it nor the end-of-text token after it is among them; None where no run does.
 
     Args:
         text: what the model wrote.
-        logprobs: of the chat or the completion API, mappings or objects; a list is taken for the
-            chat API's `content`.
-        usage: mapping or object with the token counts; None is kept for what is no count.
-        finish_reason: kept where it is a text.
-        model: its name, for errors.
-        settings: what was asked for.
+        logprobs: of the chat API (or its `content`) or of the completion API.
+        usage: what holds the token counts; None is kept for what is no count.
+        reason: why the text ends, kept where it is a text.
+        model, settings: its name, for errors, and what was asked for.
 
     Raises:
         ModelFailed: the text is broken or out of proportion to `max_tokens`, or the
             log-probabilities have no shape that is known.
         InvalidLogProbability: one is null, NaN, infinite or above 0.
     """
-    if len(text) > _LONGEST * max(settings.max_tokens, _LEAST_BOUND):
-        raise ModelFailed(
-            f"{model} sent {len(text)} characters for at most {settings.max_tokens} tokens; they "
-            "are not kept. See that the server keeps to max_tokens, and that the address is a "
-            "model's."
+    whole, asked, error = _whole(text), settings.max_tokens, None
+    tokens, fault = None, ""
+    if len(text) > _LONGEST * max(asked, _LEAST_BOUND):
+        fault = (
+            f"{len(text)} characters for at most {asked} tokens; see that it keeps to max_tokens"
         )
-    if text != _whole(text):
-        raise ModelFailed(
-            f"{model} sent half a character in {_whole(text)[-40:]!r}; the text is not kept. Raise "
-            "max_tokens, which may have cut the character in two, or mend the server."
-        )
+    elif text != whole:
+        fault = f"half a character in {whole[-40:]!r}; raise max_tokens, which may have cut it"
     try:
-        tokens = _tokens_of(logprobs, text, model, settings.stop)
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        tokens = None if fault else _tokens_of(logprobs, text, model, settings.stop)
+    except (TypeError, ValueError, AttributeError, OverflowError) as wrong:
+        fault, error = f"log-probabilities in no known shape: {logprobs!r:.200}", wrong
+    if fault:
         raise ModelFailed(
-            f"{model} sent log-probabilities in a shape that is not OpenAI's ({error}): "
-            f"{logprobs!r:.200}. Mend the server, or ask for none (OpenAICompatibleLLM, "
-            "LangChainLLM: logprobs=False, None)."
+            f"{model} sent {fault}. Nothing of it is kept; mend the server, and ask again."
         ) from error
     counts = [_count(usage, *names) for names in _COUNTS]
-    reason = finish_reason if isinstance(finish_reason, str) else None
+    reason = reason if isinstance(reason, str) else None
     return stopped(Generation(text, tokens, *counts, finish_reason=reason), settings.stop)
 
 
@@ -80,25 +69,23 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
-def lighter(refused: frozenset[str], error: Exception) -> frozenset[str]:
-    """What a server refuses: also what its refusal names; any other error is raised again."""
+def without_refused(refused: Set[str], error: Exception, model: str) -> Set[str]:
+    """What a server refuses, with the setting that its refusal names, which is logged once.
+
+    Raises:
+        Exception: the error itself, where it is another.
+    """
     said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""
     for name in _REFUSABLE:
         if name in said and name not in refused:
-            return refused | {name}
+            _say_once(model, name)
+            return {*refused, name}
     raise error
 
 
-def remembered(known: frozenset[str], refused: frozenset[str], model: str) -> frozenset[str]:
-    """Both, after a request without what is refused went through; what is new is logged."""
-    for name in refused - known:
-        _log.warning("%s refuses %s, which is not sent to it from now on", model, name)
-    return known | refused
-
-
-def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
-    """Tokens with their log-probabilities, the likeliest first."""
-    return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+@lru_cache(maxsize=256)
+def _say_once(model: str, name: str) -> None:
+    _log.warning("%s refuses %s; it is asked again without", model, name)
 
 
 def field_of(value: Any, name: str) -> Any:
@@ -107,9 +94,9 @@ def field_of(value: Any, name: str) -> Any:
 
 
 _log = logging.getLogger(__name__)
-_REFUSABLE = ("top_logprobs", "logprobs", "temperature")  # in the order in which they are found
+_REFUSABLE = ("top_logprobs", "logprobs", "temperature")  # the first contains the second
 _LONGEST = 100  # characters a token, far above any text's
-_LEAST_BOUND = 1000  # tokens: many small models are known to ignore a low max_tokens
+_LEAST_BOUND = 1000  # tokens; some models know no max_tokens
 _COUNTS = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
 
 
@@ -142,8 +129,9 @@ def _tokens_of(
     for entry, piece in zip(entries, pieces, strict=True):
         others = field_of(entry, "top_logprobs") or ()
         pairs = [(_whole(field_of(o, "token")), _number(field_of(o, "logprob"))) for o in others]
-        token = Token(piece, _number(field_of(entry, "logprob")), alternatives=tuple(pairs))
-        tokens.append(replace(checked_token(token, model), alternatives=best_first(pairs)))
+        alternatives = tuple(sorted(pairs, key=lambda pair: -pair[1]))
+        token = Token(piece, _number(field_of(entry, "logprob")), alternatives=alternatives)
+        tokens.append(checked_token(token, model))
     if (found := _spelling(pieces, text, stop)) is None:
         return None
     first, end, head = found
