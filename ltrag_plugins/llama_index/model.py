@@ -177,7 +177,8 @@ class LlamaIndexLLM:
         return {word: value for word, value in sent.items() if value is not None}
 
     def _read(self, replies: list[_Response], settings: GenerationSettings) -> list[Generation]:
-        return [_generation_of(reply, self.name, settings) for reply in replies]
+        name = self.name
+        return [_generation_of(reply, name, settings) for reply in replies]
 
 
 def model_of(llm: LLM | BaseLLM) -> LLM:

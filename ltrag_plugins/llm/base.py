@@ -103,9 +103,10 @@ def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, An
     found: dict[str, Any] = {}
     for name, declared in getattr(type(model), "model_fields", {}).items():
         value = getattr(model, name, None)
-        usual = declared.exclude or value in (None, "", [], {}, _OPENAI, declared.default)
+        # only what has a JSON form; a client or a function does not tell what it answers
         simple = isinstance(value, str | int | float | list | tuple | Mapping)
-        if simple and not usual and name not in without and changes_answers(name):
+        fixed = simple and not declared.exclude and name not in without and changes_answers(name)
+        if fixed and value not in ("", [], {}, _OPENAI, declared.default):
             found[name] = value
     return found
 
@@ -119,8 +120,8 @@ _OPENAI = "https://api.openai.com/v1"
 _CONNECTION = re.compile(
     "stream|time_?out|retr(y|ies)|callback|cache|verbose|^tags$|metadata|profile|headers|client|"
     "proxy|key$|token$|secret|password|organization|project|concurrency|rate_limit|batch|"
-    "tokenizer|tiktoken|context_window|num_output|function_calling|structured|output_version|^name$"
-)
+    "tokenizer|tiktoken|context_window|num_output|function_calling|structured|output_version|^name$|^i$"
+)  # `i`: where LangChain's fakes count their replies
 
 
 def checked_token(token: Token, model: str) -> Token:
