@@ -198,7 +198,7 @@ class OpenAICompatibleLLM:
             sent["max_completion_tokens"] = sent.pop("max_tokens")
         return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **sent}
 
-    def _read(self, body: str, settings: GenerationSettings, refused: Set[str]) -> Generation:
+    def _read(self, body: str, settings: GenerationSettings) -> Generation:
         """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
