@@ -54,6 +54,15 @@ def minilm():
     return embedded_encoder(device="cpu")
 
 
+@pytest.fixture(scope="session")
+def real_server():
+    """The base URL of llama.cpp's server over SmolLM2."""
+    from real_server import llama_cpp_server
+
+    with llama_cpp_server() as url:
+        yield url
+
+
 def _choose_threads() -> None:
     import torch
 

@@ -17,16 +17,17 @@ Served = AbstractContextManager[tuple[str, list[str]]]
 
 def openai_server(reply: Callable[[str], Reply]) -> Served:
     """Writes what the function says."""
-    return _served(lambda prompt: _completion(*reply(prompt)))
+    return serving(lambda sent: completion(*reply(sent["messages"][-1]["content"])))
 
 
 def replaying(body: dict[str, object]) -> Served:
     """Sends the same body each time."""
-    return _served(lambda _: body)
+    return serving(lambda _: body)
 
 
 @contextmanager
-def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, list[str]]]:
+def serving(reply: Callable[[dict], object]) -> Iterator[tuple[str, list[str]]]:
+    """Sends what the function makes of a request: a body, or (status, body); bytes as they are."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,10 +35,11 @@ def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, lis
             sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             prompt = sent["messages"][-1]["content"]
             asked.append(prompt)
-            self._send(200, body(prompt))
+            said = reply(sent)
+            self._send(*(said if isinstance(said, tuple) else (200, said)))
 
         def _send(self, status: int, value: object) -> None:
-            content = json.dumps(value).encode()
+            content = value if isinstance(value, bytes) else json.dumps(value).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
@@ -57,7 +59,8 @@ def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, lis
         server.server_close()
 
 
-def _completion(text: str, probability: float) -> dict[str, object]:
+def completion(text: str, probability: float) -> dict[str, object]:
+    """A chat completion whose tokens are the words of the text."""
     pieces = [piece if i == 0 else f" {piece}" for i, piece in enumerate(text.split(" "))]
     logprob = math.log(probability)
     content = [

@@ -1,6 +1,7 @@
 """Answers that are kept: once paid for, there for every thread, process and day after."""
 
 import asyncio
+import json
 import math
 import os
 import pickle
@@ -295,7 +296,7 @@ token_values = st.builds(
     st.text(),
     st.floats(max_value=0, allow_nan=False),
     st.none() | numbers,
-    st.lists(st.tuples(st.text(), numbers), max_size=3).map(tuple),
+    st.lists(st.tuples(st.text(), st.floats(max_value=0, allow_nan=False)), max_size=3).map(tuple),
 )
 generations = st.builds(
     Generation,
@@ -304,6 +305,20 @@ generations = st.builds(
     st.none() | st.integers(0),
     st.none() | st.integers(0),
 )
+
+
+def test_rows_of_before_finish_reasons_are_served(path):
+    old = CachedLLM(Saying(Generation("new")), path)
+    [fresh] = old.generate(["?"])
+    for columns, reason in (
+        (["old", None, 7, 3], None),
+        (["old", None, 7, 3, 0.5, "length"], "length"),
+    ):
+        with closing(sqlite3.connect(path)) as file, file:
+            file.execute("UPDATE answers SET answer = ?", (json.dumps(columns),))
+        [served] = CachedLLM(Saying(fresh), path).generate(["?"])
+        assert served == Generation("old", None, 7, 3)
+        assert served.finish_reason == reason
 
 
 @given(generations)

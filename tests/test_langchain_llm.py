@@ -9,8 +9,9 @@ from langchain_core.messages import AIMessage
 from langchain_core.outputs import Generation as LangChainGeneration
 from langchain_core.prompts import PromptTemplate
 from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelFailed
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelError, ModelFailed
 from ltrag_plugins.flow import World, arun, ask, run
 from ltrag_plugins.langchain import LangChainLLM, LtragLLM
 from ltrag_plugins.llm.base import AsyncLLM
@@ -248,10 +249,7 @@ def test_generation_info_is_read_in_each_of_the_partners_forms(logprobs):
         {"logprobs": None},
         {"logprobs": {"content": None}},
         {"logprobs": {"content": []}},
-        {"logprobs": {"content": [{"token": "a", "logprob": None}]}},
-        {"logprobs": {"tokens": ["a", "b"], "token_logprobs": [None, -0.1]}},
-        {"logprobs": {"tokens": ["a", "b"], "token_logprobs": [-0.1]}},
-        {"logprobs": "yes"},
+        {"logprobs": {"tokens": None, "token_logprobs": [-0.1]}},
     ],
     ids=str,
 )
@@ -260,11 +258,37 @@ def test_missing_log_probabilities_are_none_and_never_a_guess(metadata):
     assert LangChainLLM(model).generate(["x"]) == [Generation("ab", None)]
 
 
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        {"content": [{"token": "a", "logprob": None}]},
+        {"tokens": ["a", "b"], "token_logprobs": [None, -0.1]},
+        {"tokens": ["a", "b"], "token_logprobs": [-0.1]},
+        "yes",
+    ],
+    ids=str,
+)
+def test_log_probabilities_that_cannot_be_read_are_a_named_error(logprobs):
+    reply = AIMessage("ab", response_metadata={"logprobs": logprobs})
+    with pytest.raises(ModelError, match="FunctionChat"):
+        LangChainLLM(FunctionChat(lambda _: reply)).generate(["x"])
+
+
 @pytest.mark.parametrize("wrong", [float("nan"), 0.5])
 def test_an_impossible_log_probability_is_refused(wrong):
     model = FunctionChat(lambda _: with_logprobs("a", ("a", wrong)))
     with pytest.raises(InvalidLogProbability, match="natural logarithms"):
         LangChainLLM(model).generate(["x"])
+
+
+def test_log_probabilities_in_the_text_blocks_of_responses_are_read():
+    blocks = [
+        {"type": "reasoning", "reasoning": "hm"},
+        {"type": "text", "text": "Par", "logprobs": [{"token": "Par", "logprob": -0.1}]},
+        {"type": "text", "text": "is", "extras": {"logprobs": [{"token": "is", "logprob": -0.2}]}},
+    ]
+    llm = LangChainLLM(FunctionChat(lambda _: AIMessage(content=blocks)))
+    assert llm.generate(["x"]) == [Generation("Paris", (Token("Par", -0.1), Token("is", -0.2)))]
 
 
 def test_the_text_of_content_blocks_is_joined():
@@ -298,6 +322,27 @@ def test_the_name_tells_models_apart_and_keeps_secrets():
 def test_the_name_does_not_turn_on_settings_that_every_call_sets():
     warm, cold = (FunctionChat(spell, temperature=t, max_tokens=9) for t in (0.0, 0.9))
     assert LangChainLLM(warm).name == LangChainLLM(cold).name
+
+
+def test_the_name_turns_on_the_address_and_fixed_arguments_and_on_no_connection():
+    def name(**fields):
+        chat = {"model": "m", "api_key": "k", "base_url": "http://a/v1"} | fields
+        return LangChainLLM(ChatOpenAI(**chat)).name
+
+    other = [
+        name(base_url="http://b/v1"),
+        name(base_url=None),
+        name(extra_body={"top_k": 1}),
+        name(model_kwargs={"x": 1}),
+        name(top_p=0.5),
+    ]
+    assert len({name(), *other}) == 6
+    connection = {"streaming": True, "timeout": 3, "max_retries": 9, "api_key": "z"}
+    assert name() == name(**connection, organization="o", default_headers={"x": "y"})
+    # as before the address was a part of it: saved gates and caches of plain models are read
+    assert name(base_url=None) == "langchain:ChatOpenAI:m:3ee36feb1939"
+    bound = ChatOpenAI(model="m", api_key="k").bind(stream=True, timeout=3)
+    assert LangChainLLM(bound).name == name(base_url=None)
 
 
 def test_what_the_model_raises_is_the_cause_of_the_named_error():

@@ -5,10 +5,12 @@ import time
 import pytest
 from llama_index.core.base.llms.types import CompletionResponse, LogProb
 from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.llms.openai import OpenAI
+from llama_index.llms.openai_like import OpenAILike
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
-from ltrag_plugins.errors import InvalidInput, InvalidLogProbability
+from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, ModelFailed
 from ltrag_plugins.llama_index import LlamaIndexLLM, LtragLLM
 from ltrag_plugins.llm.base import LLM, AsyncLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -144,14 +146,10 @@ def with_logprob(value) -> dict:
     return {"choices": [{"logprobs": {"content": [{"token": "Jane", "logprob": value}]}}]}
 
 
-@pytest.mark.parametrize("value", [float("nan"), 0.5])
+@pytest.mark.parametrize("value", [float("nan"), 0.5, None])
 def test_an_impossible_log_probability_is_refused_by_name(value):
     with pytest.raises(InvalidLogProbability, match="FunctionLLM:function"):
         answer(raw=with_logprob(value))
-
-
-def test_a_missing_log_probability_is_never_guessed():
-    assert answer(raw=with_logprob(None)).tokens is None
 
 
 def test_settings_go_with_the_call_and_nothing_stays_on_the_callers_model():
@@ -206,6 +204,21 @@ def test_the_name_has_class_and_model_and_what_changes_the_replies():
     assert len({"FunctionLLM:m1", *(one.name for one in changed)}) == 6
     assert LlamaIndexLLM(inner, chat=chat).name == "FunctionLLM:m1"
     assert LlamaIndexLLM(MockLLM(), name="mine").name == "mine"
+
+
+def test_the_name_turns_on_the_address_and_fixed_arguments_and_on_no_connection():
+    def name(**fields):
+        like = {"model": "m", "api_key": "k", "api_base": "http://a/v1"} | fields
+        return LlamaIndexLLM(OpenAILike(**like)).name
+
+    other = [
+        name(api_base="http://b/v1"),
+        name(system_prompt="Be brief."),
+        name(additional_kwargs={"top_k": 1}),
+    ]
+    assert len({name(), *other}) == 4
+    assert name() == name(api_key="z", timeout=3, max_retries=9, context_window=99)
+    assert LlamaIndexLLM(OpenAI(model="gpt-4o", api_key="k")).name == "OpenAI:gpt-4o"
 
 
 def test_sync_calls_overlap_and_keep_their_order():
@@ -286,7 +299,7 @@ async def test_after_a_failure_the_other_calls_are_cancelled():
         return prompt
 
     llm = LlamaIndexLLM(AsyncFunctionLLM(fail_or_wait))
-    with pytest.raises(ValueError, match="no"):
+    with pytest.raises(ModelFailed, match="ValueError: no"):
         await llm.agenerate(["good", "bad"])
     await asyncio.sleep(0)
     assert cancelled == ["good"]

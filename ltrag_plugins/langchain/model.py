@@ -13,8 +13,8 @@ a copy; any other way is a function of the same kind::
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast, final
 
@@ -31,13 +31,15 @@ from pydantic import BaseModel, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
-from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
-from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
+from ltrag_plugins.flow.drivers import wrap_provider_errors
+from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_of, without_refused
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
 _COUNTS = ("prompt_tokens", "completion_tokens")
+_REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
 
 def model_name(model: object) -> str:
@@ -47,13 +49,25 @@ def model_name(model: object) -> str:
 
 
 def _identity(model: Runnable[Any, Any]) -> str:
-    """Class, model name, and a digest of the parameters that LangChain calls identifying.
+    """Class, model name, and a digest of what can change the answers.
 
-    The digest changes with the parameters but does not show them: they may hold keys.
+    These are the parameters that LangChain calls identifying, other fields that were set (the
+    server's address), and bound arguments. The digest does not show them: they may hold keys.
     """
     inner, bound = _unwrapped(model)
-    kind, identifying = getattr(inner, "_llm_type", ""), getattr(inner, "_identifying_params", {})
-    parameters = {"type": kind, "identifying": dict(identifying), "bound": bound}
+    fields = getattr(type(inner), "model_fields", {})
+    fields = {**fields, "stream": fields.get("streaming")}
+    identifying = {
+        name: value if changes_answers(name) else getattr(fields.get(name), "default", None)
+        for name, value in getattr(inner, "_identifying_params", {}).items()
+    }
+    bound = {name: value for name, value in bound.items() if changes_answers(name)}
+    known = {*identifying, *_NAME_FIELDS, *_SET_FIELDS}
+    parameters: dict[str, Any] = {"type": getattr(inner, "_llm_type", "")}
+    parameters |= {"identifying": identifying, "bound": bound}
+    for name, value in fixed_arguments(inner, without=known).items():
+        if not (isinstance(value, dict) and value.items() <= identifying.items()):
+            parameters[name] = value
     # a value without a JSON form counts by its type alone: its repr may hold a memory address
     readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
     digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
@@ -69,25 +83,28 @@ def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str,
     return model, bound
 
 
-def _generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -> Generation:
+def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings) -> Generation:
     """Text, token log-probabilities and token counts, as far as the reply has them."""
-    match reply:
-        case ChatGeneration():
-            return _generation_of(reply.message, model)
-        case LangChainGeneration():
-            logprobs = (reply.generation_info or {}).get("logprobs")
-            return Generation(reply.text, tokens_of(logprobs, reply.text, model))
-        case BaseMessage():
-            text = str(reply.text)
-            used = (reply.usage_metadata if isinstance(reply, AIMessage) else None) or {}
-            return Generation(
-                text,
-                tokens_of(reply.response_metadata.get("logprobs"), text, model),
-                prompt_tokens=used.get("input_tokens"),
-                completion_tokens=used.get("output_tokens"),
-            )
-        case _:
-            return Generation(str(reply))
+    reply = reply.message if isinstance(reply, ChatGeneration) else reply
+    if isinstance(reply, BaseMessage):
+        text, info = str(reply.text), reply.response_metadata
+        usage = reply.usage_metadata if isinstance(reply, AIMessage) else None
+        logprobs = info.get("logprobs") or _in_blocks(reply.content)
+    else:
+        generated = isinstance(reply, LangChainGeneration)
+        text, info = (reply.text, reply.generation_info or {}) if generated else (str(reply), {})
+        logprobs = info.get("logprobs")
+    reason = next(filter(None, map(info.get, _REASONS)), None)
+    return generation_of(text, logprobs, usage, reason, model, asked)
+
+
+def _in_blocks(content: str | list[Any]) -> list[Any] | None:
+    """The log-probabilities of Responses-style content, which stand in its text blocks."""
+    found: list[Any] = []
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") in ("text", "output_text"):
+            found += block.get("logprobs") or block.get("extras", {}).get("logprobs") or []
+    return found or None
 
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
@@ -98,7 +115,8 @@ def _result_of(generations: Sequence[Generation]) -> LLMResult:
         used |= {} if None in counts else {name: sum(counts)}
     for generation in generations:
         logprobs = logprobs_of(generation.tokens)
-        info = None if logprobs is None else {"logprobs": logprobs}
+        info = {"logprobs": logprobs, "finish_reason": generation.finish_reason}
+        info = {name: value for name, value in info.items() if value is not None} or None
         replies.append([LangChainGeneration(text=generation.text, generation_info=info)])
     return LLMResult(generations=replies, llm_output={"token_usage": used})
 
@@ -108,7 +126,8 @@ class AskSettings:
     """What one call asks of a model; stop strings always go as LangChain's own `stop`."""
 
     max_tokens: int = 64
-    temperature: float = 0.0
+    temperature: float | None = 0.0
+    """None where the model's server refused it."""
     seed: int | None = None
     logprobs: int | None = None
     """How many likely tokens to report at each position; None asks for no log-probabilities."""
@@ -119,6 +138,7 @@ _SetModel = Callable[[Model, AskSettings], Model]
 
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
 """What models call the most tokens to write."""
+_SET_FIELDS = (*_MAX_TOKENS_FIELDS, "temperature", "seed", "logprobs", "top_logprobs")
 
 
 def set_fields(model: Model, asked: AskSettings) -> Model:
@@ -135,7 +155,7 @@ def set_fields(model: Model, asked: AskSettings) -> Model:
     wanted |= {"temperature": asked.temperature, "seed": asked.seed, "logprobs": asked.logprobs}
     if asked.logprobs is not None and isinstance(model, BaseChatModel):
         # completion models take the number itself; chat models a switch and a number
-        wanted |= {"logprobs": True, "top_logprobs": asked.logprobs}
+        wanted |= {"logprobs": True, "top_logprobs": asked.logprobs or None}
     declared = type(model).model_fields
     update = {k: v for k, v in wanted.items() if k in declared and v is not None}
     return model.model_copy(update=update) if update else model
@@ -153,6 +173,7 @@ class LangChainLLM:
 
     Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
     cache and callbacks stay in force. The model is copied once for each combination of settings.
+    A setting that its server refuses (temperature, log-probabilities) is left out from then on.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
@@ -183,6 +204,7 @@ class LangChainLLM:
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
         self._name, self._logprobs = name, logprobs
+        self._refused: Set[str] = frozenset()
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
@@ -197,12 +219,17 @@ class LangChainLLM:
         """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
         if not prompts:
             return []
-        model = self._copy(settings)
-        if isinstance(model, BaseLLM):
-            replies = model.generate_prompt(**_llm_call(prompts, settings.stop))
-        else:
-            replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
-        return self._read(replies, settings.stop)
+        refused = self._refused
+        with wrap_provider_errors("model"):
+            while True:
+                try:
+                    model, call, arguments = self._call(prompts, settings, refused)
+                    replies = getattr(model, call)(**arguments)
+                    break
+                except Exception as error:
+                    refused = without_refused(refused, error, self.name)
+            self._refused = refused
+            return self._read(replies, settings)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -210,31 +237,50 @@ class LangChainLLM:
         """As `generate`, with the model's own async call."""
         if not prompts:
             return []
-        model, stop = self._copy(settings), _stop(settings.stop)
-        if isinstance(model, BaseLLM):
-            replies = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
-        else:
-            replies = await model.abatch([*map(str, prompts)], _configs(prompts), **stop)
-        return self._read(replies, settings.stop)
+        refused = self._refused
+        with wrap_provider_errors("model"):
+            while True:
+                try:
+                    model, call, arguments = self._call(prompts, settings, refused)
+                    replies = await getattr(model, f"a{call}")(**arguments)
+                    break
+                except Exception as error:
+                    refused = without_refused(refused, error, self.name)
+            self._refused = refused
+            return self._read(replies, settings)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
 
-    def _copy(self, asked: GenerationSettings) -> Model:
-        return self._ready(
-            AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
+    def _call(
+        self, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
+    ) -> tuple[Model, str, dict[str, Any]]:
+        """A copy of the model, the method that asks it, and its arguments."""
+        tops = 0 if self._logprobs and "top_logprobs" in refused else self._logprobs
+        ask = AskSettings(
+            asked.max_tokens,
+            None if "temperature" in refused else asked.temperature,
+            asked.seed,
+            None if "logprobs" in refused else tops,
         )
+        model, stop = self._ready(ask), {"stop": [*asked.stop]} if asked.stop else {}
+        configs = _configs(prompts)
+        if not isinstance(model, BaseLLM):
+            return model, "batch", {"inputs": [*map(str, prompts)], "config": configs, **stop}
+        # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
+        texts = [StringPromptValue(text=prompt) for prompt in prompts]
+        told = ("callbacks", "tags", "metadata", "run_name")
+        parts = {name: [config.get(name) for config in configs] for name in told}
+        return model, "generate_prompt", {"prompts": texts, **parts, **stop}
 
-    def _read(self, replies: LLMResult | list[Any], stop: Sequence[str]) -> list[Generation]:
-        counts = dict[str, Any]()
+    def _read(self, replies: Any, settings: GenerationSettings) -> list[Generation]:
+        usage = None
         if isinstance(replies, LLMResult):
-            used = (replies.llm_output or {}).get("token_usage") or {}
-            replies = [options[0] for options in replies.generations]
             # LangChain counts the tokens of the whole call
-            counts = {name: used.get(name) for name in _COUNTS if len(replies) == 1}
-        generations = [replace(_generation_of(reply, self.name), **counts) for reply in replies]
-        # models that know no stop strings (fakes, pipelines) write past them
-        return [stopped(generation, stop) for generation in generations]
+            if len(replies.generations) == 1:
+                usage = (replies.llm_output or {}).get("token_usage")
+            replies = [options[0] for options in replies.generations]
+        return [_generation_of(reply, usage, self.name, settings) for reply in replies]
 
 
 def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
@@ -263,21 +309,6 @@ def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
     """The config under which each prompt is asked: its owner's, else that of the run around."""
     owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
     return [ensure_config(owner) for owner in owners]
-
-
-def _stop(stop: Sequence[str]) -> dict[str, Any]:
-    return {"stop": list(stop)} if stop else {}
-
-
-def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
-    """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
-    configs = _configs(prompts)
-    told = ("callbacks", "tags", "metadata", "run_name")
-    return {
-        "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
-        **{name: [config.get(name) for config in configs] for name in told},
-        **_stop(stop),
-    }
 
 
 class LtragLLM(BaseLLM):

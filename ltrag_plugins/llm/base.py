@@ -4,10 +4,10 @@ A component names in its type the least it needs. All are structural: any object
 methods will do.
 """
 
-import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -95,12 +95,43 @@ class Encoder(Protocol):
         ...
 
 
+def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:
+    """What a framework's (pydantic) model was given that can change its answers, by field.
+
+    Defaults are no part of it, nor is what no answer turns on (`changes_answers`).
+    """
+    found: dict[str, Any] = {}
+    for name, declared in getattr(type(model), "model_fields", {}).items():
+        value = getattr(model, name, None)
+        # only what has a JSON form; a client or a function does not tell what it answers
+        simple = isinstance(value, str | int | float | list | tuple | Mapping)
+        fixed = simple and not declared.exclude and name not in without and changes_answers(name)
+        if fixed and value not in ("", [], {}, _OPENAI, declared.default):
+            found[name] = value
+    return found
+
+
+def changes_answers(argument: str) -> bool:
+    """False for what a client is given for its connection alone, by name: keys, time-outs, ..."""
+    return not _CONNECTION.search(argument)
+
+
+_OPENAI = "https://api.openai.com/v1"
+_CONNECTION = re.compile(
+    "stream|time_?out|retr(y|ies)|callback|cache|verbose|^tags$|metadata|profile|headers|client|"
+    "proxy|key$|token$|secret|password|organization|project|concurrency|rate_limit|batch|"
+    "tokenizer|tiktoken|context_window|num_output|function_calling|structured|output_version|^name$|^i$"
+)  # `i`: where LangChain's fakes count their replies
+
+
 def checked_token(token: Token, model: str) -> Token:
-    """The token itself, if its log-probability can be one."""
-    if math.isnan(token.logprob) or token.logprob > 1e-4:
+    """The token itself, if its log-probability and those of its alternatives can be ones."""
+    for text, logprob in ((token.text, token.logprob), *token.alternatives):
+        if logprob <= 1e-4:
+            continue  # NaN does not come here
         raise InvalidLogProbability(
-            f"{model} reported log-probability {token.logprob} for token {token.text!r}; a "
-            "log-probability is at most 0. Check that the server sends natural logarithms of "
+            f"{model} reported log-probability {logprob} for token {text!r}; a log-probability is "
+            "a finite number of at most 0. Check that the server sends natural logarithms of "
             "probabilities, or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     return token

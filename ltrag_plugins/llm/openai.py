@@ -3,16 +3,14 @@
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.base import stopped
-from ltrag_plugins.llm.openai_format import tokens_of
+from ltrag_plugins.llm.openai_format import generation_of, without_refused
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
@@ -28,7 +26,8 @@ class OpenAICompatibleLLM:
 
     Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
     a request; the SDK repeats those that fail for a passing reason (connection, 408, 409, 429,
-    5xx). The API key stands in no name, repr or error.
+    5xx). A temperature, log-probabilities or alternatives that the server refuses (reasoning
+    models) are left out from then on. The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
@@ -95,6 +94,7 @@ class OpenAICompatibleLLM:
                     "base_url of a server that needs none."
                 ) from error
         self._client, self._async_client = client, async_client
+        self._refused: Set[str] = frozenset()
         self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
 
     @property
@@ -120,8 +120,16 @@ class OpenAICompatibleLLM:
         """
 
         def one(prompt: str) -> Generation:
+            refused = self._refused
             with self._explained():
-                reply = self._endpoint(self._client).create(**self._request(prompt, settings))
+                while True:
+                    try:
+                        request = self._request(prompt, settings, refused)
+                        reply = self._endpoint(self._client).create(**request)
+                        break
+                    except openai.APIStatusError as error:
+                        refused = without_refused(refused, error, self.name)
+                self._refused = refused
                 return self._read(reply.http_response.text, settings)
 
         if len(prompts) < 2:
@@ -145,9 +153,16 @@ class OpenAICompatibleLLM:
 
         async def one(prompt: str) -> Generation:
             async with free:
+                refused = self._refused
                 with self._explained():
-                    request = self._request(prompt, settings)
-                    reply = await self._endpoint(client).create(**request)
+                    while True:
+                        try:
+                            request = self._request(prompt, settings, refused)
+                            reply = await self._endpoint(client).create(**request)
+                            break
+                        except openai.APIStatusError as error:
+                            refused = without_refused(refused, error, self.name)
+                    self._refused = refused
                     return self._read(reply.http_response.text, settings)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
@@ -165,16 +180,18 @@ class OpenAICompatibleLLM:
         api = client.chat.completions if self.chat else client.completions
         return api.with_raw_response
 
-    def _request(self, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
+    def _request(
+        self, prompt: str, settings: GenerationSettings, refused: Set[str] = frozenset()
+    ) -> dict[str, Any]:
         wanted: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
         wanted |= {"max_tokens": settings.max_tokens, "stop": list(settings.stop) or None}
-        sent = {k: v for k, v in wanted.items() if v is not None and k not in self.omit}
-        if self.logprobs:
-            sent["logprobs"] = True if self.chat else self.top_logprobs
+        if self.logprobs and "logprobs" not in refused:
+            wanted["logprobs"] = True if self.chat else self.top_logprobs
+            wanted["top_logprobs"] = self.top_logprobs if self.chat else None
+        omitted = {*self.omit, *refused}
+        sent = {k: v for k, v in wanted.items() if v is not None and k not in omitted}
         if not self.chat:
             return {"model": self.model, "prompt": prompt, **sent}
-        if self.logprobs:
-            sent["top_logprobs"] = self.top_logprobs
         # OpenAI's newer models know only the new name, most other servers only the old one
         host = urlsplit(str(self._client.base_url)).hostname or ""
         if "max_tokens" in sent and host.endswith(_OPENAI):
@@ -185,7 +202,7 @@ class OpenAICompatibleLLM:
         """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reply, cause = None, error
         match reply:
             case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
@@ -198,11 +215,9 @@ class OpenAICompatibleLLM:
                     "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
                     "paths do."
                 ) from cause
-        text, usage = text or "", reply.get("usage") or {}
-        tokens = tokens_of(choice.get("logprobs"), text, self.name)
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        generation = stopped(Generation(text, tokens, *counts), settings.stop)
-        return generation if self.logprobs else replace(generation, tokens=None)
+        logprobs = choice.get("logprobs") if self.logprobs else None
+        usage, reason = reply.get("usage"), choice.get("finish_reason")
+        return generation_of(text or "", logprobs, usage, reason, self.name, settings)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -227,8 +242,6 @@ class OpenAICompatibleLLM:
                 return "no such model or address; check model and base_url"
             case openai.RateLimitError():
                 return "too many requests; lower max_concurrency, raise max_retries, or wait"
-            case _ if self.logprobs and "logprob" in str(error).lower():
-                return "gives no log-probabilities; build with logprobs=False"
             case _ if refused := [name for name in _OMITTABLE if name in str(error)]:
                 return f"failed; if it refuses {refused[0]!r}, build with omit=({refused[0]!r},)"
             case _:
