@@ -13,7 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.errors import ModelError
 from ltrag_plugins.flow import Flow, Observer, World
-from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.prompts.templates import standalone
+from ltrag_plugins.types import Answer, Generation, Passage
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +45,11 @@ class Decision:
     def answer(self) -> str:
         """The draft's text without surrounding white space."""
         return self.draft.text.strip()
+
+    def as_passage(self) -> Passage:
+        """The draft in a passage's place, marked by metadata `gece`, for what reads passages."""
+        text = f"Question: {self.question}\nAnswer: {self.answer}"
+        return Passage(text, metadata={"gece": self.as_metadata()})
 
     def as_metadata(self) -> dict[str, Any]:
         """The decision as plain values for traces, run metadata and JSON (without the draft)."""
@@ -90,9 +96,15 @@ class DecidingGate(Gate, Protocol):
 
 
 def guarded(
-    question: str, gate: Gate, on_error: Literal["retrieve", "raise"] = "retrieve"
+    question: str,
+    gate: Gate,
+    on_error: Literal["retrieve", "raise"] = "retrieve",
+    *,
+    history: Sequence[tuple[str, str]] = (),
 ) -> Flow[Decision]:
     """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
+
+    A question with a `history` (see `prompts.templates.standalone`) is made to stand alone first.
 
     A model fails that cannot be reached, gives no token probabilities where the gate reads them,
     sends what cannot be used, or has its answer cut by a content filter. The decision then has an
@@ -103,6 +115,7 @@ def guarded(
         EmptyQuestion, PromptTooLong, InvalidInput: as `gate.deciding`, whatever `on_error` is.
     """
     try:
+        question = (yield from standalone(question, history)) if history else question
         decision = yield from gate.deciding(question)
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")

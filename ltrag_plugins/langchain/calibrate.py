@@ -12,8 +12,9 @@ from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from pydantic import ConfigDict, Field, PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.langchain.conversation import caught, conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import Component, caught, question_of
+from ltrag_plugins.langchain.gate import Component
 from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
@@ -213,7 +214,7 @@ class SGICCalibrator(Component):
 
     def _given(self, value: Any, arguments: Mapping[str, Any]) -> "_Given | str":
         """What was put in; the question alone where the retriever is to be asked."""
-        question = question_of(value, self.question_key).strip()
+        question = conversation_of(value, self.question_key).question.strip()
         entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         documents = entries.get(self.documents_key)
         if documents is not None and arguments:

@@ -5,7 +5,7 @@ metadata `gece` of every run after it.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -15,58 +15,25 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
-from langchain_core.prompt_values import PromptValue
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, PrivateAttr
 
-from ltrag_plugins.errors import InvalidInput, LtragError, checked
+from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import Flow, World, arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision
+from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.langchain.conversation import Asked, Asking, Shape
 from ltrag_plugins.langchain.model import run_merged
-from ltrag_plugins.langchain.retriever import asking_for, checked_k
+from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def question_of(value: Any, key: str = "question") -> str:
-    """The question in a string, a message, a prompt, or a mapping or state that holds one.
-
-    A mapping or state gives its entry `key`, else the last human message of its `messages`.
-    """
-    match value:
-        case str():
-            return value
-        case BaseMessage():
-            return str(value.text)
-        case PromptValue():
-            return _last_human(value.to_messages())
-        case Sequence():
-            return _last_human(value)
-    entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    if key in entries:
-        return question_of(entries[key], key)
-    if "messages" in entries:
-        return _last_human(entries["messages"])
-    raise InvalidInput(
-        f"there is no {key!r} (and no 'messages') in {value!r:.80}. "
-        "Pass a string, or name the key that holds the question with question_key."
-    )
-
-
-def _last_human(messages: Sequence[Any]) -> str:
-    try:
-        read = convert_to_messages(messages)
-    except (ValueError, TypeError, NotImplementedError, KeyError) as error:
-        raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
-    for message in reversed(read):
-        if isinstance(message, HumanMessage):
-            return str(message.text)
-    raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
 
 
 def _inspected(function: _F) -> _F:
@@ -109,46 +76,44 @@ class FlowRunnable(_Calls):
     """A flow as a component; `_shown` says how its answer is put out."""
 
     def __init__(
-        self, flow: Callable[[str], Flow[Any]], world: World, *, name: str, question_key: str
+        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
     ) -> None:
-        self.flow, self.world = flow, world
-        self.name, self.question_key = name, question_key
+        self.flow, self.world, self.name, self.asking = flow, world, name, asking
 
     def _shown(self, answer: Any) -> Any:
         return answer
 
     @_inspected
-    def _invoke(self, value: Any, **_: Any) -> Any:
-        return self._shown(run(self.flow(question_of(value, self.question_key)), self.world))
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = self.asking.read(value, config)
+        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
 
-    async def _ainvoke(self, value: Any, **_: Any) -> Any:
-        return self._shown(await arun(self.flow(question_of(value, self.question_key)), self.world))
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = await self.asking.aread(value, config)
+        flow = self.flow(asked.question, history=asked.history)
+        return self._shown(await arun(flow, self.world))
 
     def _batch(
         self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
     ) -> list[Any]:
-        found = [caught(question_of, value, self.question_key) for value in values]
-        asked = [i for i, question in enumerate(found) if isinstance(question, str)]
-        flows = [self.flow(found[i]) for i in asked]
+        found = self.asking.read_many(values, config)
+        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
+        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
         answers = run_merged(flows, self.world, [config[i] for i in asked])
         for i, answer in zip(asked, answers, strict=True):
             found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
         return found
 
 
-def caught(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call gives, or our error in its place."""
-    try:
-        return call(*arguments)
-    except LtragError as error:
-        return error
+_OnError = Literal["retrieve", "raise"]
 
 
 class _GateStep(FlowRunnable):
     """Question in, decision out; a run named GECEGate, the model's runs its children."""
 
-    def __init__(self, gate: DecidingGate, question_key: str = "question") -> None:
-        super().__init__(gate.deciding, gate.world, name="GECEGate", question_key=question_key)
+    def __init__(self, gate: DecidingGate, asking: Asking, on_error: _OnError) -> None:
+        flow = partial(guarded, gate=gate, on_error=on_error)
+        super().__init__(flow, gate.world, name="GECEGate", asking=asking)
 
     def _shown(self, answer: Decision) -> "_Verdict":
         return _Verdict(answer)
@@ -165,22 +130,50 @@ class _Verdict(dict[str, Any]):
         """The config for what follows the decision."""
         return {**config, "metadata": {**config.get("metadata", {}), "gece": {**self}}}
 
+    @property
+    def document(self) -> Document:
+        """The draft in a document's place."""
+        return document_of(self.decision.as_passage())
 
-class _Draft(_Calls):
-    """The draft as a branch, so that it too is a run that carries the decision."""
 
-    name = "GECEDraft"
-    batch = Runnable.batch
+class _Draft(BaseChatModel):
+    """Replies with the draft: streams and traces hear it as they hear a chain's own model."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    asked: str = ""
+    text: str = ""
+    about: Any = None
+    cache: Any = False
 
-    @_inspected
-    def _invoke(self, _: Any, **__: Any) -> str:
-        return self.text
+    @property
+    def _llm_type(self) -> str:
+        return "ltrag-draft"
 
-    async def _ainvoke(self, _: Any, **__: Any) -> str:
-        return self.text
+    def _convert_input(self, model_input: Any) -> PromptValue:
+        return StringPromptValue(text=self.asked)  # any input of a chain will do
+
+    @property
+    def _message(self) -> AIMessage:
+        return AIMessage(self.text, response_metadata={"gece": self.about})
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        """The draft; a run of its own, at 0.1 ms, where a callback listens."""
+        listening = getattr((config or {}).get("callbacks"), "handlers", True)
+        return super().invoke(input, config, **kwargs) if listening else self._message
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._message)])
+
+    async def _agenerate(self, *_: Any, **__: Any) -> ChatResult:
+        return self._generate()
+
+    def _stream(self, *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
+        told = self._message.response_metadata
+        chunk = AIMessageChunk(self.text, response_metadata=told, chunk_position="last")
+        yield ChatGenerationChunk(message=chunk)
+
+
+_DRAFT = _Draft()
+_DRAFT._serialized  # noqa: B018 (LangChain describes a model once, and its copies keep it)
 
 
 class Component(_Calls, RunnableSerializable[Any, Any]):
@@ -214,13 +207,31 @@ class GECERouter(Component):
     In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
     beyond the config go to the chosen chain.
 
+    The draft is asked for by the gate: `GECESettings.prompt` (a short answer, one line),
+    `max_tokens` (24) and `stop`, set where the gate is fitted. Where the direct answer should be
+    another (longer, in your voice), give `direct`: your chain without its retriever.
+
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
         retrieving: the chain for questions that need retrieval; gets the original input.
         direct: the chain for the others; without one the answer is the draft that the
             decision was read from, and costs no further call.
-        question_key: where the question is in an input that is a mapping (see `question_of`).
+        question_key: where the question is in an input that is a mapping (see
+            `conversation_of`).
         return_decision: put out `{"output": ..., "decision": Decision}`.
+        answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
+            a graph's state, a state; else what the chain gave at an earlier call; else text.
+            "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
+            ("messages": a graph's state); or a function from the `Decision`.
+        condense: how the gate reads a follow-up in a conversation. True: its own model rewrites
+            it as a question that stands alone; a Runnable from the input to the question; None
+            reads the last message as it is. A single question costs no call.
+        on_error: "retrieve" sends a question to the chain where the gate's model fails, and the
+            decision says why; "raise" raises.
+
+    Raises:
+        EmptyQuestion, InvalidInput: in a call; there is no question that can be asked.
+        ModelError: in a call, with on_error="raise". What the chains raise comes as it is.
     """
 
     gate: DecidingGate
@@ -228,8 +239,13 @@ class GECERouter(Component):
     direct: Runnable[Any, Any] | None = None
     question_key: str = "question"
     return_decision: bool = False
+    answer: Any = "auto"
+    condense: Any = True
+    on_error: _OnError = "retrieve"
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    _gate: _GateStep = PrivateAttr()
+    _shape: Shape = PrivateAttr()
 
     def __init__(
         self,
@@ -239,17 +255,26 @@ class GECERouter(Component):
         *,
         question_key: str = "question",
         return_decision: bool = False,
+        answer: str | Callable[[Decision], Any] = "auto",
+        condense: bool | Runnable[Any, Any] | None = True,
+        on_error: Literal["retrieve", "raise"] = "retrieve",
         name: str | None = None,
     ) -> None:
+        asking = Asking(question_key, condense)
         fields: dict[str, Any] = {
             "gate": _checked_gate(gate),
             "retrieving": coerce_to_runnable(retrieving),
             "direct": None if direct is None else coerce_to_runnable(direct),
             "question_key": question_key,
             "return_decision": return_decision,
+            "answer": answer,
+            "condense": condense,
+            "on_error": on_error,
             "name": name,
         }
         super().__init__(**fields)
+        self._gate = _GateStep(self.gate, asking, on_error)
+        self._shape = Shape(answer, self.retrieving)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -260,13 +285,13 @@ class GECERouter(Component):
     @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
-        return self._shown(decision, branch.invoke(value, config, **kwargs))
+        return self._shown(branch, decision, value, branch.invoke(value, config, **kwargs))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
         branch, decision, config = self._chosen(await self._gate.ainvoke(value, config), config)
-        return self._shown(decision, await branch.ainvoke(value, config, **kwargs))
+        return self._shown(branch, decision, value, await branch.ainvoke(value, config, **kwargs))
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
@@ -276,7 +301,7 @@ class GECERouter(Component):
             if self.return_decision:
                 yield AddableDict(decision=decision)
             for chunk in branch.stream(value, told, **kwargs):
-                yield AddableDict(output=chunk) if self.return_decision else chunk
+                yield self._chunk(branch, decision, value, chunk)
 
     async def _astream(
         self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
@@ -286,7 +311,7 @@ class GECERouter(Component):
             if self.return_decision:
                 yield AddableDict(decision=decision)
             async for chunk in branch.astream(value, told, **kwargs):
-                yield AddableDict(output=chunk) if self.return_decision else chunk
+                yield self._chunk(branch, decision, value, chunk)
 
     def _batch(
         self,
@@ -303,7 +328,8 @@ class GECERouter(Component):
             if isinstance(verdict, _Verdict):  # errors stay in their places
                 chosen[i] = self._chosen(verdict, config[i])
                 groups[id(chosen[i][0])].append(i)
-        for members in groups.values():
+        # a chain first: of what it gives the draft takes its shape
+        for members in sorted(groups.values(), key=lambda m: isinstance(chosen[m[0]][0], _Draft)):
             answers = chosen[members[0]][0].batch(
                 [values[i] for i in members],
                 [chosen[i][2] for i in members],
@@ -312,23 +338,35 @@ class GECERouter(Component):
             )
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(chosen[i][1], answer)
+                outputs[i] = answer if failed else self._shown(*chosen[i][:2], values[i], answer)
         return outputs
-
-    @property
-    def _gate(self) -> _GateStep:
-        return _GateStep(self.gate, self.question_key)
 
     def _chosen(
         self, verdict: _Verdict, config: RunnableConfig
     ) -> tuple[Runnable[Any, Any], Decision, RunnableConfig]:
         """The branch that answers, what was decided, and the branch's config."""
-        decision, branch = verdict.decision, self.retrieving
-        if not decision.retrieve:
-            branch = _Draft(decision.answer) if self.direct is None else self.direct
-        return branch, decision, verdict.with_decision_metadata(config)
+        decision, config = verdict.decision, verdict.with_decision_metadata(config)
+        if decision.retrieve:
+            return self.retrieving, decision, config
+        if self.direct is not None:
+            return self.direct, decision, config
+        fields = {
+            "asked": decision.question,
+            "text": decision.draft.text.strip(),
+            "about": {**verdict},
+        }
+        return _DRAFT.model_copy(update=fields), decision, {**config, "run_name": "GECEDraft"}
 
-    def _shown(self, decision: Decision, output: Any) -> Any:
+    def _chunk(self, branch: Any, decision: Decision, value: Any, chunk: Any) -> Any:
+        if isinstance(branch, _Draft):
+            chunk = self._shape.of(chunk, value, decision)
+        return AddableDict(output=chunk) if self.return_decision else chunk
+
+    def _shown(self, branch: Any, decision: Decision, value: Any, output: Any) -> Any:
+        if isinstance(branch, _Draft):
+            output = self._shape.of(output, value, decision)
+        elif branch is self.retrieving:
+            self._shape.note(output)
         return {"output": output, "decision": decision} if self.return_decision else output
 
 
@@ -339,6 +377,8 @@ def gece_edge(
     direct: str = "direct",
     question_key: str = "question",
     question: Callable[[Any], str] | None = None,
+    condense: bool | Runnable[Any, Any] | None = True,
+    on_error: Literal["retrieve", "raise"] = "retrieve",
 ) -> Runnable[Any, str]:
     """What `add_conditional_edges` takes as its path, for sync and async runs alike.
 
@@ -347,22 +387,23 @@ def gece_edge(
         graph.add_conditional_edges(START, gece_edge(gate), ["retrieve", "direct"])
 
     An edge chooses and writes nothing: the draft is not handed to the next node. Where it
-    should be the answer, let the node before call `gate.decide` and keep the decision in the
-    state, or make a router one node: `GECERouter(gate, chain) | (lambda text: {"answer": text})`.
+    should be the answer, make a router one node: `GECERouter(gate, chain)`.
 
     Args:
         retrieve, direct: what the edge returns, names of nodes.
-        question_key: where the question is in the state (see `question_of`).
+        question_key: where the question is in the state (see `conversation_of`).
         question: from the state to the question, where it lies elsewhere.
+        condense, on_error: as for `GECERouter`.
     """
-    step = _GateStep(_checked_gate(gate), question_key)
-    read = question or partial(question_of, key=question_key)
+    step = _GateStep(_checked_gate(gate), Asking(question_key, condense), on_error)
 
     def choose(state: Any, config: RunnableConfig) -> str:
-        return retrieve if step.invoke(read(state), config).decision.retrieve else direct
+        asked = state if question is None else question(state)
+        return retrieve if step.invoke(asked, config).decision.retrieve else direct
 
     async def achoose(state: Any, config: RunnableConfig) -> str:
-        verdict = await step.ainvoke(read(state), config)
+        asked = state if question is None else question(state)
+        verdict = await step.ainvoke(asked, config)
         return retrieve if verdict.decision.retrieve else direct
 
     choose.__annotations__["return"] = Literal[retrieve, direct]  # LangGraph draws it
@@ -374,10 +415,16 @@ def _checked_gate(gate: Any) -> DecidingGate:
 
 
 class GECERetriever(BaseRetriever):
-    """Asks the gate first: `[]` when the model knows, else the inner retriever's documents.
+    """Asks the gate first: one document with the draft when the model knows, else what the inner
+    retriever finds.
 
-    For chains that write their own prompt from what was found. Where the draft itself should
-    be the answer, take `GECERouter`: here it is paid for and not used.
+    For chains and agents that write their own prompt from what was found. The document has
+    metadata `gece` (the decision), so that who reads it can tell it from one that was found; an
+    agent that got nothing would take it for a failure and search again. Where the draft itself
+    should be the answer, take `GECERouter`.
+
+    The query may be messages too: a follow-up is made to stand alone, for both. What `condense`
+    and `on_error` mean is said at `GECERouter`.
     """
 
     gate: Annotated[DecidingGate, BeforeValidator(_checked_gate)]
@@ -387,6 +434,10 @@ class GECERetriever(BaseRetriever):
     k: int | None = None
     """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the inner
     retriever. It is asked for as many where it can be (see `asking_for`)."""
+    known: Literal["draft", "nothing"] = "draft"
+    """What to return when the model knows: the document with the draft, or no document."""
+    condense: Any = True
+    on_error: _OnError = "retrieve"
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -394,18 +445,23 @@ class GECERetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = _GateStep(self.gate).invoke(query, {"callbacks": run_manager.get_child()})
+        verdict = self._gate.invoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
-            return []
+            return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
-        return asking_for(self.retriever, k).invoke(query, config)[:k]
+        return asking_for(self.retriever, k).invoke(verdict.decision.question, config)[:k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = await _GateStep(self.gate).ainvoke(query, {"callbacks": run_manager.get_child()})
+        verdict = await self._gate.ainvoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
-            return []
+            return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
-        return (await asking_for(self.retriever, k).ainvoke(query, config))[:k]
+        found = await asking_for(self.retriever, k).ainvoke(verdict.decision.question, config)
+        return found[:k]
+
+    @property
+    def _gate(self) -> _GateStep:
+        return _GateStep(self.gate, Asking(condense=self.condense), self.on_error)

@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.conversation import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
 from ltrag_plugins.llm.base import Encoder
 
@@ -137,7 +137,7 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
             EmptyQuestion: the question has no words.
             InvalidInput: there is no question under `question_key`.
         """
-        chosen = self._pool.choose(question_of(input_variables, self.question_key))
+        chosen = self._pool.choose(conversation_of(input_variables, self.question_key).question)
         return [dict(example) for example in chosen]
 
     def _add(self, examples: Sequence[Mapping[str, str]]) -> None:
