@@ -1,7 +1,7 @@
 """Inside other people's graphs, chains and agents: what streams, what goes in, what comes out."""
 
 import itertools
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from langchain_core.documents import Document
@@ -10,7 +10,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
-from langgraph.graph import START, MessagesState, StateGraph
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -296,3 +301,146 @@ async def test_where_the_gates_model_is_down_the_chain_still_answers():
     assert GECERetriever(gate=broken, retriever=found).invoke("who?") == [Document("who?")]
     with pytest.raises(ModelFailed):
         GECERouter(broken, lambda value: value, on_error="raise").invoke("who?")
+
+
+SAYS = SGICSettings(estimator="agreement", rounds=0)
+FIND = RunnableLambda(lambda query: [Document(f"about {query}")])
+
+
+async def test_a_state_of_messages_goes_into_the_calibrator_and_comes_out():
+    compiled = node_graph(SGICCalibrator(speaking("bees"), FIND, settings=SAYS))
+    for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED)):
+        answer = out["messages"][-1]
+        assert bare(answer) == ("ai", "bees")
+        assert answer.response_metadata["sgic"]["refused"] is False
+    assert {"".join(m.text for m, _ in compiled.stream(ASKED, stream_mode="messages"))} == {"bees"}
+
+
+async def test_the_calibrator_searches_and_answers_for_the_question_that_stands_alone():
+    calibrator = SGICCalibrator(Condensing().llm, FIND, settings=SAYS)
+    for out in (
+        calibrator.invoke(FOLLOW_UP),
+        await calibrator.ainvoke({"messages": FOLLOW_UP}),
+        *calibrator.batch([FOLLOW_UP]),
+        list(calibrator.stream(FOLLOW_UP))[-1],
+    ):
+        assert out["question"] == "where was Jane Austen born?"
+        assert out["documents"][0].page_content == "about where was Jane Austen born?"
+
+
+class Everything(TypedDict, total=False):
+    question: str
+    documents: list
+    answer: str
+    trace: list
+    calibrated: Any
+    output: Any
+    decision: Any
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        SGICCalibrator(speaking("bees"), FIND, settings=SAYS),
+        GECERouter(gate(), lambda value: "", return_decision=True),
+        GECERetriever(gate=gate(), retriever=FIND) | (lambda found: {"documents": found}),
+    ],
+    ids=["calibrator", "router", "retriever"],
+)
+def test_a_checkpointer_meets_only_plain_data(node, caplog):
+    building = StateGraph(Everything)
+    building.add_node("node", RunnableLambda(lambda state: state["question"]) | node)
+    building.add_edge(START, "node")
+    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
+    compiled = building.compile(checkpointer=InMemorySaver(serde=strict))
+    config = {"configurable": {"thread_id": "1"}}
+    out = compiled.invoke({"question": "who?"}, config)
+    assert compiled.get_state(config).values == out
+    assert "blocked" not in caplog.text
+    assert "unregistered" not in caplog.text
+
+
+def test_the_graph_of_a_router_shows_gate_and_branches():
+    router = GECERouter(gate(), ChatPromptTemplate([("human", "{input}")]) | speaking("x"))
+    graph = router.get_graph()
+    names = {node.name for node in graph.nodes.values()}
+    assert {"GECEGate", "ChatPromptTemplate", "GenericFakeChatModel", "GECEDraft"} <= names
+    assert {edge.data for edge in graph.edges if edge.conditional} == {"retrieve", "direct"}
+    assert graph.draw_mermaid()
+    assert node_graph(router).get_graph(xray=True).draw_mermaid()
+
+
+def test_the_schemas_of_a_router_are_its_chains():
+    chain = ChatPromptTemplate([("human", "{input}")]) | speaking("x") | StrOutputParser()
+    router = GECERouter(gate(), chain)
+    assert router.get_input_jsonschema()["properties"].keys() == {"input"}
+    assert router.get_output_jsonschema()["type"] == "string"
+    told = GECERouter(gate(), chain, return_decision=True).get_output_jsonschema()
+    assert told["properties"].keys() == {"output", "decision"}
+    assert GECERouter(gate(), lambda x: x).get_output_jsonschema()
+
+
+def test_the_schemas_of_a_calibrator_name_what_goes_in_and_out():
+    calibrator = SGICCalibrator(speaking("x"), FIND, question_key="q", settings=SAYS)
+    assert "q" in str(calibrator.get_input_jsonschema())
+    out = calibrator.get_output_jsonschema()["$defs"]["_Output"]["properties"]
+    assert out.keys() == calibrator.invoke("who?").keys()
+
+
+def agentic_graph(retriever, model, limit: int = 8):
+    """The agentic RAG of LangGraph's tutorial: agent, retriever tool, grader, rewriter, answer."""
+
+    @tool
+    def retrieve(query: str) -> str:
+        """Search."""
+        return "\n\n".join(document.page_content for document in retriever.invoke(query))
+
+    def agent(state):
+        return {"messages": [model("agent", state["messages"])]}
+
+    def grade(state):
+        return "generate" if model("grade", state["messages"]).text == "yes" else "rewrite"
+
+    def rewrite(state):
+        return {"messages": [HumanMessage(model("rewrite", state["messages"]).text)]}
+
+    def generate(state):
+        return {"messages": [model("generate", state["messages"])]}
+
+    building = StateGraph(MessagesState)
+    for node in (agent, rewrite, generate):
+        building.add_node(node.__name__, node)
+    building.add_node("retrieve", ToolNode([retrieve]))
+    building.add_edge(START, "agent")
+    building.add_conditional_edges("agent", tools_condition, {"tools": "retrieve", END: END})
+    building.add_conditional_edges("retrieve", grade, ["generate", "rewrite"])
+    building.add_edge("generate", END)
+    building.add_edge("rewrite", "agent")
+    return building.compile().with_config(recursion_limit=limit)
+
+
+def scripted(role: str, messages) -> AIMessage:
+    """A model that searches, holds an empty result for a bad one, and reads what it got."""
+    question = messages[0].text
+    if role == "agent":
+        call = {"name": "retrieve", "args": {"query": question}, "id": "1"}
+        return AIMessage("", tool_calls=[call])
+    if role == "grade":
+        return AIMessage("yes" if messages[-1].text.strip() else "no")
+    return AIMessage(messages[-1].text.split("Answer: ")[-1] if role == "generate" else question)
+
+
+async def test_the_agentic_graph_ends_where_the_model_knows():
+    for rule, expected in {never: "a draft", always: "about who keeps the bees?"}.items():
+        retriever = GECERetriever(gate=gate(rule=rule), retriever=FIND)
+        assert agentic_graph(retriever, scripted).invoke(ASKED)["messages"][-1].text == expected
+    empty = GECERetriever(gate=gate(), retriever=FIND, known="nothing")
+    with pytest.raises(GraphRecursionError):
+        agentic_graph(empty, scripted).invoke(ASKED)
+
+
+def test_a_document_that_carries_the_draft_is_marked():
+    [document] = GECERetriever(gate=gate(), retriever=FIND).invoke("who?")
+    assert "a draft" in document.page_content
+    assert document.metadata["gece"]["retrieve"] is False
+    assert GECERetriever(gate=gate(), retriever=FIND, k=0).invoke("who?") == []

@@ -188,7 +188,7 @@ async def test_it_stands_in_chains():
 
 @pytest.mark.parametrize(
     "question",
-    [QUESTION, HumanMessage(QUESTION), [HumanMessage("hi"), HumanMessage(QUESTION)],
+    [QUESTION, HumanMessage(QUESTION), [AIMessage("hello"), HumanMessage(QUESTION)],
      {"question": QUESTION}, {"messages": [HumanMessage(QUESTION)]}],
     ids=lambda given: type(given).__name__,
 )  # fmt: skip
@@ -197,6 +197,7 @@ async def test_a_retriever_inside_finds_the_documents(question):
     calibrator = SGICCalibrator(ladder(), search)
     out = calibrator.invoke(question)
     assert out == await calibrator.ainvoke(question) == calibrator.batch([question])[0]
+    out.pop("messages", None)
     assert out == SGICCalibrator(ladder()).invoke(GIVEN)
     assert search.asked == [(QUESTION, 3)] * 3
     assert search.native == [QUESTION]

@@ -12,7 +12,7 @@ from ltrag_plugins.calibration import fit_calibrator
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator
-from ltrag_plugins.langchain.conversation import conversation_of
+from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings, calibrate

@@ -7,8 +7,7 @@ metadata `gece` of every run after it.
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from inspect import signature
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
@@ -20,90 +19,25 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
+from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
-from pydantic import BeforeValidator, ConfigDict, PrivateAttr
+from pydantic import BeforeValidator, ConfigDict, PrivateAttr, create_model
 
 from ltrag_plugins.errors import checked
-from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
-from ltrag_plugins.langchain.conversation import Asked, Asking, Shape
-from ltrag_plugins.langchain.model import run_merged
+from ltrag_plugins.langchain.component import (
+    Asking,
+    Component,
+    FlowRunnable,
+    Shape,
+    _inspected,
+    in_graph,
+    plain,
+)
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def _inspected(function: _F) -> _F:
-    """The function with its signature at hand: LangChain looks at it twice in every call."""
-    function.__dict__["__signature__"] = signature(function)
-    return function
-
-
-class _Calls(Runnable[Any, Any]):
-    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
-
-    _invoke: ClassVar[Callable[..., Any]]
-    _ainvoke: ClassVar[Callable[..., Any]]
-    _batch: ClassVar[Callable[..., list[Any]]]
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """What the component puts out for one input."""
-        return self._call_with_config(self._invoke, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`; a cancellation stops before the next model call."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input, with the model calls of all of them merged."""
-        together = partial(self._batch, keep_going=return_exceptions)
-        return self._batch_with_config(
-            together, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
-
-
-class FlowRunnable(_Calls):
-    """A flow as a component; `_shown` says how its answer is put out."""
-
-    def __init__(
-        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
-    ) -> None:
-        self.flow, self.world, self.name, self.asking = flow, world, name, asking
-
-    def _shown(self, answer: Any) -> Any:
-        return answer
-
-    @_inspected
-    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = self.asking.read(value, config)
-        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
-
-    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = await self.asking.aread(value, config)
-        flow = self.flow(asked.question, history=asked.history)
-        return self._shown(await arun(flow, self.world))
-
-    def _batch(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
-    ) -> list[Any]:
-        found = self.asking.read_many(values, config)
-        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
-        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
-        answers = run_merged(flows, self.world, [config[i] for i in asked])
-        for i, answer in zip(asked, answers, strict=True):
-            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
-        return found
-
 
 _OnError = Literal["retrieve", "raise"]
 
@@ -153,7 +87,7 @@ class _Draft(BaseChatModel):
 
     @property
     def _message(self) -> AIMessage:
-        return AIMessage(self.text, response_metadata={"gece": self.about})
+        return AIMessage(content=self.text, response_metadata={"gece": self.about})
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         """The draft; a run of its own, at 0.1 ms, where a callback listens."""
@@ -172,33 +106,8 @@ class _Draft(BaseChatModel):
         yield ChatGenerationChunk(message=chunk)
 
 
-_DRAFT = _Draft()
+_DRAFT = _Draft(name="GECEDraft")
 _DRAFT._serialized  # noqa: B018 (LangChain describes a model once, and its copies keep it)
-
-
-class Component(_Calls, RunnableSerializable[Any, Any]):
-    """A component that streams: `_stream` and `_astream` give the chunks."""
-
-    _stream: ClassVar[Callable[..., Iterator[Any]]]
-    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
-
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[Any]:
-        """The output in chunks, as they come."""
-        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
-
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        """As `stream`."""
-
-        async def inputs() -> AsyncIterator[Any]:
-            yield input
-
-        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
-        async for chunk in chunks:
-            yield chunk
 
 
 class GECERouter(Component):
@@ -218,7 +127,8 @@ class GECERouter(Component):
             decision was read from, and costs no further call.
         question_key: where the question is in an input that is a mapping (see
             `conversation_of`).
-        return_decision: put out `{"output": ..., "decision": Decision}`.
+        return_decision: put out `{"output": ..., "decision": Decision}`; in a node of LangGraph the
+            decision is a plain dict, as its checkpointers want it.
         answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
             a graph's state, a state; else what the chain gave at an earlier call; else text.
             "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
@@ -282,36 +192,76 @@ class GECERouter(Component):
         chains = (self.retrieving, self.direct)
         return unique_specs(spec for c in chains if c is not None for spec in c.config_specs)
 
+    @property
+    def InputType(self) -> Any:
+        """What the retrieving chain takes."""
+        return self.retrieving.InputType
+
+    @property
+    def OutputType(self) -> Any:
+        """What the retrieving chain puts out, or a mapping of that and the decision."""
+        return dict[str, Any] if self.return_decision else self.retrieving.OutputType
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> Any:
+        """What the retrieving chain takes."""
+        return self.retrieving.get_input_schema(config)
+
+    def get_output_schema(self, config: RunnableConfig | None = None) -> Any:
+        """What the retrieving chain puts out, or a mapping of that and the decision."""
+        inner = self.retrieving.get_output_schema(config)
+        if not self.return_decision:
+            return inner
+        fields: Any = {"output": (inner, ...), "decision": (dict[str, Any], ...)}
+        return create_model(self.get_name("Output"), **fields)
+
+    def get_graph(self, config: RunnableConfig | None = None) -> Graph:
+        """The gate, and behind it the two branches with all that is in them."""
+        graph = Graph()
+        start = graph.add_node(self.get_input_schema(config))
+        gate, end = graph.add_node(self._gate), graph.add_node(self.get_output_schema(config))
+        graph.add_edge(start, gate)
+        for label, branch in {"retrieve": self.retrieving, "direct": self.direct or _DRAFT}.items():
+            inner = branch.get_graph(config)
+            inner.trim_first_node()
+            inner.trim_last_node()
+            first, last = graph.extend(inner) if branch is not _DRAFT else (None, None)
+            if first is None or last is None:  # it has several ways in or out
+                first = last = graph.add_node(branch)
+            graph.add_edge(gate, first, data=label, conditional=True)
+            graph.add_edge(last, end)
+        return graph
+
     @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
-        return self._shown(branch, decision, value, branch.invoke(value, config, **kwargs))
+        branch = self._chosen(self._gate.invoke(value, config), config)
+        return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        branch, decision, config = self._chosen(await self._gate.ainvoke(value, config), config)
-        return self._shown(branch, decision, value, await branch.ainvoke(value, config, **kwargs))
+        branch = self._chosen(await self._gate.ainvoke(value, config), config)
+        output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
+        return self._shown(branch, value, output)
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
-            branch, decision, told = self._chosen(self._gate.invoke(value, config), config)
+            branch = self._chosen(self._gate.invoke(value, config), config)
             if self.return_decision:
-                yield AddableDict(decision=decision)
-            for chunk in branch.stream(value, told, **kwargs):
-                yield self._chunk(branch, decision, value, chunk)
+                yield AddableDict(decision=branch.shown)
+            for chunk in branch.runnable.stream(value, branch.config, **kwargs):
+                yield self._chunk(branch, value, chunk)
 
     async def _astream(
         self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
-            branch, decision, told = self._chosen(await self._gate.ainvoke(value, config), config)
+            branch = self._chosen(await self._gate.ainvoke(value, config), config)
             if self.return_decision:
-                yield AddableDict(decision=decision)
-            async for chunk in branch.astream(value, told, **kwargs):
-                yield self._chunk(branch, decision, value, chunk)
+                yield AddableDict(decision=branch.shown)
+            async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
+                yield self._chunk(branch, value, chunk)
 
     def _batch(
         self,
@@ -323,51 +273,61 @@ class GECERouter(Component):
         **kwargs: Any,
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
-        chosen, groups = {}, defaultdict[int, list[int]](list)
+        branches, groups = dict[int, _Branch](), defaultdict[int, list[int]](list)
         for i, verdict in enumerate(outputs):
             if isinstance(verdict, _Verdict):  # errors stay in their places
-                chosen[i] = self._chosen(verdict, config[i])
-                groups[id(chosen[i][0])].append(i)
+                branches[i] = self._chosen(verdict, config[i])
+                groups[id(branches[i].runnable)].append(i)
         # a chain first: of what it gives the draft takes its shape
-        for members in sorted(groups.values(), key=lambda m: isinstance(chosen[m[0]][0], _Draft)):
-            answers = chosen[members[0]][0].batch(
+        for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
+            answers = branches[members[0]].runnable.batch(
                 [values[i] for i in members],
-                [chosen[i][2] for i in members],
+                [branches[i].config for i in members],
                 return_exceptions=keep_going,
                 **kwargs,
             )
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(*chosen[i][:2], values[i], answer)
+                outputs[i] = answer if failed else self._shown(branches[i], values[i], answer)
         return outputs
 
-    def _chosen(
-        self, verdict: _Verdict, config: RunnableConfig
-    ) -> tuple[Runnable[Any, Any], Decision, RunnableConfig]:
-        """The branch that answers, what was decided, and the branch's config."""
+    def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
         decision, config = verdict.decision, verdict.with_decision_metadata(config)
         if decision.retrieve:
-            return self.retrieving, decision, config
+            return _Branch(self.retrieving, decision, config)
         if self.direct is not None:
-            return self.direct, decision, config
-        fields = {
-            "asked": decision.question,
-            "text": decision.draft.text.strip(),
-            "about": {**verdict},
-        }
-        return _DRAFT.model_copy(update=fields), decision, {**config, "run_name": "GECEDraft"}
+            return _Branch(self.direct, decision, config)
+        said = {"asked": decision.question, "text": decision.draft.text.strip()}
+        draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
+        return _Branch(draft, decision, {**config, "run_name": "GECEDraft"})
 
-    def _chunk(self, branch: Any, decision: Decision, value: Any, chunk: Any) -> Any:
-        if isinstance(branch, _Draft):
-            chunk = self._shape.of(chunk, value, decision)
+    def _chunk(self, branch: "_Branch", value: Any, chunk: Any) -> Any:
+        if branch.is_draft:
+            chunk = self._shape.of(chunk, value, branch.decision)
         return AddableDict(output=chunk) if self.return_decision else chunk
 
-    def _shown(self, branch: Any, decision: Decision, value: Any, output: Any) -> Any:
-        if isinstance(branch, _Draft):
-            output = self._shape.of(output, value, decision)
-        elif branch is self.retrieving:
+    def _shown(self, branch: "_Branch", value: Any, output: Any) -> Any:
+        if branch.is_draft:
+            output = self._shape.of(output, value, branch.decision)
+        elif branch.runnable is self.retrieving:
             self._shape.note(output)
-        return {"output": output, "decision": decision} if self.return_decision else output
+        return {"output": output, "decision": branch.shown} if self.return_decision else output
+
+
+class _Branch(NamedTuple):
+    """What answers, what was decided, and the config for the answer."""
+
+    runnable: Runnable[Any, Any]
+    decision: Decision
+    config: RunnableConfig
+
+    @property
+    def is_draft(self) -> bool:
+        return isinstance(self.runnable, _Draft)
+
+    @property
+    def shown(self) -> Any:
+        return plain(self.decision) if in_graph(self.config) else self.decision
 
 
 def gece_edge(

@@ -7,9 +7,8 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
 from ltrag_plugins.flow import Flow, World
-from ltrag_plugins.langchain.conversation import Asking
+from ltrag_plugins.langchain.component import Asking, FlowRunnable
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import FlowRunnable
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.langchain.conversation import conversation_of
+from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
 from ltrag_plugins.llm.base import Encoder

@@ -1,13 +1,12 @@
-"""What goes into a component, a question with what was said before it, and how an answer comes out.
-
-The answer of a branch without retrieval has the shape that the chain's has: text, message,
-mapping, or a graph's state.
+"""What the components share: how the question in their input is read, what shape an answer has, and
+calls that are runs of their own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, partial
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 from langchain_core.messages import (
     AIMessage,
@@ -18,13 +17,21 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableParallel,
+    RunnableSequence,
+    RunnableSerializable,
+)
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
 from ltrag_plugins.errors import InvalidInput, LtragError, checked
-from ltrag_plugins.langchain.model import own_call
+from ltrag_plugins.flow import Flow, World, arun, run
+from ltrag_plugins.langchain.model import own_call, run_merged
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 _ANSWER_KEYS = ("answer", "output", "result", "response", "text")
 """Where LangChain's chains leave the answer in a mapping, the likeliest first."""
 
@@ -138,6 +145,23 @@ def is_state(value: Any) -> bool:
     return "messages" in _entries(value)
 
 
+def in_graph(config: RunnableConfig) -> bool:
+    """Whether a node of LangGraph is running, so that what comes out may go into a checkpoint."""
+    return "langgraph_node" in (config.get("metadata") or {})
+
+
+def plain(value: Any) -> Any:
+    """Our values as dicts, which checkpointers keep without knowing our classes."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    names = [f.name for f in fields(value)] if is_dataclass(value) else []
+    return {name: plain(getattr(value, name)) for name in names} if names else value
+
+
 @dataclass
 class Shape:
     """Puts an answer out as the chain would; see `answer` of `GECERouter`."""
@@ -171,7 +195,7 @@ class Shape:
         if form == "message":
             return message
         keys, chosen = self._declared if isinstance(form, str) else form, form
-        keys = keys if isinstance(keys, tuple) else ()
+        keys: Sequence[str] = keys if isinstance(keys, tuple) else ()
         if not isinstance(chosen, str):
             chosen = next((key for key in ("messages", *_ANSWER_KEYS) if key in keys), keys[-1])
         if chosen == "messages":
@@ -189,7 +213,7 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     steps, keys = chain.steps if isinstance(chain, RunnableSequence) else [chain], list[str]()
     while steps and isinstance(steps[-1], RunnableAssign | RunnableParallel):
         last = steps.pop()
-        parallel = last.mapper if isinstance(last, RunnableAssign) else last
+        parallel: Any = last.mapper if isinstance(last, RunnableAssign) else last
         keys[:0] = parallel.steps__
         if parallel is last:
             break
@@ -206,3 +230,97 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
         return "message"
     properties = chain.get_output_jsonschema().get("properties")
     return tuple(properties) if properties else None
+
+
+def _inspected(function: _F) -> _F:
+    """The function with its signature at hand: LangChain looks at it twice in every call."""
+    function.__dict__["__signature__"] = signature(function)
+    return function
+
+
+class _Calls(Runnable[Any, Any]):
+    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
+
+    _invoke: ClassVar[Callable[..., Any]]
+    _ainvoke: ClassVar[Callable[..., Any]]
+    _batch: ClassVar[Callable[..., list[Any]]]
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """What the component puts out for one input."""
+        return self._call_with_config(self._invoke, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`; a cancellation stops before the next model call."""
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, with the model calls of all of them merged."""
+        together = partial(self._batch, keep_going=return_exceptions)
+        return self._batch_with_config(
+            together, inputs, config, return_exceptions=return_exceptions, **kwargs
+        )
+
+
+class FlowRunnable(_Calls):
+    """A flow as a component; `_shown` says how its answer is put out."""
+
+    def __init__(
+        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
+    ) -> None:
+        self.flow, self.world, self.name, self.asking = flow, world, name, asking
+
+    def _shown(self, answer: Any) -> Any:
+        return answer
+
+    @_inspected
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = self.asking.read(value, config)
+        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
+
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = await self.asking.aread(value, config)
+        flow = self.flow(asked.question, history=asked.history)
+        return self._shown(await arun(flow, self.world))
+
+    def _batch(
+        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
+    ) -> list[Any]:
+        found = self.asking.read_many(values, config)
+        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
+        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
+        answers = run_merged(flows, self.world, [config[i] for i in asked])
+        for i, answer in zip(asked, answers, strict=True):
+            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
+        return found
+
+
+class Component(_Calls, RunnableSerializable[Any, Any]):
+    """A component that streams: `_stream` and `_astream` give the chunks."""
+
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """The output in chunks, as they come."""
+        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """As `stream`."""
+
+        async def inputs() -> AsyncIterator[Any]:
+            yield input
+
+        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
+        async for chunk in chunks:
+            yield chunk
