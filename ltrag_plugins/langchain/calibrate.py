@@ -169,8 +169,9 @@ class SGICCalibrator(Component):
     @property
     def InputType(self) -> Any:
         """A question, messages, or a mapping with the keys of this calibrator."""
-        keys = {self.question_key: str, self.documents_key: list[Document]}
-        return str | list[AnyMessage] | TypedDict("CalibratorInput", keys, total=False)
+        keys: Any = {self.question_key: str, self.documents_key: list[Document]}
+        mapping: Any = TypedDict("CalibratorInput", keys, total=False)  # pyright: ignore
+        return str | list[AnyMessage] | mapping
 
     @property
     def OutputType(self) -> Any:

@@ -87,7 +87,7 @@ class _Draft(BaseChatModel):
 
     @property
     def _message(self) -> AIMessage:
-        return AIMessage(content=self.text, response_metadata={"gece": self.about})
+        return AIMessage(self.text, response_metadata={"gece": self.about})
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         """The draft; a run of its own, at 0.1 ms, where a callback listens."""
