@@ -194,8 +194,8 @@ class Shape:
             return str(message.text)
         if form == "message":
             return message
-        keys, chosen = self._declared if isinstance(form, str) else form, form
-        keys: Sequence[str] = keys if isinstance(keys, tuple) else ()
+        found, chosen = self._declared if isinstance(form, str) else form, form
+        keys: list[str] = list(found) if isinstance(found, tuple) else []
         if not isinstance(chosen, str):
             chosen = next((key for key in ("messages", *_ANSWER_KEYS) if key in keys), keys[-1])
         if chosen == "messages":

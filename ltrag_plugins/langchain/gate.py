@@ -102,7 +102,7 @@ class _Draft(BaseChatModel):
 
     def _stream(self, *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
         told = self._message.response_metadata
-        chunk = AIMessageChunk(self.text, response_metadata=told, chunk_position="last")
+        chunk = AIMessageChunk(content=self.text, response_metadata=told, chunk_position="last")
         yield ChatGenerationChunk(message=chunk)
 
 
