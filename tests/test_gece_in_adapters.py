@@ -45,7 +45,7 @@ async def test_langchains_router_answers_what_the_gate_knows_in_every_way_of_cal
 
 async def test_langchains_retriever_and_edge_follow_the_gate(gate):
     found = RunnableLambda(lambda query: [Document(query)])
-    retriever = langchain.GECERetriever(gate=gate, retriever=found)
+    retriever = langchain.GECERetriever(gate=gate, retriever=found, known="nothing")
     edge = langchain.gece_edge(gate, question_key="question")
     for question in NEW:
         expected = [] if knows(question) else [Document(question)]

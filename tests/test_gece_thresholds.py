@@ -10,7 +10,7 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import fit_outcomes
 from ltrag_plugins.gece.fit import Labels
 from ltrag_plugins.gece.models import rate_threshold
-from tests.gece_parts import ladder
+from tests.gece_parts import ladder, outcomes
 
 SIZE = 14
 tied = arrays(float, SIZE, elements=st.sampled_from([0.0, 1.0, 2.0, 3.0, 4.0]))
@@ -109,3 +109,12 @@ def test_a_target_out_of_range_is_refused_by_name(name, target):
 def test_two_targets_at_once_are_refused():
     with pytest.raises(InvalidInput, match="not both"):
         fit_outcomes(ladder(), target_rate=0.2, target_accuracy=0.9)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.5])
+def test_a_model_that_is_right_on_two_questions_of_forty_still_retrieves_at_the_rate(rate):
+    # each fold knows one right answer at most, has no opinion, and so its scores are all equal
+    certainty = [0.9 if i in (3, 17) else 0.2 + i / 100 for i in range(40)]
+    gate, report = fit_outcomes(outcomes([c < 0.9 for c in certainty], certainty), target_rate=rate)
+    assert report.retrieval_rate.value == pytest.approx(rate, abs=1 / 40)
+    assert math.isfinite(gate.threshold)

@@ -132,6 +132,7 @@ def test_a_stale_relevance_score_never_stands_in_the_new_ones_place(stale):
     assert {type(score) for score in scores(found)} == {float}
     assert json.loads(json.dumps(scores(found))) == scores(found)
     assert {d.metadata["score"] for d in found} == {0.1}  # the retriever's own stays
+    assert {d.metadata["previous_relevance_score"] for d in found} == {stale}
 
 
 class Page(Document):

@@ -12,7 +12,7 @@ from ltrag_plugins.calibration import fit_calibrator
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, arun
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator
-from ltrag_plugins.langchain.gate import question_of
+from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.llama_index import SGICCalibrator as LlamaSGICCalibrator
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import Calibration, PromptTemplates, ScoreScale, SGICSettings, calibrate
@@ -158,12 +158,12 @@ def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loa
     ],
 )
 def test_messages_may_come_in_any_form_that_langchain_takes(value):
-    assert question_of(value) == "who?"
+    assert conversation_of(value).question == "who?"
 
 
 def test_what_is_no_message_is_refused():
     with pytest.raises(InvalidInput, match="no messages"):
-        question_of([{"content": "who?"}])
+        conversation_of([{"content": "who?"}])
 
 
 @pytest.mark.parametrize("k", [0, -1])

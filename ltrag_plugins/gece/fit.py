@@ -158,8 +158,8 @@ def fit_outcomes(
             for ranking in (unseen, unseen_gain)
         )
         scores = unseen_gain if by_gain > by_failure else unseen
+    rate = _RATE if target_rate is None else target_rate
     if target_accuracy is None:
-        rate = _RATE if target_rate is None else target_rate
         cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
     else:
         cut = labels.accuracy_threshold(scores, target_accuracy)
@@ -169,6 +169,9 @@ def fit_outcomes(
     gain, own = None, own_failure
     if scores is unseen_gain:
         gain, own = fit_gain(columns, labels.gain, settings.seed)
+    if target_accuracy is None and abs(retrieve.mean() - rate) * len(scores) > 1:
+        # folds with one right answer have no opinion, so their scores tie; the gate's own may not
+        retrieve = own >= rate_threshold(own, rate)
     method, logarithm = settings.calibration, settings.scorer == "gece"
     tiers = {"text", *(SIGNALS[name].tier for name in names if name in SIGNALS)}
     fitted = FittedGate(

@@ -5,7 +5,10 @@ the caller hands in (models, retrievers, documents) is never changed. Only `lang
 is imported.
 """
 
+from typing import TYPE_CHECKING
+
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.lazy import lazily
 
 try:
     import langchain_core as langchain_core
@@ -25,10 +28,14 @@ from ltrag_plugins.langchain.retriever import (
     passage_of,
 )
 
+if TYPE_CHECKING:
+    from ltrag_plugins.langchain.middleware import GECEMiddleware, SGICMiddleware
+
 __all__ = [
     "AskSettings",
     "DURExampleSelector",
     "DURReranker",
+    "GECEMiddleware",
     "GECERetriever",
     "GECERouter",
     "LangChainEncoder",
@@ -39,9 +46,13 @@ __all__ = [
     "MethodRunnable",
     "PassageRetriever",
     "SGICCalibrator",
+    "SGICMiddleware",
     "as_runnable",
     "document_of",
     "gece_edge",
     "passage_of",
     "set_fields",
 ]
+
+# the middleware needs langchain itself, the rest langchain_core alone
+__getattr__, __dir__ = lazily(__name__, {"middleware": "GECEMiddleware SGICMiddleware"})

@@ -7,16 +7,28 @@ from os import PathLike
 from typing import Any, NamedTuple, Self, Unpack, cast
 
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from pydantic import ConfigDict, Field, PrivateAttr
+from typing_extensions import TypedDict  # the one that pydantic reads on Python 3.11
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.flow import arun, run
+from ltrag_plugins.langchain.component import (
+    Asked,
+    Asking,
+    Component,
+    caught,
+    in_graph,
+    is_state,
+    plain,
+)
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import Component, caught, question_of
 from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.calibrator import REFUSAL, Calibration, Calibrator, CalibratorOptions
 from ltrag_plugins.sgic.loop import checked_question
@@ -31,6 +43,7 @@ class _Options(CalibratorOptions, total=False):
     k: int | None
     question_key: str
     documents_key: str
+    condense: bool | Runnable[Any, Any] | None
     name: str | None
 
 
@@ -38,7 +51,9 @@ class SGICCalibrator(Component):
     """Answers from documents, says how sure it is, and looks again while it is unsure.
 
     Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`;
-    documents that are given are not searched for. Out comes a mapping:
+    documents that are given are not searched for. Messages, or a graph's state that holds some,
+    will do as well; of such a state the output has `messages` too: the answer, with its scores as
+    `response_metadata["sgic"]`. Out comes a mapping:
 
     - `question`; `answer`: text, or the refusal; `refused`: whether it is that
     - `uncertainty`, 0-1; `score`, 0-100; `p_wrong`, 0-1 (None without a calibration): larger is
@@ -46,6 +61,8 @@ class SGICCalibrator(Component):
     - `documents`: copies in the order given, with their scores as metadata `sgic`
     - `trace`: one `Round` for each answer, the refused one among them
     - `calibrated`: the whole `CalibratedAnswer` (stop, notes, error, calls, tokens, ...)
+
+    In a node of LangGraph the last two are plain dicts, as its checkpointers want them.
 
     A stream gives one `{"trace": [Round]}` a round and the rest at the end; its chunks add up to
     the whole. In `batch` the model calls of all questions are merged, round by round.
@@ -57,6 +74,8 @@ class SGICCalibrator(Component):
             documents. It gets the arguments of a call beyond the config.
         k: most documents to read of those found; None leaves it to the retriever.
         question_key, documents_key: where the two are in an input that is a mapping or a state.
+        condense: how a follow-up in a conversation becomes a question that stands alone, as for
+            `GECERouter`; True asks the calibrator's own model.
         calibration, options: those of `sgic.Calibrator`; the encoder may be LangChain embeddings.
 
     Raises:
@@ -70,6 +89,7 @@ class SGICCalibrator(Component):
     k: int | None = None
     question_key: str = "question"
     documents_key: str = "documents"
+    condense: Any = True
     settings: SGICSettings
     calibration: Any = Field(default=None, exclude=True)
     scale: Any = Field(default=None, exclude=True)
@@ -81,6 +101,7 @@ class SGICCalibrator(Component):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     _calibrator: Calibrator = PrivateAttr()
+    _asking: Asking = PrivateAttr()
 
     def __init__(
         self,
@@ -91,6 +112,7 @@ class SGICCalibrator(Component):
         k: int | None = None,
         question_key: str = "question",
         documents_key: str = "documents",
+        condense: bool | Runnable[Any, Any] | None = True,
         name: str | None = None,
         **options: Unpack[CalibratorOptions],
     ) -> None:
@@ -110,10 +132,12 @@ class SGICCalibrator(Component):
             "k": k,
             "question_key": question_key,
             "documents_key": documents_key,
+            "condense": condense,
             "name": name,
         }
         super().__init__(**fields, **cast(dict[str, Any], options))
         self._calibrator = calibrator
+        self._asking = Asking(question_key, condense)
 
     @classmethod
     def from_pretrained(
@@ -141,6 +165,18 @@ class SGICCalibrator(Component):
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """What can be configured in the retriever."""
         return [] if self.retriever is None else self.retriever.config_specs
+
+    @property
+    def InputType(self) -> Any:
+        """A question, messages, or a mapping with the keys of this calibrator."""
+        keys: Any = {self.question_key: str, self.documents_key: list[Document]}
+        mapping: Any = TypedDict("CalibratorInput", keys, total=False)  # pyright: ignore
+        return str | list[AnyMessage] | mapping
+
+    @property
+    def OutputType(self) -> Any:
+        """What comes out, as the class describes it."""
+        return _Output
 
     def as_text(self) -> Runnable[Any, str]:
         """The same, putting out the answer's text (or the refusal) alone, for `| parser`."""
@@ -182,38 +218,58 @@ class SGICCalibrator(Component):
         keep_going: bool,  # `_batch_with_config` raises the first error where it must not
         **kwargs: Any,
     ) -> list[Any]:
-        outcomes: list[Any] = [caught(self._given, value, kwargs) for value in values]
+        world, outcomes = self._calibrator.world, self._asking.read_many(values, config)
+        told = [i for i, asked in enumerate(outcomes) if getattr(asked, "history", ())]
+        flows = [standalone(*outcomes[i]) for i in told]
+        said = run_merged(flows, world, [config[i] for i in told])
+        for i, question in zip(told, said, strict=True):
+            outcomes[i] = question if isinstance(question, Exception) else Asked(question)
+        for i, asked in enumerate(outcomes):
+            if isinstance(asked, Asked):
+                outcomes[i] = caught(self._given, values[i], asked.question, config[i], kwargs)
         wanted = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, str)]
         if wanted:
             questions, their = [outcomes[i] for i in wanted], [config[i] for i in wanted]
             results = self._search.batch(questions, their, return_exceptions=True, **kwargs)
             for i, found in zip(wanted, results, strict=True):
                 failed = isinstance(found, Exception)
-                outcomes[i] = found if failed else caught(self._found, outcomes[i], found)
+                here = (outcomes[i], values[i], config[i], found)
+                outcomes[i] = found if failed else caught(self._found, *here)
         ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, _Given)}
         flows = [self._calibrator.answering(*given.asked) for given in ready.values()]
-        answers = run_merged(flows, self._calibrator.world, [config[i] for i in ready])
+        answers = run_merged(flows, world, [config[i] for i in ready])
         for (i, given), answer in zip(ready.items(), answers, strict=True):
             outcomes[i] = answer if isinstance(answer, Exception) else self._whole(given, answer)
         return outcomes
 
     def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
-        given = self._given(value, arguments)
+        asked = self._asking.read(value, config)
+        question = asked.question
+        if asked.history:
+            question = run(standalone(*asked), self._calibrator.world)
+        given = self._given(value, question, config, arguments)
         if isinstance(given, _Given):
             return given
-        return self._found(given, self._search.invoke(given, config, **arguments))
+        return self._found(given, value, config, self._search.invoke(given, config, **arguments))
 
     async def _aread(
         self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
     ) -> "_Given":
-        given = self._given(value, arguments)
+        asked = await self._asking.aread(value, config)
+        question = asked.question
+        if asked.history:
+            question = await arun(standalone(*asked), self._calibrator.world)
+        given = self._given(value, question, config, arguments)
         if isinstance(given, _Given):
             return given
-        return self._found(given, await self._search.ainvoke(given, config, **arguments))
+        found = await self._search.ainvoke(given, config, **arguments)
+        return self._found(given, value, config, found)
 
-    def _given(self, value: Any, arguments: Mapping[str, Any]) -> "_Given | str":
+    def _given(
+        self, value: Any, question: str, config: RunnableConfig, arguments: Mapping[str, Any]
+    ) -> "_Given | str":
         """What was put in; the question alone where the retriever is to be asked."""
-        question = question_of(value, self.question_key).strip()
+        question = question.strip()
         entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
         documents = entries.get(self.documents_key)
         if documents is not None and arguments:
@@ -222,7 +278,8 @@ class SGICCalibrator(Component):
                 "are given; leave one of them out"
             )
         if documents is not None:
-            return _Given(question, _listed(documents, f"under {self.documents_key!r}"))
+            listed = _listed(documents, f"under {self.documents_key!r}")
+            return _Given(question, listed, is_state(value), in_graph(config))
         if self.retriever is not None:
             return checked_question(question)
         raise InvalidInput(
@@ -235,33 +292,58 @@ class SGICCalibrator(Component):
         assert self.retriever is not None  # `_given` refuses to go on without
         return asking_for(self.retriever, self.k)
 
-    def _found(self, question: str, documents: Any) -> "_Given":
-        return _Given(question, _listed(documents, "from the retriever")[: self.k])
+    def _found(self, question: str, value: Any, config: RunnableConfig, documents: Any) -> "_Given":
+        listed = _listed(documents, "from the retriever")[: self.k]
+        return _Given(question, listed, is_state(value), in_graph(config))
 
     def _whole(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
         """All of it, as the class describes it."""
-        return {**self._chunk(given, answer), "trace": list(answer.trace)}
+        trace = list(answer.trace)
+        return {**self._chunk(given, answer), "trace": plain(trace) if given.plain else trace}
 
     def _chunk(self, given: "_Given", step: Round | CalibratedAnswer) -> AddableDict:
         """What a stream gives: a round as it comes, in the end the answer without its trace."""
+        shown = plain(step) if given.plain else step
         if isinstance(step, Round):
-            return AddableDict(trace=[step])
+            return AddableDict(trace=[shown])
         scored = zip(given.documents, step.documents, strict=True)
+        said = self._calibrator.refusal.said(step)
+        scores = {
+            "refused": self._calibrator.refusal.refuses(step),
+            "uncertainty": step.uncertainty,
+            "score": step.score,
+            "p_wrong": step.p_wrong,
+        }
+        message = AIMessage(said, response_metadata={"sgic": scores}) if given.state else None
         return AddableDict(
             question=given.question,
-            answer=self._calibrator.refusal.said(step),
-            refused=self._calibrator.refusal.refuses(step),
-            uncertainty=step.uncertainty,
-            score=step.score,
-            p_wrong=step.p_wrong,
+            answer=said,
+            **scores,
             documents=[_with_metadata(document, scores) for document, scores in scored],
-            calibrated=step,
+            calibrated=shown,
+            **({"messages": [message]} if message else {}),
         )
+
+
+class _Output(TypedDict):
+    question: str
+    answer: str
+    refused: bool
+    uncertainty: float
+    score: float
+    p_wrong: float | None
+    documents: list[Document]
+    calibrated: Any
+    trace: list[Any]
 
 
 class _Given(NamedTuple):
     question: str
     documents: list[Document]
+    state: bool
+    """Whether it came in a graph's state of messages."""
+    plain: bool
+    """Whether what comes out goes into a graph's state."""
 
     @property
     def asked(self) -> tuple[str, list[Passage]]:

@@ -5,150 +5,49 @@ metadata `gece` of every run after it.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
-from inspect import signature
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import (
     AsyncCallbackManagerForRetrieverRun,
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
-from langchain_core.prompt_values import PromptValue
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda, RunnableSerializable
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
+from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
 from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
-from pydantic import BeforeValidator, ConfigDict
+from pydantic import BeforeValidator, ConfigDict, PrivateAttr, create_model
 
-from ltrag_plugins.errors import InvalidInput, LtragError, checked
-from ltrag_plugins.flow import Flow, World, arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision
-from ltrag_plugins.langchain.model import run_merged
-from ltrag_plugins.langchain.retriever import asking_for, checked_k
+from ltrag_plugins.errors import checked
+from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.langchain.component import (
+    Asking,
+    Component,
+    FlowRunnable,
+    Shape,
+    _inspected,
+    in_graph,
+    plain,
+)
+from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def question_of(value: Any, key: str = "question") -> str:
-    """The question in a string, a message, a prompt, or a mapping or state that holds one.
-
-    A mapping or state gives its entry `key`, else the last human message of its `messages`.
-    """
-    match value:
-        case str():
-            return value
-        case BaseMessage():
-            return str(value.text)
-        case PromptValue():
-            return _last_human(value.to_messages())
-        case Sequence():
-            return _last_human(value)
-    entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    if key in entries:
-        return question_of(entries[key], key)
-    if "messages" in entries:
-        return _last_human(entries["messages"])
-    raise InvalidInput(
-        f"there is no {key!r} (and no 'messages') in {value!r:.80}. "
-        "Pass a string, or name the key that holds the question with question_key."
-    )
-
-
-def _last_human(messages: Sequence[Any]) -> str:
-    try:
-        read = convert_to_messages(messages)
-    except (ValueError, TypeError, NotImplementedError, KeyError) as error:
-        raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
-    for message in reversed(read):
-        if isinstance(message, HumanMessage):
-            return str(message.text)
-    raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
-
-
-def _inspected(function: _F) -> _F:
-    """The function with its signature at hand: LangChain looks at it twice in every call."""
-    function.__dict__["__signature__"] = signature(function)
-    return function
-
-
-class _Calls(Runnable[Any, Any]):
-    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
-
-    _invoke: ClassVar[Callable[..., Any]]
-    _ainvoke: ClassVar[Callable[..., Any]]
-    _batch: ClassVar[Callable[..., list[Any]]]
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """What the component puts out for one input."""
-        return self._call_with_config(self._invoke, input, config, **kwargs)
-
-    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
-        """As `invoke`; a cancellation stops before the next model call."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
-
-    def batch(
-        self,
-        inputs: list[Any],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[Any]:
-        """As `invoke` for each input, with the model calls of all of them merged."""
-        together = partial(self._batch, keep_going=return_exceptions)
-        return self._batch_with_config(
-            together, inputs, config, return_exceptions=return_exceptions, **kwargs
-        )
-
-
-class FlowRunnable(_Calls):
-    """A flow as a component; `_shown` says how its answer is put out."""
-
-    def __init__(
-        self, flow: Callable[[str], Flow[Any]], world: World, *, name: str, question_key: str
-    ) -> None:
-        self.flow, self.world = flow, world
-        self.name, self.question_key = name, question_key
-
-    def _shown(self, answer: Any) -> Any:
-        return answer
-
-    @_inspected
-    def _invoke(self, value: Any, **_: Any) -> Any:
-        return self._shown(run(self.flow(question_of(value, self.question_key)), self.world))
-
-    async def _ainvoke(self, value: Any, **_: Any) -> Any:
-        return self._shown(await arun(self.flow(question_of(value, self.question_key)), self.world))
-
-    def _batch(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
-    ) -> list[Any]:
-        found = [caught(question_of, value, self.question_key) for value in values]
-        asked = [i for i, question in enumerate(found) if isinstance(question, str)]
-        flows = [self.flow(found[i]) for i in asked]
-        answers = run_merged(flows, self.world, [config[i] for i in asked])
-        for i, answer in zip(asked, answers, strict=True):
-            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
-        return found
-
-
-def caught(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call gives, or our error in its place."""
-    try:
-        return call(*arguments)
-    except LtragError as error:
-        return error
+_OnError = Literal["retrieve", "raise"]
 
 
 class _GateStep(FlowRunnable):
     """Question in, decision out; a run named GECEGate, the model's runs its children."""
 
-    def __init__(self, gate: DecidingGate, question_key: str = "question") -> None:
-        super().__init__(gate.deciding, gate.world, name="GECEGate", question_key=question_key)
+    def __init__(self, gate: DecidingGate, asking: Asking, on_error: _OnError) -> None:
+        flow = partial(guarded, gate=gate, on_error=on_error)
+        super().__init__(flow, gate.world, name="GECEGate", asking=asking)
 
     def _shown(self, answer: Decision) -> "_Verdict":
         return _Verdict(answer)
@@ -165,47 +64,50 @@ class _Verdict(dict[str, Any]):
         """The config for what follows the decision."""
         return {**config, "metadata": {**config.get("metadata", {}), "gece": {**self}}}
 
-
-class _Draft(_Calls):
-    """The draft as a branch, so that it too is a run that carries the decision."""
-
-    name = "GECEDraft"
-    batch = Runnable.batch
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    @_inspected
-    def _invoke(self, _: Any, **__: Any) -> str:
-        return self.text
-
-    async def _ainvoke(self, _: Any, **__: Any) -> str:
-        return self.text
+    @property
+    def document(self) -> Document:
+        """The draft in a document's place."""
+        return document_of(self.decision.as_passage())
 
 
-class Component(_Calls, RunnableSerializable[Any, Any]):
-    """A component that streams: `_stream` and `_astream` give the chunks."""
+class _Draft(BaseChatModel):
+    """Replies with the draft: streams and traces hear it as they hear a chain's own model."""
 
-    _stream: ClassVar[Callable[..., Iterator[Any]]]
-    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
+    asked: str = ""
+    text: str = ""
+    about: Any = None
+    cache: Any = False
 
-    def stream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> Iterator[Any]:
-        """The output in chunks, as they come."""
-        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+    @property
+    def _llm_type(self) -> str:
+        return "ltrag-draft"
 
-    async def astream(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> AsyncIterator[Any]:
-        """As `stream`."""
+    def _convert_input(self, model_input: Any) -> PromptValue:
+        return StringPromptValue(text=self.asked)  # any input of a chain will do
 
-        async def inputs() -> AsyncIterator[Any]:
-            yield input
+    @property
+    def _message(self) -> AIMessage:
+        return AIMessage(self.text, response_metadata={"gece": self.about})
 
-        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
-        async for chunk in chunks:
-            yield chunk
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        """The draft; a run of its own, at 0.1 ms, where a callback listens."""
+        listening = getattr((config or {}).get("callbacks"), "handlers", True)
+        return super().invoke(input, config, **kwargs) if listening else self._message
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._message)])
+
+    async def _agenerate(self, *_: Any, **__: Any) -> ChatResult:
+        return self._generate()
+
+    def _stream(self, *_: Any, **__: Any) -> Iterator[ChatGenerationChunk]:
+        told = self._message.response_metadata
+        chunk = AIMessageChunk(content=self.text, response_metadata=told, chunk_position="last")
+        yield ChatGenerationChunk(message=chunk)
+
+
+_DRAFT = _Draft(name="GECEDraft")
+_DRAFT._serialized  # noqa: B018 (LangChain describes a model once, and its copies keep it)
 
 
 class GECERouter(Component):
@@ -214,13 +116,32 @@ class GECERouter(Component):
     In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
     beyond the config go to the chosen chain.
 
+    The draft is asked for by the gate: `GECESettings.prompt` (a short answer, one line),
+    `max_tokens` (24) and `stop`, set where the gate is fitted. Where the direct answer should be
+    another (longer, in your voice), give `direct`: your chain without its retriever.
+
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
         retrieving: the chain for questions that need retrieval; gets the original input.
         direct: the chain for the others; without one the answer is the draft that the
             decision was read from, and costs no further call.
-        question_key: where the question is in an input that is a mapping (see `question_of`).
-        return_decision: put out `{"output": ..., "decision": Decision}`.
+        question_key: where the question is in an input that is a mapping (see
+            `conversation_of`).
+        return_decision: put out `{"output": ..., "decision": Decision}`; in a node of LangGraph the
+            decision is a plain dict, as its checkpointers want it.
+        answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
+            a graph's state, a state; else what the chain gave at an earlier call; else text.
+            "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
+            ("messages": a graph's state); or a function from the `Decision`.
+        condense: how the gate reads a follow-up in a conversation. True: its own model rewrites
+            it as a question that stands alone; a Runnable from the input to the question; None
+            reads the last message as it is. A single question costs no call.
+        on_error: "retrieve" sends a question to the chain where the gate's model fails, and the
+            decision says why; "raise" raises.
+
+    Raises:
+        EmptyQuestion, InvalidInput: in a call; there is no question that can be asked.
+        ModelError: in a call, with on_error="raise". What the chains raise comes as it is.
     """
 
     gate: DecidingGate
@@ -228,8 +149,13 @@ class GECERouter(Component):
     direct: Runnable[Any, Any] | None = None
     question_key: str = "question"
     return_decision: bool = False
+    answer: Any = "auto"
+    condense: Any = True
+    on_error: _OnError = "retrieve"
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    _gate: _GateStep = PrivateAttr()
+    _shape: Shape = PrivateAttr()
 
     def __init__(
         self,
@@ -239,17 +165,26 @@ class GECERouter(Component):
         *,
         question_key: str = "question",
         return_decision: bool = False,
+        answer: str | Callable[[Decision], Any] = "auto",
+        condense: bool | Runnable[Any, Any] | None = True,
+        on_error: Literal["retrieve", "raise"] = "retrieve",
         name: str | None = None,
     ) -> None:
+        asking = Asking(question_key, condense)
         fields: dict[str, Any] = {
             "gate": _checked_gate(gate),
             "retrieving": coerce_to_runnable(retrieving),
             "direct": None if direct is None else coerce_to_runnable(direct),
             "question_key": question_key,
             "return_decision": return_decision,
+            "answer": answer,
+            "condense": condense,
+            "on_error": on_error,
             "name": name,
         }
         super().__init__(**fields)
+        self._gate = _GateStep(self.gate, asking, on_error)
+        self._shape = Shape(answer, self.retrieving)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -257,36 +192,76 @@ class GECERouter(Component):
         chains = (self.retrieving, self.direct)
         return unique_specs(spec for c in chains if c is not None for spec in c.config_specs)
 
+    @property
+    def InputType(self) -> Any:
+        """What the retrieving chain takes."""
+        return self.retrieving.InputType
+
+    @property
+    def OutputType(self) -> Any:
+        """What the retrieving chain puts out, or a mapping of that and the decision."""
+        return dict[str, Any] if self.return_decision else self.retrieving.OutputType
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> Any:
+        """What the retrieving chain takes."""
+        return self.retrieving.get_input_schema(config)
+
+    def get_output_schema(self, config: RunnableConfig | None = None) -> Any:
+        """What the retrieving chain puts out, or a mapping of that and the decision."""
+        inner = self.retrieving.get_output_schema(config)
+        if not self.return_decision:
+            return inner
+        fields: Any = {"output": (inner, ...), "decision": (dict[str, Any], ...)}
+        return create_model(self.get_name("Output"), **fields)
+
+    def get_graph(self, config: RunnableConfig | None = None) -> Graph:
+        """The gate, and behind it the two branches with all that is in them."""
+        graph = Graph()
+        start = graph.add_node(self.get_input_schema(config))
+        gate, end = graph.add_node(self._gate), graph.add_node(self.get_output_schema(config))
+        graph.add_edge(start, gate)
+        for label, branch in {"retrieve": self.retrieving, "direct": self.direct or _DRAFT}.items():
+            inner = branch.get_graph(config)
+            inner.trim_first_node()
+            inner.trim_last_node()
+            first, last = graph.extend(inner) if branch is not _DRAFT else (None, None)
+            if first is None or last is None:  # it has several ways in or out
+                first = last = graph.add_node(branch)
+            graph.add_edge(gate, first, data=label, conditional=True)
+            graph.add_edge(last, end)
+        return graph
+
     @_inspected
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        branch, decision, config = self._chosen(self._gate.invoke(value, config), config)
-        return self._shown(decision, branch.invoke(value, config, **kwargs))
+        branch = self._chosen(self._gate.invoke(value, config), config)
+        return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
-        branch, decision, config = self._chosen(await self._gate.ainvoke(value, config), config)
-        return self._shown(decision, await branch.ainvoke(value, config, **kwargs))
+        branch = self._chosen(await self._gate.ainvoke(value, config), config)
+        output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
+        return self._shown(branch, value, output)
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
-            branch, decision, told = self._chosen(self._gate.invoke(value, config), config)
+            branch = self._chosen(self._gate.invoke(value, config), config)
             if self.return_decision:
-                yield AddableDict(decision=decision)
-            for chunk in branch.stream(value, told, **kwargs):
-                yield AddableDict(output=chunk) if self.return_decision else chunk
+                yield AddableDict(decision=branch.shown)
+            for chunk in branch.runnable.stream(value, branch.config, **kwargs):
+                yield self._chunk(branch, value, chunk)
 
     async def _astream(
         self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
-            branch, decision, told = self._chosen(await self._gate.ainvoke(value, config), config)
+            branch = self._chosen(await self._gate.ainvoke(value, config), config)
             if self.return_decision:
-                yield AddableDict(decision=decision)
-            async for chunk in branch.astream(value, told, **kwargs):
-                yield AddableDict(output=chunk) if self.return_decision else chunk
+                yield AddableDict(decision=branch.shown)
+            async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
+                yield self._chunk(branch, value, chunk)
 
     def _batch(
         self,
@@ -298,38 +273,61 @@ class GECERouter(Component):
         **kwargs: Any,
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
-        chosen, groups = {}, defaultdict[int, list[int]](list)
+        branches, groups = dict[int, _Branch](), defaultdict[int, list[int]](list)
         for i, verdict in enumerate(outputs):
             if isinstance(verdict, _Verdict):  # errors stay in their places
-                chosen[i] = self._chosen(verdict, config[i])
-                groups[id(chosen[i][0])].append(i)
-        for members in groups.values():
-            answers = chosen[members[0]][0].batch(
+                branches[i] = self._chosen(verdict, config[i])
+                groups[id(branches[i].runnable)].append(i)
+        # a chain first: of what it gives the draft takes its shape
+        for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
+            answers = branches[members[0]].runnable.batch(
                 [values[i] for i in members],
-                [chosen[i][2] for i in members],
+                [branches[i].config for i in members],
                 return_exceptions=keep_going,
                 **kwargs,
             )
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
-                outputs[i] = answer if failed else self._shown(chosen[i][1], answer)
+                outputs[i] = answer if failed else self._shown(branches[i], values[i], answer)
         return outputs
 
+    def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
+        decision, config = verdict.decision, verdict.with_decision_metadata(config)
+        if decision.retrieve:
+            return _Branch(self.retrieving, decision, config)
+        if self.direct is not None:
+            return _Branch(self.direct, decision, config)
+        said = {"asked": decision.question, "text": decision.draft.text.strip()}
+        draft = _DRAFT.model_copy(update={**said, "about": {**verdict}})
+        return _Branch(draft, decision, {**config, "run_name": "GECEDraft"})
+
+    def _chunk(self, branch: "_Branch", value: Any, chunk: Any) -> Any:
+        if branch.is_draft:
+            chunk = self._shape.of(chunk, value, branch.decision)
+        return AddableDict(output=chunk) if self.return_decision else chunk
+
+    def _shown(self, branch: "_Branch", value: Any, output: Any) -> Any:
+        if branch.is_draft:
+            output = self._shape.of(output, value, branch.decision)
+        elif branch.runnable is self.retrieving:
+            self._shape.note(output)
+        return {"output": output, "decision": branch.shown} if self.return_decision else output
+
+
+class _Branch(NamedTuple):
+    """What answers, what was decided, and the config for the answer."""
+
+    runnable: Runnable[Any, Any]
+    decision: Decision
+    config: RunnableConfig
+
     @property
-    def _gate(self) -> _GateStep:
-        return _GateStep(self.gate, self.question_key)
+    def is_draft(self) -> bool:
+        return isinstance(self.runnable, _Draft)
 
-    def _chosen(
-        self, verdict: _Verdict, config: RunnableConfig
-    ) -> tuple[Runnable[Any, Any], Decision, RunnableConfig]:
-        """The branch that answers, what was decided, and the branch's config."""
-        decision, branch = verdict.decision, self.retrieving
-        if not decision.retrieve:
-            branch = _Draft(decision.answer) if self.direct is None else self.direct
-        return branch, decision, verdict.with_decision_metadata(config)
-
-    def _shown(self, decision: Decision, output: Any) -> Any:
-        return {"output": output, "decision": decision} if self.return_decision else output
+    @property
+    def shown(self) -> Any:
+        return plain(self.decision) if in_graph(self.config) else self.decision
 
 
 def gece_edge(
@@ -339,6 +337,8 @@ def gece_edge(
     direct: str = "direct",
     question_key: str = "question",
     question: Callable[[Any], str] | None = None,
+    condense: bool | Runnable[Any, Any] | None = True,
+    on_error: Literal["retrieve", "raise"] = "retrieve",
 ) -> Runnable[Any, str]:
     """What `add_conditional_edges` takes as its path, for sync and async runs alike.
 
@@ -347,22 +347,23 @@ def gece_edge(
         graph.add_conditional_edges(START, gece_edge(gate), ["retrieve", "direct"])
 
     An edge chooses and writes nothing: the draft is not handed to the next node. Where it
-    should be the answer, let the node before call `gate.decide` and keep the decision in the
-    state, or make a router one node: `GECERouter(gate, chain) | (lambda text: {"answer": text})`.
+    should be the answer, make a router one node: `GECERouter(gate, chain)`.
 
     Args:
         retrieve, direct: what the edge returns, names of nodes.
-        question_key: where the question is in the state (see `question_of`).
+        question_key: where the question is in the state (see `conversation_of`).
         question: from the state to the question, where it lies elsewhere.
+        condense, on_error: as for `GECERouter`.
     """
-    step = _GateStep(_checked_gate(gate), question_key)
-    read = question or partial(question_of, key=question_key)
+    step = _GateStep(_checked_gate(gate), Asking(question_key, condense), on_error)
 
     def choose(state: Any, config: RunnableConfig) -> str:
-        return retrieve if step.invoke(read(state), config).decision.retrieve else direct
+        asked = state if question is None else question(state)
+        return retrieve if step.invoke(asked, config).decision.retrieve else direct
 
     async def achoose(state: Any, config: RunnableConfig) -> str:
-        verdict = await step.ainvoke(read(state), config)
+        asked = state if question is None else question(state)
+        verdict = await step.ainvoke(asked, config)
         return retrieve if verdict.decision.retrieve else direct
 
     choose.__annotations__["return"] = Literal[retrieve, direct]  # LangGraph draws it
@@ -374,10 +375,16 @@ def _checked_gate(gate: Any) -> DecidingGate:
 
 
 class GECERetriever(BaseRetriever):
-    """Asks the gate first: `[]` when the model knows, else the inner retriever's documents.
+    """Asks the gate first: one document with the draft when the model knows, else what the inner
+    retriever finds.
 
-    For chains that write their own prompt from what was found. Where the draft itself should
-    be the answer, take `GECERouter`: here it is paid for and not used.
+    For chains and agents that write their own prompt from what was found. The document has
+    metadata `gece` (the decision), so that who reads it can tell it from one that was found; an
+    agent that got nothing would take it for a failure and search again. Where the draft itself
+    should be the answer, take `GECERouter`.
+
+    The query may be messages too: a follow-up is made to stand alone, for both. What `condense`
+    and `on_error` mean is said at `GECERouter`.
     """
 
     gate: Annotated[DecidingGate, BeforeValidator(_checked_gate)]
@@ -387,6 +394,10 @@ class GECERetriever(BaseRetriever):
     k: int | None = None
     """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the inner
     retriever. It is asked for as many where it can be (see `asking_for`)."""
+    known: Literal["draft", "nothing"] = "draft"
+    """What to return when the model knows: the document with the draft, or no document."""
+    condense: Any = True
+    on_error: _OnError = "retrieve"
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
@@ -394,18 +405,23 @@ class GECERetriever(BaseRetriever):
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = _GateStep(self.gate).invoke(query, {"callbacks": run_manager.get_child()})
+        verdict = self._gate.invoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
-            return []
+            return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
-        return asking_for(self.retriever, k).invoke(query, config)[:k]
+        return asking_for(self.retriever, k).invoke(verdict.decision.question, config)[:k]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
-        verdict = await _GateStep(self.gate).ainvoke(query, {"callbacks": run_manager.get_child()})
+        verdict = await self._gate.ainvoke(query, {"callbacks": run_manager.get_child()})
         if not verdict.decision.retrieve:
-            return []
+            return [verdict.document][:k] if self.known == "draft" else []
         config = verdict.with_decision_metadata({"callbacks": run_manager.get_child()})
-        return (await asking_for(self.retriever, k).ainvoke(query, config))[:k]
+        found = await asking_for(self.retriever, k).ainvoke(verdict.decision.question, config)
+        return found[:k]
+
+    @property
+    def _gate(self) -> _GateStep:
+        return _GateStep(self.gate, Asking(condense=self.condense), self.on_error)

@@ -6,9 +6,9 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
 
-from ltrag_plugins.flow import World
+from ltrag_plugins.flow import Flow, World
+from ltrag_plugins.langchain.component import Asking, FlowRunnable
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import FlowRunnable
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder
@@ -24,7 +24,12 @@ class MethodRunnable(FlowRunnable):
     def __init__(
         self, ready: Ready, *, question_key: str = "question", return_answer: bool = False
     ) -> None:
-        super().__init__(ready.flow, ready.world, name=ready.method.name, question_key=question_key)
+        asking = Asking(question_key)
+
+        def flow(question: str, history: object) -> Flow[Answer]:
+            return ready.flow(question)
+
+        super().__init__(flow, ready.world, name=ready.method.name, asking=asking)
         self.ready, self.return_answer = ready, return_answer
 
     def _shown(self, answer: Answer) -> Any:

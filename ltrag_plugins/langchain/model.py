@@ -38,6 +38,7 @@ from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
+_TAGS = ("nostream", "ltrag")
 _COUNTS = ("prompt_tokens", "completion_tokens")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
@@ -153,6 +154,8 @@ def set_fields(model: Model, asked: AskSettings) -> Model:
         return model
     wanted: dict[str, Any] = dict.fromkeys(_MAX_TOKENS_FIELDS, asked.max_tokens)
     wanted |= {"temperature": asked.temperature, "seed": asked.seed, "logprobs": asked.logprobs}
+    if isinstance(model, BaseChatModel):  # or a streaming handler around us hears our own calls
+        wanted |= {"disable_streaming": True, "streaming": False}
     if asked.logprobs is not None and isinstance(model, BaseChatModel):
         # completion models take the number itself; chat models a switch and a number
         wanted |= {"logprobs": True, "top_logprobs": asked.logprobs or None}
@@ -308,7 +311,13 @@ def run_merged(
 def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
     """The config under which each prompt is asked: its owner's, else that of the run around."""
     owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
-    return [ensure_config(owner) for owner in owners]
+    return [own_call({**ensure_config(owner), "run_name": "ltrag_call"}) for owner in owners]
+
+
+def own_call(config: RunnableConfig | None) -> RunnableConfig:
+    """The config of a call that no user asked for: tags keep it out of LangGraph's message stream
+    ("nostream") and tell it from the user's own calls ("ltrag")."""
+    return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), *_TAGS]}
 
 
 class LtragLLM(BaseLLM):

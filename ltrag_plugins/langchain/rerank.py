@@ -14,8 +14,8 @@ from pydantic import ConfigDict, Field
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
 from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.gate import question_of
 from ltrag_plugins.langchain.retriever import SCORE_KEYS, passage_of
 from ltrag_plugins.llm.base import Encoder
 
@@ -24,7 +24,8 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     """Reranks documents by a trained head, with the score under `relevance_score`.
 
     A document is read as its title (metadata `title`) and its text, as in training. The
-    documents put out are new ones; ids and other metadata are kept.
+    documents put out are new ones; ids and other metadata are kept, and an earlier score as
+    `previous_relevance_score`.
 
     Args:
         ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
@@ -64,14 +65,20 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
         """
         passages = [passage_of(document) for document in documents]
         ranked = self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
-        best = ((documents[place.index], {SCORE_KEYS[0]: place.score}) for place in ranked)
-        return [one.model_copy(update={"metadata": one.metadata | score}) for one, score in best]
+        return [_rescored(documents[place.index], place.score) for place in ranked]
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """As `compress_documents`; the encoder computes in a thread, not on the event loop."""
         return await asyncio.to_thread(self.compress_documents, list(documents), query)
+
+
+def _rescored(document: Document, score: float) -> Document:
+    """A copy with the new score; an earlier one survives as `previous_relevance_score`."""
+    key = SCORE_KEYS[0]
+    earlier = {f"previous_{key}": document.metadata[key]} if key in document.metadata else {}
+    return document.model_copy(update={"metadata": document.metadata | earlier | {key: score}})
 
 
 class DURExampleSelector(HeadHolder, BaseExampleSelector):
@@ -137,7 +144,7 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
             EmptyQuestion: the question has no words.
             InvalidInput: there is no question under `question_key`.
         """
-        chosen = self._pool.choose(question_of(input_variables, self.question_key))
+        chosen = self._pool.choose(conversation_of(input_variables, self.question_key).question)
         return [dict(example) for example in chosen]
 
     def _add(self, examples: Sequence[Mapping[str, str]]) -> None:

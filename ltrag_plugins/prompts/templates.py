@@ -20,9 +20,16 @@ READING_PROMPT = (
     "{passages}\n\nAnswer the question in a few words from the text above, without explanation.\n"
     "Question: {question}\nAnswer:"
 )
+_CONDENSE_PROMPT = (
+    "{history}\n\nRewrite the last question so that it can be understood without what was said "
+    "before it: put names in the place of words like 'she' or 'there'. Write the question alone.\n"
+    "Last question: {question}\nRewritten question:"
+)
+
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
-_MOST_WORDS = 200  # of a passage that a prompt shows
+_MOST_WORDS = 200  # of a passage or turn that a prompt shows
+_TURNS = 10  # the last ones, that a follow-up is read with
 _T = TypeVar("_T")
 
 
@@ -73,6 +80,20 @@ def answer_from(
     prompt = reading_prompt(question, passages, template) if passages else direct_prompt(question)
     [reply] = yield from ask(prompt, max_tokens=max_tokens, stop=("\n",))
     return Answer(reply.text.strip(), passages=tuple(passages), trace=(*trace, reply))
+
+
+def standalone(question: str, history: Sequence[tuple[str, str]] = ()) -> Flow[str]:
+    """A follow-up as a question that stands alone: one model call, none without a history.
+
+    Args:
+        history: the turns before it, oldest first: who spoke, and the text.
+    """
+    if not history:
+        return question
+    said = "\n".join(f"{who}: {beginning(text)}" for who, text in history[-_TURNS:])
+    prompt = filled(_CONDENSE_PROMPT, history=said, question=question)
+    [reply] = yield from ask(prompt, stop=("\n",))
+    return reply.text.strip() or question
 
 
 def render_question(question: Question, *, context_words: int = 200) -> str:

@@ -1,0 +1,326 @@
+"""What the components share: how the question in their input is read, what shape an answer has, and
+calls that are runs of their own.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property, partial
+from inspect import signature
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    convert_to_messages,
+    message_chunk_to_message,
+)
+from langchain_core.prompt_values import PromptValue
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableParallel,
+    RunnableSequence,
+    RunnableSerializable,
+)
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.passthrough import RunnableAssign
+
+from ltrag_plugins.errors import InvalidInput, LtragError, checked
+from ltrag_plugins.flow import Flow, World, arun, run
+from ltrag_plugins.langchain.model import own_call, run_merged
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_ANSWER_KEYS = ("answer", "output", "result", "response", "text")
+"""Where LangChain's chains leave the answer in a mapping, the likeliest first."""
+
+
+class Asked(NamedTuple):
+    """A question, and the turns before it as (who, text)."""
+
+    question: str
+    history: tuple[tuple[str, str], ...] = ()
+
+
+def conversation_of(value: Any, key: str = "question") -> Asked:
+    """The question in a string, a message, a prompt, or a mapping or state that holds one.
+
+    A mapping or state gives its entry `key`, with `chat_history` before it, else its `messages`;
+    of messages the last human one is the question.
+    """
+    match value:
+        case str():
+            return Asked(value)
+        case BaseMessage():
+            return Asked(str(value.text))
+        case PromptValue():
+            return _last_human(value.to_messages())
+        case Sequence():
+            return _last_human(value)
+    entries = _entries(value)
+    if key in entries:
+        asked = conversation_of(entries[key], key)
+        earlier = () if asked.history else entries.get("chat_history") or ()
+        return Asked(asked.question, _turns(_messages(earlier))) if earlier else asked
+    if "messages" in entries:
+        return _last_human(entries["messages"])
+    raise InvalidInput(
+        f"there is no {key!r} (and no 'messages') in {value!r:.80}. "
+        "Pass a string, or name the key that holds the question with question_key."
+    )
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+
+
+def _messages(messages: Sequence[Any]) -> list[BaseMessage]:
+    try:
+        return convert_to_messages(messages)
+    except (ValueError, TypeError, NotImplementedError, KeyError) as error:
+        raise InvalidInput(f"these are no messages: {messages!r:.80} ({error})") from error
+
+
+def _last_human(messages: Sequence[Any]) -> Asked:
+    read = _messages(messages)
+    for i in reversed(range(len(read))):
+        if isinstance(read[i], HumanMessage):
+            return Asked(str(read[i].text), _turns(read[:i]))
+    raise InvalidInput(f"there is no human message in {messages!r:.80} to take as the question.")
+
+
+def _turns(messages: Sequence[BaseMessage]) -> tuple[tuple[str, str], ...]:
+    """What was said; nothing where no person spoke, as a greeting needs no second look."""
+    said = [m for m in messages if isinstance(m, HumanMessage | AIMessage) and str(m.text).strip()]
+    spoken = any(isinstance(message, HumanMessage) for message in said)
+    return tuple((message.type, str(message.text)) for message in said) if spoken else ()
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Reads inputs; a question that others came before is made to stand alone by `condense`.
+
+    True leaves the turns for our own prompt, a Runnable gets the input and gives the question, and
+    None drops them.
+    """
+
+    key: str = "question"
+    condense: Any = None
+
+    def __post_init__(self) -> None:
+        wanted = "True (ask the component's own model), a Runnable from the input, or None"
+        checked(self.condense, Runnable | bool | None, "condense", wanted)
+
+    def read(self, value: Any, config: RunnableConfig | None = None) -> Asked:
+        """The question, and the turns that our prompt has to make it stand alone from."""
+        asked = conversation_of(value, self.key)
+        if asked.history and isinstance(self.condense, Runnable):
+            return Asked(conversation_of(self.condense.invoke(value, own_call(config))).question)
+        return asked if self.condense else Asked(asked.question)
+
+    async def aread(self, value: Any, config: RunnableConfig | None = None) -> Asked:
+        """As `read`."""
+        asked = conversation_of(value, self.key)
+        if asked.history and isinstance(self.condense, Runnable):
+            said = await self.condense.ainvoke(value, own_call(config))
+            return Asked(conversation_of(said).question)
+        return asked if self.condense else Asked(asked.question)
+
+    def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
+        """As `read` for each, our own errors in their places."""
+        return [caught(self.read, v, c) for v, c in zip(values, configs, strict=True)]
+
+
+def caught(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What the call gives, or our error in its place."""
+    try:
+        return call(*arguments)
+    except LtragError as error:
+        return error
+
+
+def is_state(value: Any) -> bool:
+    """Whether a mapping or object holds a conversation under `messages`, as a graph's state."""
+    return "messages" in _entries(value)
+
+
+def in_graph(config: RunnableConfig) -> bool:
+    """Whether a node of LangGraph is running, so that what comes out may go into a checkpoint."""
+    return "langgraph_node" in (config.get("metadata") or {})
+
+
+def plain(value: Any) -> Any:
+    """Our values as dicts, which checkpointers keep without knowing our classes."""
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, BaseException):
+        return f"{type(value).__name__}: {value}"
+    names = [f.name for f in fields(value)] if is_dataclass(value) else []
+    return {name: plain(getattr(value, name)) for name in names} if names else value
+
+
+@dataclass
+class Shape:
+    """Puts an answer out as the chain would; see `answer` of `GECERouter`."""
+
+    answer: str | Callable[[Any], Any]
+    chain: Runnable[Any, Any]
+    _seen: Any = None
+    """What the chain put out at an earlier call, as `_declared` has it."""
+
+    @cached_property
+    def _declared(self) -> Any:
+        return _form_of(self.chain)  # 10 ms for a graph
+
+    def note(self, output: Any) -> Any:
+        """The chain's output itself; its form is remembered."""
+        if self._seen is None:
+            message = "message" if isinstance(output, BaseMessage) else "text"
+            self._seen = tuple(output) if isinstance(output, Mapping) else message
+        return output
+
+    def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
+        """The answer that a message carries, for the input `value`."""
+        form = self.answer
+        if callable(form):
+            return form(decision)
+        if form == "auto":
+            state = ("messages",) if is_state(value) else None
+            form = self._declared or state or self._seen or "text"
+        if form == "text":
+            return str(message.text)
+        if form == "message":
+            return message
+        found, chosen = self._declared if isinstance(form, str) else form, form
+        keys: list[str] = list(found) if isinstance(found, tuple) else []
+        if not isinstance(chosen, str):
+            chosen = next((key for key in ("messages", *_ANSWER_KEYS) if key in keys), keys[-1])
+        if chosen == "messages":
+            return {"messages": [message_chunk_to_message(message)]}
+        given = value if isinstance(value, Mapping) else {}
+        # as `create_retrieval_chain` puts it out where it found nothing
+        return {**{key: [] for key in keys}, **given, chosen: str(message.text)}
+
+
+def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
+    """What a chain says that it puts out: "text", "message", a mapping's keys; None: it does not
+    say."""
+    while isinstance(chain, RunnableBindingBase):
+        chain = chain.bound
+    steps, keys = chain.steps if isinstance(chain, RunnableSequence) else [chain], list[str]()
+    while steps and isinstance(steps[-1], RunnableAssign | RunnableParallel):
+        last = steps.pop()
+        parallel: Any = last.mapper if isinstance(last, RunnableAssign) else last
+        keys[:0] = parallel.steps__
+        if parallel is last:
+            break
+    if keys:
+        return tuple(keys)
+    try:
+        kind: Any = chain.OutputType
+    except TypeError:
+        return None
+    if kind is str:
+        return "text"
+    kinds = get_args(kind) or (kind,)
+    if kind == AnyMessage or all(isinstance(k, type) and issubclass(k, BaseMessage) for k in kinds):
+        return "message"
+    properties = chain.get_output_jsonschema().get("properties")
+    return tuple(properties) if properties else None
+
+
+def _inspected(function: _F) -> _F:
+    """The function with its signature at hand: LangChain looks at it twice in every call."""
+    function.__dict__["__signature__"] = signature(function)
+    return function
+
+
+class _Calls(Runnable[Any, Any]):
+    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
+
+    _invoke: ClassVar[Callable[..., Any]]
+    _ainvoke: ClassVar[Callable[..., Any]]
+    _batch: ClassVar[Callable[..., list[Any]]]
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """What the component puts out for one input."""
+        return self._call_with_config(self._invoke, input, config, **kwargs)
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        """As `invoke`; a cancellation stops before the next model call."""
+        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+
+    def batch(
+        self,
+        inputs: list[Any],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        *,
+        return_exceptions: bool = False,
+        **kwargs: Any,
+    ) -> list[Any]:
+        """As `invoke` for each input, with the model calls of all of them merged."""
+        together = partial(self._batch, keep_going=return_exceptions)
+        return self._batch_with_config(
+            together, inputs, config, return_exceptions=return_exceptions, **kwargs
+        )
+
+
+class FlowRunnable(_Calls):
+    """A flow as a component; `_shown` says how its answer is put out."""
+
+    def __init__(
+        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
+    ) -> None:
+        self.flow, self.world, self.name, self.asking = flow, world, name, asking
+
+    def _shown(self, answer: Any) -> Any:
+        return answer
+
+    @_inspected
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = self.asking.read(value, config)
+        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
+
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = await self.asking.aread(value, config)
+        flow = self.flow(asked.question, history=asked.history)
+        return self._shown(await arun(flow, self.world))
+
+    def _batch(
+        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
+    ) -> list[Any]:
+        found = self.asking.read_many(values, config)
+        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
+        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
+        answers = run_merged(flows, self.world, [config[i] for i in asked])
+        for i, answer in zip(asked, answers, strict=True):
+            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
+        return found
+
+
+class Component(_Calls, RunnableSerializable[Any, Any]):
+    """A component that streams: `_stream` and `_astream` give the chunks."""
+
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
+
+    def stream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> Iterator[Any]:
+        """The output in chunks, as they come."""
+        yield from self._transform_stream_with_config(iter([input]), self._stream, config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """As `stream`."""
+
+        async def inputs() -> AsyncIterator[Any]:
+            yield input
+
+        chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
+        async for chunk in chunks:
+            yield chunk

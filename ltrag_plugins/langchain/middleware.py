@@ -1,0 +1,103 @@
+"""Gate and calibrator around an agent of `langchain.agents.create_agent`."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal
+
+from langchain_core.documents import Document
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import Runnable
+
+from ltrag_plugins.errors import checked, missing_extra
+from ltrag_plugins.gece.decision import DecidingGate
+from ltrag_plugins.langchain.calibrate import SGICCalibrator
+from ltrag_plugins.langchain.component import Asking
+from ltrag_plugins.langchain.gate import _GateStep
+
+try:
+    from langchain.agents.middleware import AgentMiddleware
+except ImportError as error:
+    raise missing_extra("langchain>=1.0", "agents") from error
+
+
+class GECEMiddleware(AgentMiddleware):
+    """Where the model knows, the retrieval tools are not offered, or the draft is the answer.
+
+    The gate is asked at the first model call after each human message; once a tool has run, all
+    tools are offered.
+
+    Args:
+        gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
+        tools: names of the tools that retrieve.
+        draft_answers: end with the draft, without a call of the agent's model.
+        condense, on_error: as for `GECERouter`.
+    """
+
+    def __init__(
+        self,
+        gate: DecidingGate,
+        tools: Sequence[str],
+        *,
+        draft_answers: bool = False,
+        condense: bool | Runnable[Any, Any] | None = True,
+        on_error: Literal["retrieve", "raise"] = "retrieve",
+    ) -> None:
+        super().__init__()
+        checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+        self._step = _GateStep(gate, Asking("messages", condense), on_error)
+        self._names, self._draft_answers = frozenset(tools), draft_answers
+
+    def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """The model's call, with the tools that it needs."""
+        if not isinstance(request.messages[-1], HumanMessage):
+            return handler(request)
+        known = self._known(request, self._step.invoke(request.messages))
+        return known if isinstance(known, AIMessage) else handler(known)
+
+    async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """As `wrap_model_call`."""
+        if not isinstance(request.messages[-1], HumanMessage):
+            return await handler(request)
+        known = self._known(request, await self._step.ainvoke(request.messages))
+        return known if isinstance(known, AIMessage) else await handler(known)
+
+    def _known(self, request: Any, verdict: Any) -> Any:
+        decision = verdict.decision
+        if decision.retrieve:
+            return request
+        if self._draft_answers:
+            return AIMessage(decision.answer, response_metadata={"gece": {**verdict}})
+        names = {id(t): t.get("name") if isinstance(t, dict) else t.name for t in request.tools}
+        return request.override(tools=[t for t in request.tools if names[id(t)] not in self._names])
+
+
+class SGICMiddleware(AgentMiddleware):
+    """The agent's last message becomes the calibrated answer, or the refusal.
+
+    The calibrator reads what the tools returned since the last human message, a document each;
+    its scores are the message's `response_metadata["sgic"]`.
+    """
+
+    def __init__(self, calibrator: SGICCalibrator) -> None:
+        super().__init__()
+        self._calibrator = checked(calibrator, SGICCalibrator, "calibrator", "an SGICCalibrator")
+
+    def after_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """The last message, calibrated."""
+        return self._shown(state, self._calibrator.invoke(self._asked(state)))
+
+    async def aafter_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+        """As `after_agent`."""
+        return self._shown(state, await self._calibrator.ainvoke(self._asked(state)))
+
+    def _asked(self, state: Any) -> dict[str, Any]:
+        messages = state["messages"]
+        start = max(i for i, m in enumerate(messages) if isinstance(m, HumanMessage))
+        found = [m for m in messages[start:] if isinstance(m, ToolMessage)]
+        documents = [Document(str(message.text)) for message in found]
+        key = self._calibrator.documents_key
+        return {"messages": messages[: start + 1], key: documents}
+
+    def _shown(self, state: Any, out: dict[str, Any]) -> dict[str, Any]:
+        last, [said] = state["messages"][-1], out["messages"]
+        told = {**last.response_metadata, **said.response_metadata}
+        return {"messages": [AIMessage(said.text, id=last.id, response_metadata=told)]}

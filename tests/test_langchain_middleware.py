@@ -1,0 +1,94 @@
+"""GECEMiddleware and SGICMiddleware in agents of `create_agent`."""
+
+import pytest
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import tool
+
+from ltrag_plugins.flow import World
+from ltrag_plugins.langchain import GECEMiddleware, SGICCalibrator, SGICMiddleware
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.sgic import SGICSettings
+from tests.gates import RuleGate, always, never
+from tests.langchain_parts import FunctionChat
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return f"found for {query}"
+
+
+class Agent(FunctionChat):
+    """Searches where it may and has not yet."""
+
+    offered: list
+
+    def bind_tools(self, tools, **kwargs):
+        return self.bind(tools=[t.name for t in tools])
+
+    def _generate(self, messages, stop=None, run_manager=None, tools=(), **kwargs):
+        self.offered.append(list(tools))
+        found = [m for m in messages if isinstance(m, ToolMessage)]
+        if tools and not found:
+            calls = [{"name": "search", "args": {"query": messages[-1].text}, "id": "1"}]
+            said = AIMessage("", tool_calls=calls)
+        else:
+            said = AIMessage(found[-1].text if found else "from memory")
+        return (
+            super()
+            ._generate([AIMessage("")], stop)
+            .model_copy(update={"generations": [type(self)._wrapped(said)]})
+        )
+
+    @staticmethod
+    def _wrapped(message):
+        from langchain_core.outputs import ChatGeneration
+
+        return ChatGeneration(message=message)
+
+    async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
+        return self._generate(messages, stop, **kwargs)
+
+
+ASKED = {"messages": [("human", "who keeps the bees?")]}
+
+
+def agent(*middleware):
+    model = Agent(lambda prompt: "", offered=[])
+    return create_agent(model, [search], middleware=list(middleware)), model
+
+
+@pytest.mark.parametrize("rule", [always, never])
+async def test_where_the_model_knows_the_search_is_not_offered(rule):
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), rule)
+    compiled, model = agent(GECEMiddleware(judge, ["search"]))
+    expected = "found for who keeps the bees?" if rule is always else "from memory"
+    assert compiled.invoke(ASKED)["messages"][-1].text == expected
+    assert (await compiled.ainvoke(ASKED))["messages"][-1].text == expected
+    assert model.offered[0] == (["search"] if rule is always else [])
+
+
+async def test_the_draft_can_be_the_answer():
+    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), never)
+    compiled, model = agent(GECEMiddleware(judge, ["search"], draft_answers=True))
+    for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED)):
+        assert out["messages"][-1].text == "a draft"
+        assert out["messages"][-1].response_metadata["gece"]["retrieve"] is False
+    assert model.offered == []
+
+
+async def test_the_final_answer_is_calibrated_from_what_the_tools_found():
+    reader = ScriptedLLM(lambda prompt: "bees" if "found for" in prompt else "no idea")
+    settings = SGICSettings(estimator="agreement", rounds=0)
+    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=settings)))
+    for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED)):
+        last = out["messages"][-1]
+        assert last.text == "bees"
+        assert last.response_metadata["sgic"].keys() == {
+            "refused",
+            "uncertainty",
+            "score",
+            "p_wrong",
+        }
+        assert [m.type for m in out["messages"]] == ["human", "ai", "tool", "ai"]
