@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 Reply = tuple[str, float]
 """(text, probability of each of its tokens)."""
@@ -17,24 +18,34 @@ Served = AbstractContextManager[tuple[str, list[str]]]
 
 def openai_server(reply: Callable[[str], Reply]) -> Served:
     """Writes what the function says."""
-    return _served(lambda prompt: _completion(*reply(prompt)))
+    return _served(lambda sent: (200, completion(*reply(_prompt_of(sent)))))
 
 
 def replaying(body: dict[str, object]) -> Served:
     """Sends the same body each time."""
-    return _served(lambda _: body)
+    return _served(lambda _: (200, body))
+
+
+def answering(answer: Callable[[dict[str, Any]], tuple[int, dict[str, object]]]) -> Served:
+    """Sends what the function makes of the whole request: a status and a body."""
+    return _served(answer)
+
+
+def _prompt_of(sent: dict[str, Any]) -> str:
+    return sent["prompt"] if "prompt" in sent else sent["messages"][-1]["content"]
 
 
 @contextmanager
-def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, list[str]]]:
+def _served(
+    body: Callable[[dict[str, Any]], tuple[int, dict[str, object]]],
+) -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = sent["messages"][-1]["content"]
-            asked.append(prompt)
-            self._send(200, body(prompt))
+            asked.append(_prompt_of(sent))
+            self._send(*body(sent))
 
         def _send(self, status: int, value: object) -> None:
             content = json.dumps(value).encode()
@@ -57,7 +68,7 @@ def _served(body: Callable[[str], dict[str, object]]) -> Iterator[tuple[str, lis
         server.server_close()
 
 
-def _completion(text: str, probability: float) -> dict[str, object]:
+def completion(text: str, probability: float) -> dict[str, object]:
     pieces = [piece if i == 0 else f" {piece}" for i, piece in enumerate(text.split(" "))]
     logprob = math.log(probability)
     content = [

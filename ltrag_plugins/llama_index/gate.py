@@ -100,8 +100,10 @@ class GECERouter(BaseQueryEngine):
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
         super().__init__(callback_manager or query_engine.callback_manager)
-        # without keywords, so that it answers under its own settings
-        self._direct = LlamaIndexLLM(direct, keywords={}) if isinstance(direct, BaseLLM) else direct
+        if isinstance(direct, BaseLLM):  # which answers under its own settings
+            self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
+        else:
+            self._direct = direct
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:

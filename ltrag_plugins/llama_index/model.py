@@ -6,13 +6,15 @@ written; it is read only where the likeliest ones join to the very text that cam
 """
 
 import asyncio
+import logging
 import operator
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from llama_index.core import Settings
 from llama_index.core.base.llms import generic_utils, types
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.bridge.pydantic import Field
@@ -26,6 +28,7 @@ from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, t
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
+_log = logging.getLogger(__name__)
 
 
 def _generation_of(response: _Response, model: str) -> Generation:
@@ -71,20 +74,29 @@ def _count(usage: Any, *names: str) -> int | None:
 
 _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature", "stop", "seed")}
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
+_MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
+"""What LLMs call the most tokens to write."""
+_LIKELY = 5
+"""How many likely tokens to ask for at each position, unless the caller says."""
 
 
 class LlamaIndexLLM:
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
-    Settings go along with each call as keywords; the LLM's own are not changed. OpenAI-like LLMs
+    A setting goes into the field that the LLM declares for it, on a copy, and along with the call
+    as a keyword where it declares none; the LLM itself is not changed. What the LLM was given for
+    the same setting in its `additional_kwargs` is left out of the copy. OpenAI-like LLMs
     understand the default keywords, Anthropic wants `{"max_tokens": "max_tokens", "stop":
-    "stop_sequences"}`, and many local ones (HuggingFaceLLM, LlamaCPP) ignore them and are set up
-    when they are built. Stop strings are cut off here in any case.
+    "stop_sequences"}`; what a local one (HuggingFaceLLM, LlamaCPP) has no field for is set up when
+    it is built. Stop strings are cut off here in any case. Log-probabilities or a temperature that
+    the server refuses, as reasoning models do, are left out from then on, and a warning says so.
 
     Args:
+        llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
-        logprobs: sent as `logprobs=` with each call, to ask for token probabilities: True for
-            OpenAI-like chat, a number for their completions; None sends nothing.
+        logprobs: asks for token probabilities: "auto" where the LLM declares fields for them, as
+            OpenAI, OpenAILike and Vllm do; True or a number (of likely tokens at each position)
+            sends `logprobs=` with each call to other LLMs too; None does not ask.
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
@@ -95,18 +107,20 @@ class LlamaIndexLLM:
 
     def __init__(
         self,
-        llm: BaseLLM,
+        llm: BaseLLM | None = None,
         *,
         keywords: Mapping[str, str] = _KEYWORDS,
-        logprobs: bool | int | None = None,
+        logprobs: bool | int | Literal["auto"] | None = "auto",
         chat: bool | None = None,
         name: str | None = None,
         concurrency: int | None = None,
     ) -> None:
+        llm = Settings.llm if llm is None else llm
         self._llm = checked(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
+        self._refused: frozenset[str] = frozenset()
         self._chat = llm.metadata.is_chat_model if chat is None else chat
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
@@ -123,7 +137,7 @@ class LlamaIndexLLM:
         if self._name:
             return self._name
         parts = [f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"]
-        if self._logprobs is not None:
+        if self._logprobs != "auto":
             parts.append(f"logprobs={self._logprobs}")
         if self._chat != self._llm.metadata.is_chat_model:
             parts.append("chat" if self._chat else "complete")
@@ -136,48 +150,109 @@ class LlamaIndexLLM:
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in order; see `LLM.generate`."""
-        sent = self._sent(settings)
         # each in a copy of the caller's context, which carries LlamaIndex's active span
-        calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
+        calls = [partial(copy_context().run, self._respond, prompt, settings) for prompt in prompts]
         return self._read(list(self._pool.map(operator.call, calls)), settings.stop)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; an LLM without async calls of its own answers in threads."""
-        call = partial(self._arespond, sent=self._sent(settings))
+        call = partial(self._arespond, settings=settings)
         return self._read(await amapped(call, prompts, self._most), settings.stop)
 
-    def _respond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
-        if self._chat:
-            return self._llm.chat([ChatMessage(role="user", content=prompt)], **sent)
-        return self._llm.complete(prompt, **sent)
+    def _respond(
+        self, prompt: str, settings: GenerationSettings, without: frozenset[str] | None = None
+    ) -> _Response:
+        without = self._refused if without is None else without
+        llm, sent = self._ready(settings, without)
+        try:
+            if self._chat:
+                reply = llm.chat([ChatMessage(role="user", content=prompt)], **sent)
+            else:
+                reply = llm.complete(prompt, **sent)
+        except Exception as error:
+            return self._respond(prompt, settings, without | _refusal(error, without))
+        return self._noted(reply, without)
 
-    async def _arespond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
+    async def _arespond(
+        self, prompt: str, settings: GenerationSettings, without: frozenset[str] | None = None
+    ) -> _Response:
         if self._sync_only:
             loop, context = asyncio.get_running_loop(), copy_context()
-            call = partial(self._respond, prompt, sent)
+            call = partial(self._respond, prompt, settings)
             return await loop.run_in_executor(self._pool, lambda: context.run(call))
-        if self._chat:
-            return await self._llm.achat([ChatMessage(role="user", content=prompt)], **sent)
-        return await self._llm.acomplete(prompt, **sent)
+        without = self._refused if without is None else without
+        llm, sent = self._ready(settings, without)
+        try:
+            if self._chat:
+                reply = await llm.achat([ChatMessage(role="user", content=prompt)], **sent)
+            else:
+                reply = await llm.acomplete(prompt, **sent)
+        except Exception as error:
+            return await self._arespond(prompt, settings, without | _refusal(error, without))
+        return self._noted(reply, without)
 
-    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
-        stop = [*settings.stop] or None
-        sent: dict[str, Any] = {
-            word: stop if key == "stop" else getattr(settings, key)
-            for key, word in self._keywords.items()
-        }
-        sent["logprobs"] = self._logprobs
-        return {word: value for word, value in sent.items() if value is not None}
+    def _noted(self, reply: _Response, without: frozenset[str]) -> _Response:
+        """The reply, having noted what the server answers only without."""
+        if refused := without - self._refused:
+            self._refused |= refused
+            _log.warning("%s refuses %s and is asked without", self.name, sorted(refused))
+        return reply
+
+    def _ready(
+        self, settings: GenerationSettings, without: frozenset[str]
+    ) -> tuple[BaseLLM, dict[str, Any]]:
+        """The LLM with the settings in its fields, and the keywords for the others."""
+        llm, declared = self._llm, type(self._llm).model_fields
+        values = {key: getattr(settings, key) for key in self._keywords.keys() - without}
+        values["stop"] = [*settings.stop] or None
+        wanted = {self._keywords[key]: values[key] for key in values.keys() & self._keywords}
+        if (word := self._keywords.get("max_tokens")) and word not in declared:
+            theirs = next((field for field in _MAX_TOKENS_FIELDS if field in declared), word)
+            wanted[theirs] = wanted.pop(word)
+        wanted |= {} if "logprobs" in without else self._logprobs_wanted(declared)
+        wanted = {word: value for word, value in wanted.items() if value is not None}
+        update = {word: value for word, value in wanted.items() if word in declared}
+        extra = getattr(llm, "additional_kwargs", None)
+        # what stands there wins over fields and keywords alike
+        if isinstance(extra, dict) and not wanted.keys().isdisjoint(extra):
+            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in wanted}
+        if update:
+            copy = llm.model_copy(update=update)
+            # the clients that an LLM opens when it is first asked stand there: one set for all
+            object.__setattr__(copy, "__pydantic_private__", llm.__pydantic_private__)
+            llm = copy
+        return llm, {word: value for word, value in wanted.items() if word not in declared}
+
+    def _logprobs_wanted(self, declared: Mapping[str, Any]) -> dict[str, Any]:
+        asked = self._logprobs
+        if asked is None or (asked == "auto" and "logprobs" not in declared):
+            return {}
+        if asked is False or "logprobs" not in declared:
+            return {"logprobs": asked}
+        # llama.cpp gives none where top_logprobs is 0, which is what OpenAILike sends by default
+        own = getattr(self._llm, "top_logprobs", 0) or _LIKELY
+        likely = own if asked == "auto" or asked is True else asked
+        if "top_logprobs" in declared:
+            return {"logprobs": True, "top_logprobs": likely}
+        return {"logprobs": likely}
 
     def _read(self, replies: list[_Response], stop: Sequence[str]) -> list[Generation]:
         return [stopped(_generation_of(reply, self.name), stop) for reply in replies]
 
 
-def model_of(llm: LLM | BaseLLM) -> LLM:
-    """A LlamaIndex LLM wrapped, a model of ours as it is."""
-    if isinstance(llm, BaseLLM):
+def _refusal(error: Exception, without: frozenset[str]) -> set[str]:
+    """What the server does not take, of what it was sent; any other error is raised again."""
+    refused = {word for word in ("logprobs", "temperature") if word in str(error)} - without
+    if getattr(error, "status_code", None) not in (400, 403, 422) or not refused:
+        raise error
+    return refused
+
+
+def model_of(llm: LLM | BaseLLM | None) -> LLM:
+    """A LlamaIndex LLM (None: that of LlamaIndex's `Settings`) wrapped, one of ours as it is."""
+    if llm is None or isinstance(llm, BaseLLM):
         return LlamaIndexLLM(llm)
     wanted = "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)"
     return checked(llm, LLM, "llm", wanted)

@@ -32,7 +32,8 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
 
     Args:
         ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding.
+        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding;
+            None: LlamaIndex's `Settings.embed_model`.
         untrained: "encoder" ranks by plain similarity, without a trained head.
         top_n: most nodes, at least 1; None: all above sigma. Their scores sum to 1.
         sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
@@ -53,6 +54,8 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
         sigma: float = 0.0,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if ranker is None and untrained is not None:
+            encoder = encoder_of(encoder)
         ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(callback_manager=callback_manager or CallbackManager(), **fields)
