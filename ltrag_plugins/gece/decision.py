@@ -5,12 +5,17 @@ References:
     Language Models", section 4.2: retrieve for long-tail questions, else answer directly.
 """
 
+import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from ltrag_plugins.errors import ModelError
 from ltrag_plugins.flow import Flow, Observer, World
 from ltrag_plugins.types import Answer, Generation
+
+_logger = logging.getLogger(__name__)
 
 Tier = Literal["gradients", "probabilities", "text"]
 """What a gate reads: local weights, token probabilities, or nothing but text."""
@@ -23,7 +28,8 @@ class Decision:
     question: str
     retrieve: bool
     score: float
-    """What the gate compares with its threshold; larger means more long-tail."""
+    """What the gate compares with its threshold; larger means more long-tail. Infinity where the
+    model failed and `guarded` decided."""
     probability: float
     """Calibrated probability, 0 to 1, that the direct answer fails."""
     tier: Tier
@@ -43,7 +49,8 @@ class Decision:
         """The decision as plain values for traces, run metadata and JSON (without the draft)."""
         names = ("retrieve", "score", "probability", "tier", "reason")
         plain = {name: getattr(self, name) for name in names}
-        return plain | {"ingredients": dict(self.ingredients)}
+        score = self.score if math.isfinite(self.score) else None  # JSON has no infinity
+        return plain | {"score": score, "ingredients": dict(self.ingredients)}
 
 
 class Gate(Protocol):
@@ -80,6 +87,32 @@ class DecidingGate(Gate, Protocol):
     ) -> list[Decision | Exception]:
         """As `decide` for each question, their model calls merged, in the order given."""
         ...
+
+
+def guarded(
+    question: str, gate: Gate, on_error: Literal["retrieve", "raise"] = "retrieve"
+) -> Flow[Decision]:
+    """As `gate.deciding`; where the model fails, a decision to retrieve that says why.
+
+    A model fails that cannot be reached, gives no token probabilities where the gate reads them,
+    sends what cannot be used, or has its answer cut by a content filter. The decision then has an
+    empty draft and the probability 1, and a warning goes to the log.
+
+    Raises:
+        ModelError: the model failed, and `on_error` is "raise".
+        EmptyQuestion, PromptTooLong, InvalidInput: as `gate.deciding`, whatever `on_error` is.
+    """
+    try:
+        decision = yield from gate.deciding(question)
+        if getattr(decision.draft, "finish_reason", None) == "content_filter":
+            raise ModelError("a content filter cut the model's answer; ask something else")
+        return decision
+    except ModelError as error:
+        if on_error == "raise":
+            raise
+        _logger.warning("the gate's model failed, so the question retrieves: %s", error)
+        reason = f"the gate's model failed, so nothing spoke against retrieval: {error}"
+        return Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
 
 
 def routed(question: str, gate: Gate, retrieving: Callable[[str], Flow[Answer]]) -> Flow[Answer]:

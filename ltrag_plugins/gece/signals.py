@@ -75,7 +75,10 @@ class WordFrequencies:
 
     def rarities(self, text: str) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""
-        return [float(-np.log10(self.of_word(word))) for word in words(text)]
+        return self._rarities(words(text))
+
+    def _rarities(self, asked: Sequence[str]) -> list[float]:
+        return [float(-np.log10(self.of_word(word))) for word in asked]
 
     @cached_property
     def _shares(self) -> dict[str, float]:
@@ -292,7 +295,7 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
 def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, rare, rare_said = set(asked), frequencies.rarities(question), frequencies.rarities(draft)
+    kinds, rare, rare_said = set(asked), frequencies._rarities(asked), frequencies._rarities(said)
     rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
     traits = {
         "question rarity": _mean(rare),

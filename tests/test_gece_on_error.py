@@ -1,0 +1,83 @@
+"""A gate whose model fails sends the question to retrieval, and says why."""
+
+import json
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+
+from ltrag_plugins.errors import EmptyQuestion, ModelError, ModelFailed, NoTokenProbabilities
+from ltrag_plugins.flow import World, run, run_many
+from ltrag_plugins.gece import GECEGate
+from ltrag_plugins.gece.decision import guarded
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Question, Token
+from tests.gates import RuleGate, never
+
+
+def down(prompt: str) -> str:
+    raise ConnectionError("no route to the model")
+
+
+def test_a_model_that_is_down_means_retrieve_with_the_reason():
+    gate = RuleGate(World(llm=ScriptedLLM(down)))
+    decision = run(guarded("who wrote Emma?", gate), gate.world)
+    assert (decision.retrieve, decision.probability, decision.answer) == (True, 1.0, "")
+    assert "no route to the model" in decision.reason
+    assert decision.question == "who wrote Emma?"
+    plain = json.loads(json.dumps(decision.as_metadata(), allow_nan=False))
+    assert plain["retrieve"] is True
+
+
+def test_on_request_the_error_is_raised():
+    gate = RuleGate(World(llm=ScriptedLLM(down)))
+    with pytest.raises(ModelFailed, match="no route"):
+        run(guarded("who?", gate, "raise"), gate.world)
+
+
+@pytest.mark.parametrize("on_error", ["retrieve", "raise"])
+def test_what_cannot_be_asked_is_an_error_either_way(on_error):
+    gate = RuleGate(World(llm=ScriptedLLM(str)))
+    with pytest.raises(EmptyQuestion):
+        run(guarded(" ", gate, on_error), gate.world)
+
+
+def test_a_draft_without_token_probabilities_retrieves_where_the_gate_reads_them():
+    answers = {f"what is item {i}": f"thing{i}" for i in range(20)}
+
+    def sure(prompt: str) -> Generation:
+        i = int(prompt.split("item ")[1].split()[0])
+        text = f"thing{i}" if i % 2 else "no idea"
+        return Generation(text, (Token(text, math.log(0.9 if i % 2 else 0.3)),))
+
+    asked = [Question(text, answers=(answer,)) for text, answer in answers.items()]
+    gate = GECEGate.fit(asked, llm=ScriptedLLM(sure), target_rate=0.5)
+    silent = replace(gate, world=World(llm=ScriptedLLM(lambda prompt: "thing3")))
+    with pytest.raises(NoTokenProbabilities):
+        silent.decide("what is item 3")
+    decision = run(guarded("what is item 3", silent), silent.world)
+    assert decision.retrieve
+    assert "token probabilities" in decision.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered(Generation):
+    finish_reason: str = "content_filter"
+
+
+def test_a_filtered_draft_retrieves():
+    gate = RuleGate(World(llm=ScriptedLLM(lambda prompt: Filtered("I"))), never)
+    decision = run(guarded("who?", gate), gate.world)
+    assert decision.retrieve
+    assert "content filter" in decision.reason
+    with pytest.raises(ModelError, match="content filter"):
+        run(guarded("who?", gate, "raise"), gate.world)
+
+
+def test_side_by_side_only_the_failed_question_retrieves():
+    def picky(question: str) -> str:
+        return down(question) if "broken" in question else "known"
+
+    gate = RuleGate(World(llm=ScriptedLLM(picky)))
+    flows = [guarded(question, gate) for question in ("a", "broken", "b")]
+    assert [d.retrieve for d in run_many(flows, gate.world)] == [False, True, False]
