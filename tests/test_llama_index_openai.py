@@ -163,8 +163,10 @@ async def test_what_the_server_refuses_is_left_out_from_then_on_and_said_once(re
         assert len(requests) == 2 + len(refused)
         assert [g.tokens for g in await llm.agenerate(["c"])] == [None]
         assert len(requests) == 3 + len(refused)
-    [said] = [r.getMessage() for r in caplog.records if r.name == "ltrag_plugins.llama_index.model"]
-    assert said.endswith(f"refuses {sorted(refused)} and is asked without")
+    said = [r.getMessage() for r in caplog.records if r.name == "ltrag_plugins.llama_index.model"]
+    assert [word in one for word, one in zip(sorted(refused), said, strict=True)] == [True] * len(
+        refused
+    )
 
 
 CHOICE = {
@@ -184,7 +186,6 @@ async def test_any_other_refusal_is_the_callers_to_see():
                 llm.generate(["x"])
             with pytest.raises(Exception, match="too long"):
                 await llm.agenerate(["x"])
-            assert "logprobs" not in llm._refused
 
 
 def surer_of_emma(sent):

@@ -8,7 +8,7 @@ written; it is read only where the likeliest ones join to the very text that cam
 import asyncio
 import logging
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -83,20 +83,19 @@ _LIKELY = 5
 class LlamaIndexLLM:
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
-    A setting goes into the field that the LLM declares for it, on a copy, and along with the call
-    as a keyword where it declares none; the LLM itself is not changed. What the LLM was given for
-    the same setting in its `additional_kwargs` is left out of the copy. OpenAI-like LLMs
-    understand the default keywords, Anthropic wants `{"max_tokens": "max_tokens", "stop":
-    "stop_sequences"}`; what a local one (HuggingFaceLLM, LlamaCPP) has no field for is set up when
-    it is built. Stop strings are cut off here in any case. Log-probabilities or a temperature that
-    the server refuses, as reasoning models do, are left out from then on, and a warning says so.
+    A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
+    `additional_kwargs` say of that setting; and along with the call as a keyword where there is no
+    field. OpenAI-like LLMs understand the default keywords, Anthropic wants `{"max_tokens":
+    "max_tokens", "stop": "stop_sequences"}`, many local ones ignore them. Stop strings are cut off
+    here in any case. Log-probabilities or a temperature that the server refuses, as reasoning
+    models do, are left out from then on, and a warning says so.
 
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
-        logprobs: asks for token probabilities: "auto" where the LLM declares fields for them, as
-            OpenAI, OpenAILike and Vllm do; True or a number (of likely tokens at each position)
-            sends `logprobs=` with each call to other LLMs too; None does not ask.
+        logprobs: asks for token probabilities: "auto" where the LLM has fields for them, as OpenAI,
+            OpenAILike and Vllm have; True, or the number of likely tokens at each position, sends
+            `logprobs=` to other LLMs too; None does not ask.
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
@@ -150,68 +149,76 @@ class LlamaIndexLLM:
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in order; see `LLM.generate`."""
+        sent = self._sent(settings)
         # each in a copy of the caller's context, which carries LlamaIndex's active span
-        calls = [partial(copy_context().run, self._respond, prompt, settings) for prompt in prompts]
+        calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
         return self._read(list(self._pool.map(operator.call, calls)), settings.stop)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; an LLM without async calls of its own answers in threads."""
-        call = partial(self._arespond, settings=settings)
+        call = partial(self._arespond, sent=self._sent(settings))
         return self._read(await amapped(call, prompts, self._most), settings.stop)
 
-    def _respond(
-        self, prompt: str, settings: GenerationSettings, without: frozenset[str] | None = None
-    ) -> _Response:
-        without = self._refused if without is None else without
-        llm, sent = self._ready(settings, without)
+    def _respond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
+        without = self._refused
         try:
-            if self._chat:
-                reply = llm.chat([ChatMessage(role="user", content=prompt)], **sent)
-            else:
-                reply = llm.complete(prompt, **sent)
+            return self._call("", prompt, *sent(without))
         except Exception as error:
-            return self._respond(prompt, settings, without | _refusal(error, without))
-        return self._noted(reply, without)
+            self._note_refusal(error, without)
+            return self._respond(prompt, sent)
 
-    async def _arespond(
-        self, prompt: str, settings: GenerationSettings, without: frozenset[str] | None = None
-    ) -> _Response:
+    async def _arespond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
         if self._sync_only:
             loop, context = asyncio.get_running_loop(), copy_context()
-            call = partial(self._respond, prompt, settings)
+            call = partial(self._respond, prompt, sent)
             return await loop.run_in_executor(self._pool, lambda: context.run(call))
-        without = self._refused if without is None else without
-        llm, sent = self._ready(settings, without)
+        without = self._refused
         try:
-            if self._chat:
-                reply = await llm.achat([ChatMessage(role="user", content=prompt)], **sent)
-            else:
-                reply = await llm.acomplete(prompt, **sent)
+            return await self._call("a", prompt, *sent(without))
         except Exception as error:
-            return await self._arespond(prompt, settings, without | _refusal(error, without))
-        return self._noted(reply, without)
+            self._note_refusal(error, without)
+            return await self._arespond(prompt, sent)
 
-    def _noted(self, reply: _Response, without: frozenset[str]) -> _Response:
-        """The reply, having noted what the server answers only without."""
-        if refused := without - self._refused:
-            self._refused |= refused
-            _log.warning("%s refuses %s and is asked without", self.name, sorted(refused))
-        return reply
+    def _call(self, way: str, prompt: str, llm: BaseLLM, keywords: dict[str, Any]) -> Any:
+        if self._chat:
+            message = ChatMessage(role="user", content=prompt)
+            return getattr(llm, f"{way}chat")([message], **keywords)
+        return getattr(llm, f"{way}complete")(prompt, **keywords)
 
-    def _ready(
+    def _note_refusal(self, error: Exception, without: frozenset[str]) -> None:
+        """What the server refuses of what it was sent; any other error is raised again."""
+        refused = {word.strip("'") for word in ("logprobs", "'temperature'") if word in str(error)}
+        if getattr(error, "status_code", None) not in (400, 403, 422) or refused <= without:
+            raise error
+        if not refused <= self._refused:
+            _log.warning("%s goes without %s from now on: %s", self.name, sorted(refused), error)
+        self._refused |= refused
+
+    def _sent(self, settings: GenerationSettings) -> Callable[..., Any]:
+        return partial(self._set, settings)
+
+    def _set(
         self, settings: GenerationSettings, without: frozenset[str]
     ) -> tuple[BaseLLM, dict[str, Any]]:
-        """The LLM with the settings in its fields, and the keywords for the others."""
+        """A copy of the LLM with the settings in its fields, and the keywords for the others."""
         llm, declared = self._llm, type(self._llm).model_fields
-        values = {key: getattr(settings, key) for key in self._keywords.keys() - without}
-        values["stop"] = [*settings.stop] or None
-        wanted = {self._keywords[key]: values[key] for key in values.keys() & self._keywords}
-        if (word := self._keywords.get("max_tokens")) and word not in declared:
-            theirs = next((field for field in _MAX_TOKENS_FIELDS if field in declared), word)
-            wanted[theirs] = wanted.pop(word)
-        wanted |= {} if "logprobs" in without else self._logprobs_wanted(declared)
+        words = {key: word for key, word in self._keywords.items() if key not in without}
+        if words.get("max_tokens") == "max_tokens":
+            fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
+            words["max_tokens"] = next(fields, "max_tokens")
+        values = {key: getattr(settings, key) for key in words} | {"stop": [*settings.stop] or None}
+        wanted: dict[str, Any] = {word: values[key] for key, word in words.items()}
+        asked = None if "logprobs" in without else self._logprobs
+        if asked and "logprobs" in declared:
+            # llama.cpp gives none where top_logprobs is 0, which is what OpenAILike sends
+            own = getattr(llm, "top_logprobs", 0) or _LIKELY
+            likely = own if asked == "auto" or asked is True else asked
+            both = {"logprobs": True, "top_logprobs": likely}
+            wanted |= both if "top_logprobs" in declared else {"logprobs": likely}
+        elif asked != "auto":
+            wanted["logprobs"] = asked
         wanted = {word: value for word, value in wanted.items() if value is not None}
         update = {word: value for word, value in wanted.items() if word in declared}
         extra = getattr(llm, "additional_kwargs", None)
@@ -225,29 +232,8 @@ class LlamaIndexLLM:
             llm = copy
         return llm, {word: value for word, value in wanted.items() if word not in declared}
 
-    def _logprobs_wanted(self, declared: Mapping[str, Any]) -> dict[str, Any]:
-        asked = self._logprobs
-        if asked is None or (asked == "auto" and "logprobs" not in declared):
-            return {}
-        if asked is False or "logprobs" not in declared:
-            return {"logprobs": asked}
-        # llama.cpp gives none where top_logprobs is 0, which is what OpenAILike sends by default
-        own = getattr(self._llm, "top_logprobs", 0) or _LIKELY
-        likely = own if asked == "auto" or asked is True else asked
-        if "top_logprobs" in declared:
-            return {"logprobs": True, "top_logprobs": likely}
-        return {"logprobs": likely}
-
     def _read(self, replies: list[_Response], stop: Sequence[str]) -> list[Generation]:
         return [stopped(_generation_of(reply, self.name), stop) for reply in replies]
-
-
-def _refusal(error: Exception, without: frozenset[str]) -> set[str]:
-    """What the server does not take, of what it was sent; any other error is raised again."""
-    refused = {word for word in ("logprobs", "temperature") if word in str(error)} - without
-    if getattr(error, "status_code", None) not in (400, 403, 422) or not refused:
-        raise error
-    return refused
 
 
 def model_of(llm: LLM | BaseLLM | None) -> LLM:

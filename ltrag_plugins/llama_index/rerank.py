@@ -1,8 +1,11 @@
 """Nodes in the order in which they help the model."""
 
 import asyncio
+from base64 import b64decode, b64encode
 from importlib import import_module
-from typing import Any, Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
@@ -64,6 +67,24 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The class's name in LlamaIndex's traces."""
         return "DURReranker"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The fields, and under `head` what `save` writes; `to_json` goes by it too."""
+        with TemporaryDirectory() as folder:
+            self.save(folder)
+            files = sorted(Path(folder).iterdir())
+            head = {file.name: b64encode(file.read_bytes()).decode() for file in files}
+        return super().to_dict(**kwargs) | {"head": head}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """From what `to_dict` gave and `encoder=`; raises as `from_pretrained`."""
+        given = {name: value for name, value in {**data, **kwargs}.items() if name != "class_name"}
+        with TemporaryDirectory() as folder:
+            for name, content in given.pop("head", {}).items():
+                # a name is no path
+                (Path(folder) / Path(name).name).write_bytes(b64decode(content))
+            return cls.from_pretrained(folder, **given)
 
     def as_langchain(self) -> Any:
         """The same reranker as `ltrag_plugins.langchain.DURReranker`.
