@@ -138,13 +138,13 @@ async def test_a_query_engine_reads_the_draft_as_a_node_that_no_cutoff_drops():
 
 async def test_the_draft_is_marked_and_the_mark_is_shown_to_no_model():
     [found] = gated().retrieve(KNOWN[0])
-    assert (found.text, found.score) == (DRAFT, 1.0)
+    assert (found.text, found.score) == (f"Question: {KNOWN[0]}\nAnswer: {DRAFT}", 1.0)
     assert found.metadata["gece"]["retrieve"] is False
     assert found.metadata["gece"]["reason"] == "the rule says so"
     for mode in ("llm", "embed"):
-        assert found.node.get_content(mode) == DRAFT
+        assert found.node.get_content(mode) == found.text
     assert await gated().aretrieve(KNOWN[0]) == [found]
-    plain = gated(draft=False)
+    plain = gated(known="nothing")
     assert plain.retrieve(KNOWN[0]) == await plain.aretrieve(KNOWN[0]) == []
     assert [node.node_id for node in plain.retrieve(UNKNOWN[0])] == ["emma"]
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.errors import ModelError
 from ltrag_plugins.flow import Flow, Observer, World
-from ltrag_plugins.types import Answer, Generation
+from ltrag_plugins.types import Answer, Generation, Passage
 
 _logger = logging.getLogger(__name__)
 
@@ -44,6 +44,11 @@ class Decision:
     def answer(self) -> str:
         """The draft's text without surrounding white space."""
         return self.draft.text.strip()
+
+    def as_passage(self) -> Passage:
+        """The draft in a passage's place, marked by metadata `gece`, for what reads passages."""
+        text = f"Question: {self.question}\nAnswer: {self.answer}"
+        return Passage(text, metadata={"gece": self.as_metadata()})
 
     def as_metadata(self) -> dict[str, Any]:
         """The decision as plain values for traces, run metadata and JSON (without the draft)."""

@@ -27,7 +27,6 @@ from ltrag_plugins.flow import arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llama_index.retriever import aretrieve, node_of
-from ltrag_plugins.types import Passage
 
 _OnError = Literal["retrieve", "raise"]
 _decided: ContextVar[Decision | None] = ContextVar("gece_decided", default=None)
@@ -298,7 +297,7 @@ class GECERetriever(BaseRetriever):
     cutoff drops it.
 
     Args:
-        draft: False gives `[]` where the model knows; LlamaIndex's engines then say "Empty
+        known: "nothing" gives `[]` where the model knows; LlamaIndex's engines then say "Empty
             Response".
         on_error: "retrieve" or "raise", as for `GECERouter`.
         callback_manager: the retriever's, by default.
@@ -309,11 +308,11 @@ class GECERetriever(BaseRetriever):
         gate: DecidingGate,
         retriever: BaseRetriever,
         *,
-        draft: bool = True,
+        known: Literal["draft", "nothing"] = "draft",
         on_error: _OnError = "retrieve",
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate, self._on_error, self._draft = _checked_gate(gate, on_error), on_error, draft
+        self._gate, self._on_error, self._known = _checked_gate(gate, on_error), on_error, known
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         super().__init__(callback_manager or retriever.callback_manager)
@@ -332,9 +331,8 @@ class GECERetriever(BaseRetriever):
         return self._of(decision)
 
     def _of(self, decision: Decision) -> list[NodeWithScore]:
-        if not self._draft:
+        if self._known == "nothing":
             return []
-        marked = {"gece": decision.as_metadata()}
-        found = node_of(Passage(decision.answer, score=1.0, metadata=marked))
-        found.node.excluded_llm_metadata_keys = found.node.excluded_embed_metadata_keys = [*marked]
+        found = node_of(replace(decision.as_passage(), score=1.0))
+        found.node.excluded_llm_metadata_keys = found.node.excluded_embed_metadata_keys = ["gece"]
         return [found]
