@@ -149,19 +149,21 @@ async def test_the_draft_is_marked_and_the_mark_is_shown_to_no_model():
     assert [node.node_id for node in plain.retrieve(UNKNOWN[0])] == ["emma"]
 
 
-def tools(model, direct) -> list[QueryEngineTool]:
+def tools(deciding: RuleGate) -> list[QueryEngineTool]:
     """One that answers directly, between two that retrieve."""
 
     def tool(name: str) -> QueryEngineTool:
         reading = engine(FunctionLLM(lambda prompt: f"{name} {read(prompt)}"), AwaitedRetriever())
         return QueryEngineTool.from_defaults(reading, name=name, description=f"the {name}")
 
-    return [tool("library"), direct, tool("archive")]
+    library, archive = tool("library"), tool("archive")
+    direct = GECERouter(deciding, library.query_engine)
+    return [library, QueryEngineTool.from_defaults(direct, description="direct"), archive]
 
 
 def choosing(prompt: str) -> str:
     """An LLM selector's model: the archive, wherever it stands among those it is offered."""
-    assert "without looking" not in prompt  # the direct tool is not on offer
+    assert "direct" not in prompt  # that tool is not on offer
     place = 2 if "(2) the archive" in prompt else 1
     return f'[{{"choice": {place}, "reason": "old papers"}}]'
 
@@ -179,8 +181,8 @@ def choosing(prompt: str) -> str:
 async def test_of_several_retrieving_tools_one_is_chosen(settings, chosen, reason):
     if settings.get("among"):
         settings = settings | {"among": LLMSingleSelector.from_defaults(FunctionLLM(choosing))}
-    selector = GECESelector(gate(), **settings)
-    offered = tools(None, selector.direct_tool())
+    deciding = gate()
+    selector, offered = GECESelector(deciding, **settings), tools(deciding)
     router = RouterQueryEngine(selector, offered, llm=FunctionLLM(read))
     for response in (router.query(UNKNOWN[0]), await router.aquery(UNKNOWN[0])):
         assert str(response) == f"{chosen} {wanted(UNKNOWN[0])}"
@@ -190,26 +192,42 @@ async def test_of_several_retrieving_tools_one_is_chosen(settings, chosen, reaso
         assert result.decision.answer == "Who knows?"
 
 
-async def test_the_direct_tool_answers_with_the_draft_and_asks_nothing_more():
+async def test_a_router_as_the_direct_tool_answers_with_the_draft_and_asks_nothing_more():
     asked = []
 
     def noted(prompt: str) -> str:
         asked.append(prompt)
         return draft(prompt)
 
-    selector = GECESelector(gate(ScriptedLLM(noted)))
-    router = RouterQueryEngine(selector, tools(None, selector.direct_tool()), llm=FunctionLLM(read))
-    response, awaited = router.query(KNOWN[0]), await router.aquery(KNOWN[1])
+    deciding = gate(ScriptedLLM(noted))
+    offered = tools(deciding)
+    router = RouterQueryEngine(GECESelector(deciding), offered, llm=FunctionLLM(read))
+    with traced() as trace:
+        response, awaited = router.query(KNOWN[0]), await router.aquery(KNOWN[1])
+    assert len(trace.heard(GECEDecisionEvent)) == 2
     assert str(response) == str(awaited) == DRAFT
     assert asked == [KNOWN[0], KNOWN[1]]
     result = response.metadata["selector_result"]
     assert (result.ind, result.decision.answer, result.decision.question) == (1, DRAFT, KNOWN[0])
     assert response.metadata["gece"]["retrieve"] is False
     assert result.model_dump() == {"selections": [{"index": 1, "reason": "the rule says so"}]}
-    alone = selector.direct_tool()  # another question than the one decided before
-    assert str(alone(KNOWN[2])) == DRAFT
-    assert str(await alone.acall(KNOWN[0])) == DRAFT
-    assert asked == [KNOWN[0], KNOWN[1], KNOWN[2], KNOWN[0]]
+    assert str(offered[1](KNOWN[1])) == DRAFT  # alone it decides, each time
+    assert str(await offered[1].acall(KNOWN[1])) == DRAFT
+    assert asked == [KNOWN[0], KNOWN[1], KNOWN[1], KNOWN[1]]
+
+
+async def test_a_decision_goes_to_no_other_question_and_to_no_other_gate():
+    def other(prompt: str) -> str:
+        return "Another gate's."
+
+    deciding = gate()
+    mine = GECERouter(deciding, engine())
+    theirs = GECERouter(gate(ScriptedLLM(other)), engine())
+    GECESelector(deciding).select(["look", "alone"], KNOWN[0])
+    assert str(theirs.query(KNOWN[0])) == "Another gate's."
+    assert mine.query(UNKNOWN[0]).metadata["gece"]["retrieve"] is True
+    await GECESelector(deciding).aselect(["look", "alone"], UNKNOWN[0])
+    assert str(await mine.aquery(KNOWN[0])) == DRAFT
 
 
 async def test_a_router_of_retrievers_chooses_by_the_gate():

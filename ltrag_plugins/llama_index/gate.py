@@ -17,9 +17,8 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
-from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.tools import QueryEngineTool, ToolMetadata
+from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
@@ -29,8 +28,8 @@ from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llama_index.retriever import aretrieve, node_of
 
 _OnError = Literal["retrieve", "raise"]
-_decided: ContextVar[Decision | None] = ContextVar("gece_decided", default=None)
-"""Of the selector, for its direct tool; LlamaIndex's routers ask both in one context."""
+_decided: ContextVar[tuple[Any, Decision] | None] = ContextVar("gece_decided", default=None)
+"""What a selector's gate decided, for the tool that it chose: both run in one context."""
 _dispatcher = get_dispatcher(__name__)
 
 
@@ -66,6 +65,15 @@ def _checked_gate(gate: DecidingGate, on_error: _OnError) -> DecidingGate:
     if on_error not in ("retrieve", "raise"):
         raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
     return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+
+
+def _taken(gate: DecidingGate, question: str) -> Decision | None:
+    """The decision of the selector before, where it is this gate's and of this question; once."""
+    held, decision = _decided.get() or (None, None)
+    if decision is None or held is not gate or decision.question != question:
+        return None
+    _decided.set(None)
+    return decision
 
 
 def _published(decision: Decision) -> Decision:
@@ -123,7 +131,8 @@ class GECERouter(BaseQueryEngine):
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
-        decision = gece_decide(self._gate, question, self._on_error)
+        decision = _taken(self._gate, question)
+        decision = decision or gece_decide(self._gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
@@ -132,7 +141,8 @@ class GECERouter(BaseQueryEngine):
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
-        decision = await gece_adecide(self._gate, question, self._on_error)
+        decision = _taken(self._gate, question)
+        decision = decision or await gece_adecide(self._gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
@@ -193,7 +203,8 @@ class GECESelector(NoPrompts, BaseSelector):
 
     Args:
         retrieving: place of the tool that retrieves, or places of several; None: all but `direct`.
-        direct: place of the tool that answers without retrieval, such as `direct_tool()`.
+        direct: place of the tool that answers without retrieval. A `GECERouter` with the same gate
+            there answers with the draft, at no further call.
         among: chooses among several retrieving tools (`LLMSingleSelector(...)`, ...); None: the
             first is taken.
         on_error: "retrieve" or "raise", as for `GECERouter`.
@@ -221,12 +232,6 @@ class GECESelector(NoPrompts, BaseSelector):
             )
         self._places, self._direct = places, direct
 
-    def direct_tool(self) -> QueryEngineTool:
-        """A tool that answers with the draft, at no further call; used alone it asks for one."""
-        about = "Answers from what the language model knows, without looking anything up."
-        engine = _DraftEngine(gate=self._gate)
-        return QueryEngineTool.from_defaults(engine, name="direct_answer", description=about)
-
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"among": self._among} if self._among else {}
 
@@ -251,14 +256,13 @@ class GECESelector(NoPrompts, BaseSelector):
             return places
         raise InvalidInput(
             f"GECESelector was given {len(choices)} tools, and wants one that answers directly at "
-            f"place {self._direct} (direct_tool() makes one) and retrieving ones at "
-            f"{self._places or 'the others'}."
+            f"place {self._direct} and retrieving ones at {self._places or 'the others'}."
         )
 
     def _selection(
         self, decision: Decision, places: list[int], theirs: SelectorResult | None
     ) -> SelectorResult:
-        _decided.set(decision)
+        _decided.set((self._gate, decision))
         ours = SingleSelection(index=0, reason="")
         selections = [
             SingleSelection(
@@ -268,25 +272,6 @@ class GECESelector(NoPrompts, BaseSelector):
             for one in (theirs.selections if theirs else [ours])
         ]
         return _Selection(selections=selections, decision=decision)
-
-
-class _DraftEngine(CustomQueryEngine):
-    """Answers with the selector's draft, else with one of its own."""
-
-    gate: Any
-
-    def custom_query(self, query_str: str) -> schema.RESPONSE_TYPE:
-        decision = _known(query_str) or gece_decide(self.gate, query_str, "raise")
-        return _with(decision, schema.Response(decision.answer))
-
-    async def acustom_query(self, query_str: str) -> schema.RESPONSE_TYPE:
-        decision = _known(query_str) or await gece_adecide(self.gate, query_str, "raise")
-        return _with(decision, schema.Response(decision.answer))
-
-
-def _known(question: str) -> Decision | None:
-    decision = _decided.get()
-    return decision if decision and decision.question == question else None
 
 
 class GECERetriever(BaseRetriever):
