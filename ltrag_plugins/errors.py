@@ -44,7 +44,7 @@ class ModelError(LtragError):
 
 
 class ModelFailed(ModelError):
-    """The model's own call raised; the original exception is the cause."""
+    """The model's own call raised (its exception is the cause), or its reply cannot be used."""
 
 
 class NoTokenProbabilities(ModelError):
@@ -52,7 +52,7 @@ class NoTokenProbabilities(ModelError):
 
 
 class InvalidLogProbability(ModelError):
-    """A log-probability is NaN or above 0."""
+    """A log-probability is missing beside a token, NaN, infinite or above 0."""
 
 
 class NeedsGradients(ModelError):

@@ -66,6 +66,8 @@ class Generation:
     completion_tokens: int | None = None
     seconds: float | None = field(default=None, compare=False)
     """Its share of the call in which the model wrote it, where an answer cache measured that."""
+    finish_reason: str | None = field(default=None, compare=False)
+    """Why the text ends, in the provider's word ("stop", "length", "content_filter", ...)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _T = TypeVar("_T")
 _Y = TypeVar("_Y")
 _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
+_UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
+"""What clients raise at a malformed reply; a failed connection is none of these."""
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
 
 
@@ -127,10 +129,16 @@ def wrap_provider_errors(part: Literal["model", "retriever"]) -> Iterator[None]:
             raise errors.RetrieverFailed(
                 f"{said}: see whether the store it searches is there and answers, or try again"
             ) from error
-        raise errors.ModelFailed(
-            f"{said}: a time-out or a rate limit passes, so try again or raise the client's "
-            "retries; else mend the model's set-up"
-        ) from error
+        remedy = (
+            "a time-out or a rate limit passes, so try again or raise the client's retries; else "
+            "mend the model's set-up"
+        )
+        if isinstance(error, _UNREADABLE):
+            remedy = (
+                "its reply, or an argument, is not what its client expects; check its address and "
+                "settings, and that the server keeps to its protocol"
+            )
+        raise errors.ModelFailed(f"{said}: {remedy}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ a copy; any other way is a function of the same kind::
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast, final
 
@@ -31,13 +31,15 @@ from pydantic import BaseModel, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
-from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
-from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
+from ltrag_plugins.flow.drivers import wrap_provider_errors
+from ltrag_plugins.llm.base import LLM, AsyncLLM
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
 _COUNTS = ("prompt_tokens", "completion_tokens")
+_REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
 
 def model_name(model: object) -> str:
@@ -69,25 +71,38 @@ def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str,
     return model, bound
 
 
-def _generation_of(reply: BaseMessage | LangChainGeneration | str, model: str) -> Generation:
+def _generation_of(
+    reply: BaseMessage | LangChainGeneration | str,
+    usage: object,
+    model: str,
+    settings: GenerationSettings,
+) -> Generation:
     """Text, token log-probabilities and token counts, as far as the reply has them."""
-    match reply:
-        case ChatGeneration():
-            return _generation_of(reply.message, model)
-        case LangChainGeneration():
-            logprobs = (reply.generation_info or {}).get("logprobs")
-            return Generation(reply.text, tokens_of(logprobs, reply.text, model))
-        case BaseMessage():
-            text = str(reply.text)
-            used = (reply.usage_metadata if isinstance(reply, AIMessage) else None) or {}
-            return Generation(
-                text,
-                tokens_of(reply.response_metadata.get("logprobs"), text, model),
-                prompt_tokens=used.get("input_tokens"),
-                completion_tokens=used.get("output_tokens"),
-            )
-        case _:
-            return Generation(str(reply))
+    info: Mapping[str, Any] = {}
+    if isinstance(reply, ChatGeneration):
+        reply = reply.message
+    if isinstance(reply, BaseMessage):
+        info = reply.response_metadata
+        logprobs = info.get("logprobs") or _in_blocks(reply.content)
+        usage = reply.usage_metadata if isinstance(reply, AIMessage) else None
+        text = str(reply.text)
+    else:
+        text = reply.text if isinstance(reply, LangChainGeneration) else str(reply)
+        info = (isinstance(reply, LangChainGeneration) and reply.generation_info) or {}
+        logprobs = info.get("logprobs")
+    reasons = (info.get(name) for name in _REASONS)
+    reason = next(filter(None, reasons), None)
+    return generation_of(text, logprobs, usage, reason, model=model, settings=settings)
+
+
+def _in_blocks(content: str | list[Any]) -> list[Any] | None:
+    """The log-probabilities of Responses-style content, which stand in its text blocks."""
+    found: list[Any] = []
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, dict) and block.get("type") in ("text", "output_text"):
+            entries = block.get("logprobs") or block.get("extras", {}).get("logprobs") or []
+            found += entries if isinstance(entries, list) else [entries]
+    return found or None
 
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
@@ -98,7 +113,8 @@ def _result_of(generations: Sequence[Generation]) -> LLMResult:
         used |= {} if None in counts else {name: sum(counts)}
     for generation in generations:
         logprobs = logprobs_of(generation.tokens)
-        info = None if logprobs is None else {"logprobs": logprobs}
+        info = {"logprobs": logprobs, "finish_reason": generation.finish_reason}
+        info = {name: value for name, value in info.items() if value is not None} or None
         replies.append([LangChainGeneration(text=generation.text, generation_info=info)])
     return LLMResult(generations=replies, llm_output={"token_usage": used})
 
@@ -197,12 +213,13 @@ class LangChainLLM:
         """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
         if not prompts:
             return []
-        model = self._copy(settings)
-        if isinstance(model, BaseLLM):
-            replies = model.generate_prompt(**_llm_call(prompts, settings.stop))
-        else:
-            replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
-        return self._read(replies, settings.stop)
+        with wrap_provider_errors("model"):
+            model, stop = self._copy(settings), _stop(settings.stop)
+            if isinstance(model, BaseLLM):
+                replies = model.generate_prompt(**_llm_call(prompts, settings.stop))
+            else:
+                replies = model.batch([*map(str, prompts)], _configs(prompts), **stop)
+            return self._read(replies, settings)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -210,12 +227,13 @@ class LangChainLLM:
         """As `generate`, with the model's own async call."""
         if not prompts:
             return []
-        model, stop = self._copy(settings), _stop(settings.stop)
-        if isinstance(model, BaseLLM):
-            replies = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
-        else:
-            replies = await model.abatch([*map(str, prompts)], _configs(prompts), **stop)
-        return self._read(replies, settings.stop)
+        with wrap_provider_errors("model"):
+            model, stop = self._copy(settings), _stop(settings.stop)
+            if isinstance(model, BaseLLM):
+                replies = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
+            else:
+                replies = await model.abatch([*map(str, prompts)], _configs(prompts), **stop)
+            return self._read(replies, settings)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
@@ -225,16 +243,16 @@ class LangChainLLM:
             AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
         )
 
-    def _read(self, replies: LLMResult | list[Any], stop: Sequence[str]) -> list[Generation]:
-        counts = dict[str, Any]()
+    def _read(
+        self, replies: LLMResult | list[Any], settings: GenerationSettings
+    ) -> list[Generation]:
+        usage = None
         if isinstance(replies, LLMResult):
-            used = (replies.llm_output or {}).get("token_usage") or {}
-            replies = [options[0] for options in replies.generations]
             # LangChain counts the tokens of the whole call
-            counts = {name: used.get(name) for name in _COUNTS if len(replies) == 1}
-        generations = [replace(_generation_of(reply, self.name), **counts) for reply in replies]
-        # models that know no stop strings (fakes, pipelines) write past them
-        return [stopped(generation, stop) for generation in generations]
+            if len(replies.generations) == 1:
+                usage = (replies.llm_output or {}).get("token_usage")
+            replies = [options[0] for options in replies.generations]
+        return [_generation_of(reply, usage, self.name, settings) for reply in replies]
 
 
 def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:

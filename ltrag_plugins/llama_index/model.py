@@ -22,24 +22,28 @@ from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse,
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llama_index.concurrency import amapped, inherits
-from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
-from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, tokens_of
+from ltrag_plugins.llm.base import LLM, AsyncLLM
+from ltrag_plugins.llm.openai_format import best_first, field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
 _log = logging.getLogger(__name__)
 
 
-def _generation_of(response: _Response, model: str) -> Generation:
+def _generation_of(response: _Response, model: str, settings: GenerationSettings) -> Generation:
     said = response.message.content if isinstance(response, ChatResponse) else response.text
-    text = said or ""
-    usage = field_of(response.raw, "usage") or response.additional_kwargs
-    return Generation(
-        text=text,
-        tokens=_tokens(response, text, model),
-        prompt_tokens=_count(usage, "prompt_tokens", "input_tokens"),
-        completion_tokens=_count(usage, "completion_tokens", "output_tokens"),
+    choices = field_of(response.raw, "choices")
+    choice = choices[0] if choices else response.raw
+    logprobs = field_of(choice, "logprobs")
+    return generation_of(
+        said or "",
+        _likeliest(response, said or "") if logprobs is None else logprobs,
+        field_of(response.raw, "usage") or response.additional_kwargs,
+        field_of(choice, "finish_reason") or field_of(choice, "stop_reason"),
+        model=model,
+        settings=settings,
     )
 
 
@@ -48,15 +52,12 @@ def _response_of(written: Generation) -> CompletionResponse:
     names = ("prompt_tokens", "completion_tokens")
     usage = {name: count for name in names if (count := getattr(written, name)) is not None}
     choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
+    choice |= {"finish_reason": written.finish_reason}
     raw = {"choices": [choice], "usage": usage}
     return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
 
 
-def _tokens(response: _Response, text: str, model: str) -> tuple[Token, ...] | None:
-    choices = field_of(response.raw, "choices")
-    logprobs = field_of(choices[0], "logprobs") if choices else None
-    if logprobs is not None or not text:
-        return tokens_of(logprobs, text, model)
+def _likeliest(response: _Response, text: str) -> dict[str, Any] | None:
     # `logprobs` lists the likeliest tokens of each position without saying which was written
     tops = [
         best_first((entry.token, entry.logprob) for entry in position)
@@ -64,12 +65,7 @@ def _tokens(response: _Response, text: str, model: str) -> tuple[Token, ...] | N
     ]
     if not tops or not all(tops) or "".join(top[0][0] for top in tops) != text:
         return None
-    return tuple(checked_token(Token(*top[0], alternatives=top), model) for top in tops)
-
-
-def _count(usage: Any, *names: str) -> int | None:
-    found = (field_of(usage, name) for name in names)
-    return next((count for count in found if isinstance(count, int)), None)
+    return logprobs_of([Token(*top[0], alternatives=top) for top in tops])
 
 
 _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature", "stop", "seed")}
@@ -152,14 +148,16 @@ class LlamaIndexLLM:
         sent = self._sent(settings)
         # each in a copy of the caller's context, which carries LlamaIndex's active span
         calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
-        return self._read(list(self._pool.map(operator.call, calls)), settings.stop)
+        with wrap_provider_errors("model"):
+            return self._read(list(self._pool.map(operator.call, calls)), settings)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`; an LLM without async calls of its own answers in threads."""
         call = partial(self._arespond, sent=self._sent(settings))
-        return self._read(await amapped(call, prompts, self._most), settings.stop)
+        with wrap_provider_errors("model"):
+            return self._read(await amapped(call, prompts, self._most), settings)
 
     def _respond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
         without = self._refused
@@ -232,8 +230,8 @@ class LlamaIndexLLM:
             llm = copy
         return llm, {word: value for word, value in wanted.items() if word not in declared}
 
-    def _read(self, replies: list[_Response], stop: Sequence[str]) -> list[Generation]:
-        return [stopped(_generation_of(reply, self.name), stop) for reply in replies]
+    def _read(self, replies: list[_Response], settings: GenerationSettings) -> list[Generation]:
+        return [_generation_of(reply, self.name, settings) for reply in replies]
 
 
 def model_of(llm: LLM | BaseLLM | None) -> LLM:

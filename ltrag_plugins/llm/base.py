@@ -4,7 +4,6 @@ A component names in its type the least it needs. All are structural: any object
 methods will do.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
@@ -96,11 +95,13 @@ class Encoder(Protocol):
 
 
 def checked_token(token: Token, model: str) -> Token:
-    """The token itself, if its log-probability can be one."""
-    if math.isnan(token.logprob) or token.logprob > 1e-4:
+    """The token itself, if its log-probability and those of its alternatives can be ones."""
+    for text, logprob in ((token.text, token.logprob), *token.alternatives):
+        if logprob <= 1e-4:
+            continue  # NaN does not come here
         raise InvalidLogProbability(
-            f"{model} reported log-probability {token.logprob} for token {token.text!r}; a "
-            "log-probability is at most 0. Check that the server sends natural logarithms of "
+            f"{model} reported log-probability {logprob} for token {text!r}; a log-probability is "
+            "a finite number of at most 0. Check that the server sends natural logarithms of "
             "probabilities, or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     return token

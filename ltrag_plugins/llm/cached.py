@@ -268,16 +268,17 @@ class CachedLLM(_Kept):
             [token.text, token.logprob, token.entropy, token.alternatives] for token in value.tokens
         ]
         parts = (value.text, tokens, value.prompt_tokens, value.completion_tokens, value.seconds)
+        parts = (*parts, value.finish_reason)
         return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
     def _decoded(self, kept: Any) -> Generation:
-        text, tokens, prompt_tokens, completion_tokens, *seconds = json.loads(kept)
+        text, tokens, prompt_tokens, completion_tokens, *later = json.loads(kept)
         if tokens is not None:
             tokens = tuple(
                 Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
                 for piece, logprob, entropy, alternatives in tokens
             )
-        return Generation(text, tokens, prompt_tokens, completion_tokens, *seconds[:1])
+        return Generation(text, tokens, prompt_tokens, completion_tokens, *later[:2])
 
     def _answered(
         self,

@@ -6,13 +6,11 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.base import stopped
-from ltrag_plugins.llm.openai_format import tokens_of
+from ltrag_plugins.llm.openai_format import generation_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
@@ -185,7 +183,7 @@ class OpenAICompatibleLLM:
         """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             reply, cause = None, error
         match reply:
             case {"choices": [{"message": {"content": str() | None as text}} as choice, *_]}:
@@ -198,11 +196,14 @@ class OpenAICompatibleLLM:
                     "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
                     "paths do."
                 ) from cause
-        text, usage = text or "", reply.get("usage") or {}
-        tokens = tokens_of(choice.get("logprobs"), text, self.name)
-        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        generation = stopped(Generation(text, tokens, *counts), settings.stop)
-        return generation if self.logprobs else replace(generation, tokens=None)
+        return generation_of(
+            text or "",
+            choice.get("logprobs") if self.logprobs else None,
+            reply.get("usage"),
+            choice.get("finish_reason"),
+            model=self.name,
+            settings=settings,
+        )
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

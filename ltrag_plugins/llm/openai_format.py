@@ -1,4 +1,4 @@
-"""Token log-probabilities in the shapes of OpenAI's APIs, which most providers hand on.
+"""Replies in the shapes of OpenAI's APIs, which most providers hand on.
 
 ::
 
@@ -7,55 +7,76 @@
 """
 
 import codecs
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
-from ltrag_plugins.llm.base import checked_token
-from ltrag_plugins.types import Token
+from ltrag_plugins.errors import ModelFailed
+from ltrag_plugins.llm.base import checked_token, stopped
+from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 
-def tokens_of(logprobs: object, text: str, model: str) -> tuple[Token, ...] | None:
-    """The tokens in a choice's `logprobs`, of the chat or the completion API.
+def generation_of(
+    text: str,
+    logprobs: object,
+    usage: object,
+    finish_reason: object,
+    *,
+    model: str,
+    settings: GenerationSettings,
+) -> Generation:
+    """What a reply says, ended before the first stop string.
 
-    None where they, or the log-probability of a single one, are missing.
+    Tokens are the last run of those reported that spells the text, so neither the reasoning before
+    it nor the end-of-text token after it is among them; None where no run does, or where there are
+    no log-probabilities.
 
     Args:
-        logprobs: mappings or objects; a list is taken for the chat API's `content`.
-        text: what the tokens belong to; no tokens spell no text.
+        text: what the model wrote.
+        logprobs: of the chat or the completion API, mappings or objects; a list is taken for the
+            chat API's `content`.
+        usage: mapping or object with the token counts; None is kept for what is no count.
+        finish_reason: kept where it is a text.
         model: its name, for errors.
+        settings: what was asked for.
+
+    Raises:
+        ModelFailed: the text is broken or out of proportion to `max_tokens`, or the
+            log-probabilities have no shape that is known.
+        InvalidLogProbability: one is null, NaN, infinite or above 0.
     """
-    entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
-    entries = _chat_entries(logprobs) if entries is None else entries
-    if not isinstance(entries, Sequence) or (text and not entries):
-        return None
-    pieces = [str(field_of(entry, "token") or "") for entry in entries]
-    if all(isinstance(field_of(entry, "bytes"), list) for entry in entries):
-        # a character of several tokens belongs to its last one
-        decode, last = codecs.getincrementaldecoder("utf-8")("replace").decode, len(entries) - 1
-        spelled = enumerate(bytes(field_of(entry, "bytes")) for entry in entries)
-        pieces = [decode(piece, i == last) for i, piece in spelled]
-    tokens = []
-    for entry, piece in zip(entries, pieces, strict=True):
-        logprob = field_of(entry, "logprob")
-        if not isinstance(logprob, int | float):
-            return None
-        others = field_of(entry, "top_logprobs") or ()
-        pairs = ((str(field_of(o, "token")), float(field_of(o, "logprob"))) for o in others)
-        token = Token(piece, float(logprob), alternatives=best_first(pairs))
-        tokens.append(checked_token(token, model))
-    return tuple(tokens)
+    if len(text) > _LONGEST * max(settings.max_tokens, _LEAST_BOUND):
+        raise ModelFailed(
+            f"{model} sent {len(text)} characters for at most {settings.max_tokens} tokens; they "
+            "are not kept. See that the server keeps to max_tokens, and that the address is a "
+            "model's."
+        )
+    if text != _whole(text):
+        raise ModelFailed(
+            f"{model} sent half a character in {_whole(text)[-40:]!r}; the text is not kept. Raise "
+            "max_tokens, which may have cut the character in two, or mend the server."
+        )
+    try:
+        tokens = _tokens_of(logprobs, text, model, settings.stop)
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise ModelFailed(
+            f"{model} sent log-probabilities in a shape that is not OpenAI's ({error}): "
+            f"{logprobs!r:.200}. Mend the server, or ask for none (OpenAICompatibleLLM, "
+            "LangChainLLM: logprobs=False, None)."
+        ) from error
+    counts = [_count(usage, *names) for names in _COUNTS]
+    reason = finish_reason if isinstance(finish_reason, str) else None
+    return stopped(Generation(text, tokens, *counts, finish_reason=reason), settings.stop)
 
 
 def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
-    """Our tokens in the chat API's shape, where `tokens_of` finds them again."""
+    """Our tokens in the chat API's shape, where `generation_of` finds them again."""
     if tokens is None:
         return None
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
-
-
-def field_of(value: Any, name: str) -> Any:
-    """A field of a mapping or of an object; None where it has none."""
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
 def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -63,11 +84,88 @@ def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], .
     return tuple(sorted(pairs, key=lambda pair: -pair[1]))
 
 
+def field_of(value: Any, name: str) -> Any:
+    """A field of a mapping or of an object; None where it has none."""
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+_LONGEST = 100  # characters a token, far above any text's
+_LEAST_BOUND = 1000  # tokens: many small models are known to ignore a low max_tokens
+_COUNTS = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
+
+
+def _whole(text: str) -> str:
+    """The text with a "?" for each half of a character, which no file could hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _count(usage: object, *names: str) -> int | None:
+    found = (field_of(usage, name) for name in names)
+    return next((count for count in found if type(count) is int and count >= 0), None)
+
+
+def _tokens_of(
+    logprobs: object, text: str, model: str, stop: Sequence[str]
+) -> tuple[Token, ...] | None:
+    entries = logprobs if isinstance(logprobs, list) else field_of(logprobs, "content")
+    entries = _chat_entries(logprobs) if entries is None else entries
+    if entries is None or (text and not entries):
+        return None
+    if not isinstance(entries, Sequence) or isinstance(entries, str):
+        raise TypeError("the tokens are no list")
+    pieces = [_whole(field_of(entry, "token") or "") for entry in entries]
+    spelled = [field_of(entry, "bytes") for entry in entries]
+    if in_bytes := all(isinstance(piece, list) for piece in spelled):
+        # a character of several tokens belongs to its last one
+        decode, last = codecs.getincrementaldecoder("utf-8")("replace").decode, len(entries) - 1
+        pieces = [decode(bytes(piece), i == last) for i, piece in enumerate(spelled)]
+    tokens = []
+    for entry, piece in zip(entries, pieces, strict=True):
+        others = field_of(entry, "top_logprobs") or ()
+        pairs = [(_whole(field_of(o, "token")), _number(field_of(o, "logprob"))) for o in others]
+        token = Token(piece, _number(field_of(entry, "logprob")), alternatives=tuple(pairs))
+        tokens.append(replace(checked_token(token, model), alternatives=best_first(pairs)))
+    if (found := _spelling(pieces, text, stop)) is None:
+        return None
+    first, end, head = found
+    run = tokens[first:end]
+    if run and head:
+        run[0] = replace(run[0], text=run[0].text[head:])
+    while in_bytes and first and not pieces[first - 1] and spelled[first - 1]:
+        first -= 1  # the bytes with which the first character begins
+        run.insert(0, tokens[first])
+    return tuple(run)
+
+
+def _spelling(pieces: Sequence[str], text: str, stop: Sequence[str]) -> tuple[int, int, int] | None:
+    """The last run of pieces that spells the text: its first, the end, white space to cut off.
+
+    Its last piece may go on, with white space or with a stop string that ended the text.
+    """
+    starts, joined = [*accumulate(map(len, pieces), initial=0)], "".join(pieces)
+    at = joined.rfind(text) if text else -1
+    while at >= 0:
+        first, end = bisect_right(starts, at) - 1, bisect_left(starts, at + len(text))
+        rest = joined[at + len(text) : starts[end]]
+        cut = not rest.strip() or any(rest.startswith(s) or s.startswith(rest) for s in stop)
+        if cut and not joined[starts[first] : at].strip():
+            return first, end, at - starts[first]
+        at = joined.rfind(text, 0, at + len(text) - 1)
+    return None if text else (0, 0, 0)
+
+
+def _number(value: object) -> float:
+    """NaN, which no log-probability may be, for what is no finite number."""
+    number = float(value) if isinstance(value, int | float) else math.nan
+    return number if math.isfinite(number) else math.nan
+
+
 def _chat_entries(logprobs: Any) -> list[dict[str, Any]] | None:
-    """The completion API's tokens as the chat API's; None where they are not all there."""
+    """The completion API's tokens as the chat API's; None where there are none."""
+    if isinstance(logprobs, str | int | float):
+        raise TypeError("they are no object")
     texts, values = field_of(logprobs, "tokens"), field_of(logprobs, "token_logprobs")
-    complete = isinstance(texts, Sequence) and isinstance(values, Sequence)
-    if not complete or len(texts) != len(values):
+    if texts is None or values is None:
         return None
     tops = field_of(logprobs, "top_logprobs") or [None] * len(texts)
     return [
