@@ -13,7 +13,7 @@ a copy; any other way is a function of the same kind::
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar, cast, final
@@ -32,8 +32,8 @@ from pydantic import BaseModel, ConfigDict
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.flow.drivers import wrap_provider_errors
-from ltrag_plugins.llm.base import LLM, AsyncLLM
-from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
+from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
+from ltrag_plugins.llm.openai_format import generation_of, lighter, logprobs_of, remembered
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
@@ -49,13 +49,27 @@ def model_name(model: object) -> str:
 
 
 def _identity(model: Runnable[Any, Any]) -> str:
-    """Class, model name, and a digest of the parameters that LangChain calls identifying.
+    """Class, model name, and a digest of what can change the answers.
 
-    The digest changes with the parameters but does not show them: they may hold keys.
+    These are the parameters that LangChain calls identifying, other fields that were set (the
+    server's address), and bound arguments. The digest does not show them: they may hold keys.
     """
     inner, bound = _unwrapped(model)
-    kind, identifying = getattr(inner, "_llm_type", ""), getattr(inner, "_identifying_params", {})
-    parameters = {"type": kind, "identifying": dict(identifying), "bound": bound}
+    fields = dict(getattr(type(inner), "model_fields", {}))
+    fields["stream"] = fields.get("streaming")
+    identifying = {
+        name: value if changes_answers(name) else getattr(fields.get(name), "default", None)
+        for name, value in getattr(inner, "_identifying_params", {}).items()
+    }
+    parameters: dict[str, Any] = {
+        "type": getattr(inner, "_llm_type", ""),
+        "identifying": identifying,
+        "bound": {name: value for name, value in bound.items() if changes_answers(name)},
+    }
+    known = {*identifying, *_NAME_FIELDS, *_SET_FIELDS}
+    for name, value in fixed_arguments(inner, without=known).items():
+        if not (isinstance(value, dict) and value.items() <= identifying.items()):
+            parameters[name] = value
     # a value without a JSON form counts by its type alone: its repr may hold a memory address
     readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
     digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
@@ -124,7 +138,8 @@ class AskSettings:
     """What one call asks of a model; stop strings always go as LangChain's own `stop`."""
 
     max_tokens: int = 64
-    temperature: float = 0.0
+    temperature: float | None = 0.0
+    """None where the model's server refused it."""
     seed: int | None = None
     logprobs: int | None = None
     """How many likely tokens to report at each position; None asks for no log-probabilities."""
@@ -135,6 +150,7 @@ _SetModel = Callable[[Model, AskSettings], Model]
 
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
 """What models call the most tokens to write."""
+_SET_FIELDS = (*_MAX_TOKENS_FIELDS, "temperature", "seed", "logprobs", "top_logprobs")
 
 
 def set_fields(model: Model, asked: AskSettings) -> Model:
@@ -151,7 +167,7 @@ def set_fields(model: Model, asked: AskSettings) -> Model:
     wanted |= {"temperature": asked.temperature, "seed": asked.seed, "logprobs": asked.logprobs}
     if asked.logprobs is not None and isinstance(model, BaseChatModel):
         # completion models take the number itself; chat models a switch and a number
-        wanted |= {"logprobs": True, "top_logprobs": asked.logprobs}
+        wanted |= {"logprobs": True, "top_logprobs": asked.logprobs or None}
     declared = type(model).model_fields
     update = {k: v for k, v in wanted.items() if k in declared and v is not None}
     return model.model_copy(update=update) if update else model
@@ -169,6 +185,7 @@ class LangChainLLM:
 
     Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
     cache and callbacks stay in force. The model is copied once for each combination of settings.
+    A setting that its server refuses (temperature, log-probabilities) is left out from then on.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
@@ -199,6 +216,7 @@ class LangChainLLM:
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
         self._name, self._logprobs = name, logprobs
+        self._refused: Set[str] = frozenset()
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
@@ -213,13 +231,14 @@ class LangChainLLM:
         """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
         if not prompts:
             return []
+        refused = self._refused
         with wrap_provider_errors("model"):
-            model, stop = self._copy(settings), _stop(settings.stop)
-            if isinstance(model, BaseLLM):
-                replies = model.generate_prompt(**_llm_call(prompts, settings.stop))
-            else:
-                replies = model.batch([*map(str, prompts)], _configs(prompts), **stop)
-            return self._read(replies, settings)
+            while True:
+                try:
+                    model, call, arguments = self._call(prompts, settings, refused)
+                    return self._read(getattr(model, call)(**arguments), settings, refused)
+                except Exception as error:
+                    refused = lighter(refused, error)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -227,26 +246,47 @@ class LangChainLLM:
         """As `generate`, with the model's own async call."""
         if not prompts:
             return []
+        refused = self._refused
         with wrap_provider_errors("model"):
-            model, stop = self._copy(settings), _stop(settings.stop)
-            if isinstance(model, BaseLLM):
-                replies = await model.agenerate_prompt(**_llm_call(prompts, settings.stop))
-            else:
-                replies = await model.abatch([*map(str, prompts)], _configs(prompts), **stop)
-            return self._read(replies, settings)
+            while True:
+                try:
+                    model, call, arguments = self._call(prompts, settings, refused)
+                    replies = await getattr(model, f"a{call}")(**arguments)
+                    return self._read(replies, settings, refused)
+                except Exception as error:
+                    refused = lighter(refused, error)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
 
-    def _copy(self, asked: GenerationSettings) -> Model:
-        return self._ready(
-            AskSettings(asked.max_tokens, asked.temperature, asked.seed, self._logprobs)
+    def _call(
+        self, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
+    ) -> tuple[Model, str, dict[str, Any]]:
+        """A copy of the model, the method that asks it, and its arguments."""
+        tops = 0 if self._logprobs and "top_logprobs" in refused else self._logprobs
+        ask = AskSettings(
+            asked.max_tokens,
+            None if "temperature" in refused else asked.temperature,
+            asked.seed,
+            None if "logprobs" in refused else tops,
         )
+        model, stop = self._ready(ask), {"stop": [*asked.stop]} if asked.stop else {}
+        configs = _configs(prompts)
+        if not isinstance(model, BaseLLM):
+            return model, "batch", {"inputs": [*map(str, prompts)], "config": configs, **stop}
+        # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
+        texts = [StringPromptValue(text=prompt) for prompt in prompts]
+        told = ("callbacks", "tags", "metadata", "run_name")
+        parts = {name: [config.get(name) for config in configs] for name in told}
+        return model, "generate_prompt", {"prompts": texts, **parts, **stop}
 
     def _read(
-        self, replies: LLMResult | list[Any], settings: GenerationSettings
+        self,
+        replies: LLMResult | list[Any],
+        settings: GenerationSettings,
+        refused: Set[str],
     ) -> list[Generation]:
-        usage = None
+        usage, self._refused = None, remembered(self._refused, refused, self.name)
         if isinstance(replies, LLMResult):
             # LangChain counts the tokens of the whole call
             if len(replies.generations) == 1:
@@ -281,21 +321,6 @@ def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
     """The config under which each prompt is asked: its owner's, else that of the run around."""
     owners = [p.owner if isinstance(p, OwnedPrompt) else None for p in prompts]
     return [ensure_config(owner) for owner in owners]
-
-
-def _stop(stop: Sequence[str]) -> dict[str, Any]:
-    return {"stop": list(stop)} if stop else {}
-
-
-def _llm_call(prompts: Sequence[str], stop: Sequence[str]) -> dict[str, Any]:
-    """`BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities."""
-    configs = _configs(prompts)
-    told = ("callbacks", "tags", "metadata", "run_name")
-    return {
-        "prompts": [StringPromptValue(text=prompt) for prompt in prompts],
-        **{name: [config.get(name) for config in configs] for name in told},
-        **_stop(stop),
-    }
 
 
 class LtragLLM(BaseLLM):

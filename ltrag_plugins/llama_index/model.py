@@ -6,7 +6,8 @@ written; it is read only where the likeliest ones join to the very text that cam
 """
 
 import asyncio
-import logging
+import hashlib
+import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llama_index.concurrency import amapped, inherits
-from ltrag_plugins.llm.base import LLM, AsyncLLM
+from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
 from ltrag_plugins.llm.openai_format import best_first, field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
@@ -127,6 +128,9 @@ class LlamaIndexLLM:
     def name(self) -> str:
         """The LLM's class and model name, and what is sent otherwise than by default; or as given.
 
+        What it was built with that can change its answers (address, system prompt, additional
+        arguments) shows as a digest.
+
         Temperature, token limit and the like go with each call, and are no part of it.
         """
         if self._name:
@@ -139,6 +143,12 @@ class LlamaIndexLLM:
         if self._keywords != dict(_KEYWORDS):
             sent = (f"{ours}={theirs}" for ours, theirs in sorted(self._keywords.items()))
             parts.append(f"keywords={','.join(sent)}")
+        # settings that go with each call are no part of it
+        sent = {"model", "model_name", *self._keywords.values()}
+        sent |= set() if self._logprobs is None else {"logprobs", "top_logprobs"}
+        if fixed := fixed_arguments(self._llm, without=sent):
+            readable = json.dumps(fixed, sort_keys=True, default=lambda value: type(value).__name__)
+            parts.append(f"fixed={hashlib.sha256(readable.encode()).hexdigest()[:12]}")
         return ":".join(parts)
 
     def generate(

@@ -4,9 +4,10 @@ A component names in its type the least it needs. All are structural: any object
 methods will do.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -92,6 +93,34 @@ class Encoder(Protocol):
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim)."""
         ...
+
+
+def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:
+    """What a framework's (pydantic) model was given that can change its answers, by field.
+
+    Defaults are no part of it, nor is what no answer turns on (`changes_answers`).
+    """
+    found: dict[str, Any] = {}
+    for name, declared in getattr(type(model), "model_fields", {}).items():
+        value = getattr(model, name, None)
+        usual = value in (None, "", [], {}, (), _OPENAI, declared.default)
+        simple = isinstance(value, str | int | float | list | tuple | Mapping)
+        if simple and not usual and not declared.exclude and changes_answers(name):
+            found |= {} if name in without else {name: value}
+    return found
+
+
+def changes_answers(argument: str) -> bool:
+    """False for what a client is given for its connection alone, by name: keys, time-outs, ..."""
+    return not _CONNECTION.search(argument)
+
+
+_OPENAI = "https://api.openai.com/v1"
+_CONNECTION = re.compile(
+    "stream|time_?out|retr(y|ies)|callback|cache|verbose|^tags$|metadata|profile|headers|client|"
+    "proxy|key$|token$|secret|password|organization|project|concurrency|rate_limit|batch|"
+    "tokenizer|tiktoken|context_window|num_output|function_calling|structured|output_version|^name$"
+)
 
 
 def checked_token(token: Token, model: str) -> Token:

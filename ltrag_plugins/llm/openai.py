@@ -10,7 +10,7 @@ from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.openai_format import generation_of
+from ltrag_plugins.llm.openai_format import generation_of, lighter, remembered
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
@@ -26,7 +26,8 @@ class OpenAICompatibleLLM:
 
     Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
     a request; the SDK repeats those that fail for a passing reason (connection, 408, 409, 429,
-    5xx). The API key stands in no name, repr or error.
+    5xx). A temperature, log-probabilities or alternatives that the server refuses (reasoning
+    models) are left out from then on. The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
@@ -93,6 +94,7 @@ class OpenAICompatibleLLM:
                     "base_url of a server that needs none."
                 ) from error
         self._client, self._async_client = client, async_client
+        self._refused: frozenset[str] = frozenset()
         self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
 
     @property
@@ -118,9 +120,15 @@ class OpenAICompatibleLLM:
         """
 
         def one(prompt: str) -> Generation:
+            refused = self._refused
             with self._explained():
-                reply = self._endpoint(self._client).create(**self._request(prompt, settings))
-                return self._read(reply.http_response.text, settings)
+                while True:
+                    try:
+                        request = self._request(prompt, settings, refused)
+                        reply = self._endpoint(self._client).create(**request)
+                        return self._read(reply.http_response.text, settings, refused)
+                    except openai.APIStatusError as error:
+                        refused = lighter(refused, error)
 
         if len(prompts) < 2:
             return [one(prompt) for prompt in prompts]
@@ -143,10 +151,15 @@ class OpenAICompatibleLLM:
 
         async def one(prompt: str) -> Generation:
             async with free:
+                refused = self._refused
                 with self._explained():
-                    request = self._request(prompt, settings)
-                    reply = await self._endpoint(client).create(**request)
-                    return self._read(reply.http_response.text, settings)
+                    while True:
+                        try:
+                            request = self._request(prompt, settings, refused)
+                            reply = await self._endpoint(client).create(**request)
+                            return self._read(reply.http_response.text, settings, refused)
+                        except openai.APIStatusError as error:
+                            refused = lighter(refused, error)
 
         tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
         try:
@@ -163,23 +176,25 @@ class OpenAICompatibleLLM:
         api = client.chat.completions if self.chat else client.completions
         return api.with_raw_response
 
-    def _request(self, prompt: str, settings: GenerationSettings) -> dict[str, Any]:
+    def _request(
+        self, prompt: str, settings: GenerationSettings, refused: frozenset[str] = frozenset()
+    ) -> dict[str, Any]:
         wanted: dict[str, Any] = {"temperature": settings.temperature, "seed": settings.seed}
         wanted |= {"max_tokens": settings.max_tokens, "stop": list(settings.stop) or None}
-        sent = {k: v for k, v in wanted.items() if v is not None and k not in self.omit}
-        if self.logprobs:
-            sent["logprobs"] = True if self.chat else self.top_logprobs
+        if self.logprobs and "logprobs" not in refused:
+            wanted["logprobs"] = True if self.chat else self.top_logprobs
+            wanted["top_logprobs"] = self.top_logprobs if self.chat else None
+        omitted = {*self.omit, *refused}
+        sent = {k: v for k, v in wanted.items() if v is not None and k not in omitted}
         if not self.chat:
             return {"model": self.model, "prompt": prompt, **sent}
-        if self.logprobs:
-            sent["top_logprobs"] = self.top_logprobs
         # OpenAI's newer models know only the new name, most other servers only the old one
         host = urlsplit(str(self._client.base_url)).hostname or ""
         if "max_tokens" in sent and host.endswith(_OPENAI):
             sent["max_completion_tokens"] = sent.pop("max_tokens")
         return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **sent}
 
-    def _read(self, body: str, settings: GenerationSettings) -> Generation:
+    def _read(self, body: str, settings: GenerationSettings, refused: frozenset[str]) -> Generation:
         """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
@@ -196,6 +211,7 @@ class OpenAICompatibleLLM:
                     "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
                     "paths do."
                 ) from cause
+        self._refused = remembered(self._refused, refused, self.name)
         return generation_of(
             text or "",
             choice.get("logprobs") if self.logprobs else None,

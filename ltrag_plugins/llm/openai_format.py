@@ -7,6 +7,7 @@
 """
 
 import codecs
+import logging
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -79,6 +80,22 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
+def lighter(refused: frozenset[str], error: Exception) -> frozenset[str]:
+    """What a server refuses: also what its refusal names; any other error is raised again."""
+    said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""
+    for name in _REFUSABLE:
+        if name in said and name not in refused:
+            return refused | {name}
+    raise error
+
+
+def remembered(known: frozenset[str], refused: frozenset[str], model: str) -> frozenset[str]:
+    """Both, after a request without what is refused went through; what is new is logged."""
+    for name in refused - known:
+        _log.warning("%s refuses %s, which is not sent to it from now on", model, name)
+    return known | refused
+
+
 def best_first(pairs: Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
     """Tokens with their log-probabilities, the likeliest first."""
     return tuple(sorted(pairs, key=lambda pair: -pair[1]))
@@ -89,6 +106,8 @@ def field_of(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
+_log = logging.getLogger(__name__)
+_REFUSABLE = ("top_logprobs", "logprobs", "temperature")  # in the order in which they are found
 _LONGEST = 100  # characters a token, far above any text's
 _LEAST_BOUND = 1000  # tokens: many small models are known to ignore a low max_tokens
 _COUNTS = ("prompt_tokens", "input_tokens"), ("completion_tokens", "output_tokens")
