@@ -163,10 +163,9 @@ async def test_what_the_server_refuses_is_left_out_from_then_on_and_said_once(re
         assert len(requests) == 2 + len(refused)
         assert [g.tokens for g in await llm.agenerate(["c"])] == [None]
         assert len(requests) == 3 + len(refused)
-    said = [r.getMessage() for r in caplog.records if r.name == "ltrag_plugins.llama_index.model"]
-    assert [word in one for word, one in zip(sorted(refused), said, strict=True)] == [True] * len(
-        refused
-    )
+    said = [record.getMessage() for record in caplog.records if "refuses" in record.getMessage()]
+    assert len(said) == len(refused)
+    assert all(any(f"refuses {word}" in one for one in said) for word in refused)
 
 
 CHOICE = {

@@ -26,11 +26,17 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
-from ltrag_plugins.llm.openai_format import best_first, field_of, generation_of, logprobs_of
+from ltrag_plugins.llm.openai_format import (
+    best_first,
+    field_of,
+    generation_of,
+    lighter,
+    logprobs_of,
+    remembered,
+)
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
-_log = logging.getLogger(__name__)
 
 
 def _generation_of(response: _Response, model: str, settings: GenerationSettings) -> Generation:
@@ -170,24 +176,24 @@ class LlamaIndexLLM:
             return self._read(await amapped(call, prompts, self._most), settings)
 
     def _respond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
-        without = self._refused
-        try:
-            return self._call("", prompt, *sent(without))
-        except Exception as error:
-            self._note_refusal(error, without)
-            return self._respond(prompt, sent)
+        refused = self._refused
+        while True:
+            try:
+                return self._noted(self._call("", prompt, *sent(refused)), refused)
+            except Exception as error:
+                refused = lighter(refused, error)
 
     async def _arespond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
         if self._sync_only:
             loop, context = asyncio.get_running_loop(), copy_context()
             call = partial(self._respond, prompt, sent)
             return await loop.run_in_executor(self._pool, lambda: context.run(call))
-        without = self._refused
-        try:
-            return await self._call("a", prompt, *sent(without))
-        except Exception as error:
-            self._note_refusal(error, without)
-            return await self._arespond(prompt, sent)
+        refused = self._refused
+        while True:
+            try:
+                return self._noted(await self._call("a", prompt, *sent(refused)), refused)
+            except Exception as error:
+                refused = lighter(refused, error)
 
     def _call(self, way: str, prompt: str, llm: BaseLLM, keywords: dict[str, Any]) -> Any:
         if self._chat:
@@ -195,35 +201,30 @@ class LlamaIndexLLM:
             return getattr(llm, f"{way}chat")([message], **keywords)
         return getattr(llm, f"{way}complete")(prompt, **keywords)
 
-    def _note_refusal(self, error: Exception, without: frozenset[str]) -> None:
-        """What the server refuses of what it was sent; any other error is raised again."""
-        refused = {word.strip("'") for word in ("logprobs", "'temperature'") if word in str(error)}
-        if getattr(error, "status_code", None) not in (400, 403, 422) or refused <= without:
-            raise error
-        if not refused <= self._refused:
-            _log.warning("%s goes without %s from now on: %s", self.name, sorted(refused), error)
-        self._refused |= refused
+    def _noted(self, reply: _Response, refused: frozenset[str]) -> _Response:
+        self._refused = remembered(self._refused, refused, self.name)
+        return reply
 
     def _sent(self, settings: GenerationSettings) -> Callable[..., Any]:
         return partial(self._set, settings)
 
     def _set(
-        self, settings: GenerationSettings, without: frozenset[str]
+        self, settings: GenerationSettings, refused: frozenset[str]
     ) -> tuple[BaseLLM, dict[str, Any]]:
         """A copy of the LLM with the settings in its fields, and the keywords for the others."""
         llm, declared = self._llm, type(self._llm).model_fields
-        words = {key: word for key, word in self._keywords.items() if key not in without}
+        words = {key: word for key, word in self._keywords.items() if key not in refused}
         if words.get("max_tokens") == "max_tokens":
             fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
             words["max_tokens"] = next(fields, "max_tokens")
         values = {key: getattr(settings, key) for key in words} | {"stop": [*settings.stop] or None}
         wanted: dict[str, Any] = {word: values[key] for key, word in words.items()}
-        asked = None if "logprobs" in without else self._logprobs
+        asked = None if "logprobs" in refused else self._logprobs
         if asked and "logprobs" in declared:
             # llama.cpp gives none where top_logprobs is 0, which is what OpenAILike sends
             own = getattr(llm, "top_logprobs", 0) or _LIKELY
             likely = own if asked == "auto" or asked is True else asked
-            both = {"logprobs": True, "top_logprobs": likely}
+            both = {"logprobs": True, "top_logprobs": 0 if "top_logprobs" in refused else likely}
             wanted |= both if "top_logprobs" in declared else {"logprobs": likely}
         elif asked != "auto":
             wanted["logprobs"] = asked
