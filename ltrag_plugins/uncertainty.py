@@ -39,8 +39,8 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
     if generation.tokens is None:
         raise NoTokenProbabilities(
             f"{model} gave no token probabilities for {generation.text[:40]!r}. Ask the provider "
-            "for them (ChatOpenAI: logprobs=True), or read texts alone (gate: tier='text'; SGIC: "
-            "estimator='agreement')."
+            "for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, logprobs=True)), "
+            "or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
     tokens = generation.tokens
     return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in tokens)

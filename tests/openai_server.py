@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 Reply = tuple[str, float]
 """(text, probability of each of its tokens)."""
@@ -17,7 +18,7 @@ Served = AbstractContextManager[tuple[str, list[str]]]
 
 def openai_server(reply: Callable[[str], Reply]) -> Served:
     """Writes what the function says."""
-    return serving(lambda sent: completion(*reply(sent["messages"][-1]["content"])))
+    return serving(lambda sent: completion(*reply(_prompt_of(sent))))
 
 
 def replaying(body: dict[str, object]) -> Served:
@@ -25,16 +26,19 @@ def replaying(body: dict[str, object]) -> Served:
     return serving(lambda _: body)
 
 
+def _prompt_of(sent: dict[str, Any]) -> str:
+    return sent["prompt"] if "prompt" in sent else sent["messages"][-1]["content"]
+
+
 @contextmanager
-def serving(reply: Callable[[dict], object]) -> Iterator[tuple[str, list[str]]]:
+def serving(reply: Callable[[dict[str, Any]], object]) -> Iterator[tuple[str, list[str]]]:
     """Sends what the function makes of a request: a body, or (status, body); bytes as they are."""
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = sent["messages"][-1]["content"]
-            asked.append(prompt)
+            asked.append(_prompt_of(sent))
             said = reply(sent)
             self._send(*(said if isinstance(said, tuple) else (200, said)))
 
@@ -49,7 +53,10 @@ def serving(reply: Callable[[dict], object]) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 128  # 5 by default, and callers beyond wait for a second or more
+
+    server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

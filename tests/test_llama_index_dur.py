@@ -2,12 +2,14 @@
 
 import asyncio
 import copy
+import json
 import sys
+import tempfile
 import time
 
 import numpy as np
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import Settings, VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.rerank import ReRankEndEvent, ReRankStartEvent
@@ -34,7 +36,12 @@ from ltrag_plugins.errors import (
     MissingExtra,
     UnreadableArtifact,
 )
-from ltrag_plugins.llama_index import DURReranker, PassageRetriever, node_of
+from ltrag_plugins.llama_index import (
+    DURReranker,
+    LlamaIndexEncoder,
+    PassageRetriever,
+    node_of,
+)
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
 from tests.llama_index_parts import FACTS, engine, on_an_event_loop
@@ -310,11 +317,6 @@ def test_what_cannot_be_meant_is_refused_at_construction(given, said):
 def test_it_is_a_genuine_subclass_and_the_packages_own():
     assert isinstance(DURReranker(trained()), BaseNodePostprocessor)
     assert ltrag_plugins.DURReranker is DURReranker
-    assert DURReranker(trained(), top_n=2).to_dict() == {
-        "top_n": 2,
-        "sigma": 0.0,
-        "class_name": "DURReranker",
-    }
 
 
 def test_a_saved_head_ranks_as_before_and_knows_one_encoder(tmp_path):
@@ -325,6 +327,39 @@ def test_a_saved_head_ranks_as_before_and_knows_one_encoder(tmp_path):
     assert dumped(after.postprocess_nodes(nodes(), query_str=QUESTION)) == dumped(found)
     with pytest.raises(ArtifactMismatch, match="'letters'"):
         DURReranker.from_pretrained(tmp_path, encoder=letter_embedding())
+
+
+def test_a_reranker_that_became_a_dictionary_or_json_ranks_as_before(monkeypatch):
+    before = DURReranker(trained(LlamaIndexEncoder(letter_embedding())), top_n=3, sigma=0.01)
+    found = dumped(before.postprocess_nodes(nodes(), query_str=QUESTION))
+    data = before.to_dict()
+    kept = json.loads(json.dumps(data))
+    assert (data["top_n"], data["sigma"], data["class_name"]) == (3, 0.01, "DURReranker")
+    monkeypatch.setattr(Settings, "_embed_model", letter_embedding())
+    for after in (
+        DURReranker.from_dict(data),
+        DURReranker.from_dict(data, encoder=letter_embedding()),
+        DURReranker.from_json(before.to_json()),
+    ):
+        assert dumped(after.postprocess_nodes(nodes(), query_str=QUESTION)) == found
+        assert (after.top_n, after.sigma) == (3, 0.01)
+    assert data == kept
+    with pytest.raises(ArtifactMismatch, match="'letters'"):
+        DURReranker.from_dict(data, encoder=Letters())
+
+
+def test_a_dictionary_without_its_whole_head_is_refused(tmp_path, monkeypatch):
+    data = DURReranker(trained()).to_dict()
+    head = data.pop("head")
+    assert sorted(head) == ["dur.json", "dur.safetensors"]
+    swapped = head | {"dur.safetensors": head["dur.json"]}
+    outside = {"../" + name: content for name, content in head.items()}
+    for wrong in ({}, {"head": {}}, {"head": swapped}):
+        with pytest.raises(UnreadableArtifact, match="ltrag dur train"):
+            DURReranker.from_dict({**data, **wrong}, encoder=Letters())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    DURReranker.from_dict({**data, "head": outside}, encoder=Letters())
+    assert list(tmp_path.iterdir()) == []  # a name in the dictionary is no path
 
 
 async def test_an_embedding_model_ranks_as_the_encoder_does_and_is_not_changed():

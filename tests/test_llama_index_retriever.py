@@ -159,7 +159,8 @@ def test_an_embedding_model_is_an_encoder_with_one_row_per_text_in_order():
 @pytest.mark.parametrize(("rule", "found"), [(always, ["emma"]), (never, [])])
 async def test_the_gated_retriever_finds_nothing_where_the_model_knows(rule, found):
     keywords = AwaitedRetriever()
-    gated = GECERetriever(RuleGate(World(llm=ScriptedLLM(lambda prompt: "x")), rule), keywords)
+    gate = RuleGate(World(llm=ScriptedLLM(lambda prompt: "x")), rule)
+    gated = GECERetriever(gate, keywords, known="nothing")
     nodes = gated.retrieve("Who wrote Emma?")
     assert [node.node_id for node in nodes] == found
     assert await gated.aretrieve("Who wrote Emma?") == nodes

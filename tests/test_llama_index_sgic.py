@@ -398,7 +398,10 @@ def test_what_cannot_work_is_refused_where_it_is_handed_in():
     with pytest.raises(InvalidInput, match="settings must be"):
         SGICCalibrator(mending(), settings={"rounds": 3})
     for source in ("relevance", "encoder", "oracle"):
-        with pytest.raises(InvalidInput, match=f"source='{source}' needs"):
+        with pytest.raises(
+            InvalidInput,
+            match=f"(source='{source}'|this) needs {source.replace('oracle', 'truth')}=",
+        ):
             SGICCalibrator(mending(), settings=SGICSettings(source=source))
     calibrator = SGICCalibrator(mending())
     with pytest.raises(InvalidInput, match="text_qa_template"):

@@ -200,14 +200,15 @@ class HeadHolder:
         cls,
         folder: str | PathLike[str],
         *,
-        encoder: Any,
+        encoder: Any = None,
         top_n: int | None = None,
         sigma: float = 0.0,
     ) -> Self:
         """With the head that `save`, `DURRanker.save` or `ltrag dur train` wrote.
 
         Args:
-            encoder: the one the head was trained with, ours or the framework's.
+            encoder: the one the head was trained with, ours or the framework's; None: that of
+                LlamaIndex's `Settings`.
             top_n, sigma: as for the class.
 
         Raises:

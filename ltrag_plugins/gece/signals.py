@@ -244,7 +244,8 @@ def available_signals(
     if tier == "probabilities" and "mean_logprob" not in names:
         raise errors.NoTokenProbabilities(
             "tier='probabilities' was asked for, but some drafts came without token probabilities. "
-            "Ask the provider for them (ChatOpenAI: logprobs=True), or use tier='text'."
+            "Ask the provider for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, "
+            "logprobs=True)), or use tier='text'."
         )
     extra = set.intersection(*(set(item.extra) for item in evidence))
     if taken := sorted(extra & SIGNALS.keys()):

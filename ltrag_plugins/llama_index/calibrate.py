@@ -56,14 +56,14 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     A node is read as it shows itself to language models.
 
     Args:
-        llm: a model of ours, or a LlamaIndex LLM, which is then reached through
-            `LlamaIndexLLM(llm)`; wrap it yourself to set keywords or ask for token
-            probabilities. Without those, set `estimator="agreement"`.
+        llm: a model of ours, or a LlamaIndex LLM (None: LlamaIndex's `Settings.llm`), which is
+            then reached through `LlamaIndexLLM(llm)` and asked for token probabilities; wrap it
+            yourself to set keywords. For an LLM without those set `estimator="agreement"`.
         streaming: hand out the finished answer as a stream of one piece, for callers that
             read `response_gen`; which round wins is known only after the last one.
         callback_manager: None: LlamaIndex's `Settings.callback_manager`.
         calibration, options: those of `sgic.Calibrator`; the encoder may be a LlamaIndex
-            embedding model.
+            embedding model, and is `Settings.embed_model` where one is needed and none given.
 
     Raises:
         InvalidInput, ArtifactMismatch: as `sgic.Calibrator`.
@@ -71,7 +71,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
 
     def __init__(
         self,
-        llm: LLM | BaseLLM,
+        llm: LLM | BaseLLM | None = None,
         *,
         calibration: Calibration | None = None,
         streaming: bool = False,
@@ -79,15 +79,20 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         **options: Unpack[CalibratorOptions],
     ) -> None:
         ours = model_of(llm)
-        if (encoder := options.get("encoder")) is not None:
-            options["encoder"] = encoder_of(encoder)
+        named = options.get("settings") or getattr(calibration, "settings", None)
+        if options.get("encoder") or getattr(named, "source", "") == "encoder":
+            options["encoder"] = encoder_of(options.get("encoder"))
         self._calibrator = Calibrator(ours, calibration=calibration, **options)
         # the base class writes its callback manager into the LLM it is given: not the caller's
         super().__init__(LtragLLM(ours), callback_manager, streaming=streaming)
 
     @classmethod
     def from_pretrained(
-        cls, folder: str | PathLike[str], *, llm: LLM | BaseLLM, **options: Unpack[_Options]
+        cls,
+        folder: str | PathLike[str],
+        *,
+        llm: LLM | BaseLLM | None = None,
+        **options: Unpack[_Options],
     ) -> Self:
         """With the calibration that `Calibration.save` wrote.
 

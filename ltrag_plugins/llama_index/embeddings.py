@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from llama_index.core import Settings
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
-from ltrag_plugins.errors import checked
+from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llm.base import Encoder
 
 
@@ -64,8 +65,12 @@ class LlamaIndexEncoder:
         return np.asarray(rows, dtype=np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
 
 
-def encoder_of(encoder: Encoder | BaseEmbedding) -> Encoder:
-    """A LlamaIndex embedding model wrapped, an encoder of ours as it is."""
+def encoder_of(encoder: Encoder | BaseEmbedding | None) -> Encoder:
+    """A LlamaIndex embedding model (None: that of `Settings`) wrapped, one of ours as it is."""
+    try:
+        encoder = Settings.embed_model if encoder is None else encoder
+    except (ImportError, ValueError) as error:
+        raise InvalidInput(f"this needs encoder=..., or Settings.embed_model: {error}") from error
     if isinstance(encoder, BaseEmbedding):
         return LlamaIndexEncoder(encoder)
     wanted = "an ltrag_plugins Encoder (embedded_encoder(), ...) or a LlamaIndex BaseEmbedding"

@@ -4,14 +4,16 @@ The decision has a span of its own, and LlamaIndex's instrumentation gets it as 
 """
 
 from collections.abc import AsyncGenerator, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response import schema
+from llama_index.core.bridge.pydantic import Field
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
@@ -20,11 +22,14 @@ from llama_index.core.tools import ToolMetadata
 from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.gece.decision import DecidingGate, Decision
+from ltrag_plugins.flow import arun, run
+from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
-from ltrag_plugins.llama_index.retriever import aretrieve
+from ltrag_plugins.llama_index.retriever import aretrieve, node_of
 
-_GATE = "a gate (GECEGate.fit or GECEGate.load gives one)"
+_OnError = Literal["retrieve", "raise"]
+_decided: ContextVar[tuple[Any, Decision] | None] = ContextVar("gece_decided", default=None)
+"""What a selector's gate decided, for the tool that it chose: both run in one context."""
 _dispatcher = get_dispatcher(__name__)
 
 
@@ -45,15 +50,30 @@ class GECEDecisionEvent(BaseEvent):
 
 
 @_dispatcher.span
-def gece_decide(gate: DecidingGate, question: str) -> Decision:
+def gece_decide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
     """The gate's decision, in a span of its own that the draft's events hang under."""
-    return _published(gate.decide(question))
+    return _published(run(guarded(question, gate, on_error), gate.world))
 
 
 @_dispatcher.span
-async def gece_adecide(gate: DecidingGate, question: str) -> Decision:
+async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
     """As `gece_decide`."""
-    return _published(await gate.adecide(question))
+    return _published(await arun(guarded(question, gate, on_error), gate.world))
+
+
+def _checked_gate(gate: DecidingGate, on_error: _OnError) -> DecidingGate:
+    if on_error not in ("retrieve", "raise"):
+        raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
+    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
+
+
+def _taken(gate: DecidingGate, question: str) -> Decision | None:
+    """The decision of the selector before, where it is this gate's and of this question; once."""
+    held, decision = _decided.get() or (None, None)
+    if decision is None or held is not gate or decision.question != question:
+        return None
+    _decided.set(None)
+    return decision
 
 
 def _published(decision: Decision) -> Decision:
@@ -82,6 +102,8 @@ class GECERouter(BaseQueryEngine):
         direct: a query engine or an LLM to answer in the draft's place.
         streaming: hand out the draft (or the LLM's answer) as a stream of one piece, for callers
             that read `response_gen`; the engine's own streams pass either way.
+        on_error: "retrieve": ask `query_engine` where the gate's model fails (see `guarded`); the
+            decision says why. "raise": raise the `ModelError`.
         callback_manager: the engine's, by default.
     """
 
@@ -92,21 +114,25 @@ class GECERouter(BaseQueryEngine):
         *,
         direct: BaseQueryEngine | BaseLLM | None = None,
         streaming: bool = False,
+        on_error: _OnError = "retrieve",
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate = checked(gate, DecidingGate, "gate", _GATE)
+        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
         wanted = "a LlamaIndex BaseQueryEngine"
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
         super().__init__(callback_manager or query_engine.callback_manager)
-        # without keywords, so that it answers under its own settings
-        self._direct = LlamaIndexLLM(direct, keywords={}) if isinstance(direct, BaseLLM) else direct
+        if isinstance(direct, BaseLLM):  # which answers under its own settings
+            self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
+        else:
+            self._direct = direct
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
-        decision = gece_decide(self._gate, question)
+        decision = _taken(self._gate, question)
+        decision = decision or gece_decide(self._gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
@@ -115,7 +141,8 @@ class GECERouter(BaseQueryEngine):
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         question = query_bundle.query_str
-        decision = await gece_adecide(self._gate, question)
+        decision = _taken(self._gate, question)
+        decision = decision or await gece_adecide(self._gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
@@ -162,50 +189,103 @@ def _with(decision: Decision, response: schema.RESPONSE_TYPE) -> schema.RESPONSE
     return replace(response, metadata={**(response.metadata or {}), "gece": decision.as_metadata()})
 
 
+class _Selection(SelectorResult):
+    """The tools, and what they were chosen by."""
+
+    decision: Decision = Field(exclude=True, description="The gate's, with its draft.")
+
+
 class GECESelector(NoPrompts, BaseSelector):
-    """Chooses between two tools of a `RouterQueryEngine` by the gate's decision.
+    """Chooses among the tools of a `RouterQueryEngine` or `RouterRetriever` by a gate's decision.
+
+    The selection that comes out has the `decision`, with its draft; in a `RouterQueryEngine`'s
+    response it is `metadata["selector_result"].decision`.
 
     Args:
-        retrieving: place (0 or 1) of the tool that retrieves.
-        direct: place of the tool that answers without retrieval.
+        retrieving: place of the tool that retrieves, or places of several; None: all but `direct`.
+        direct: place of the tool that answers without retrieval. A `GECERouter` with the same gate
+            there answers with the draft, at no further call.
+        among: chooses among several retrieving tools (`LLMSingleSelector(...)`, ...); None: the
+            first is taken.
+        on_error: "retrieve" or "raise", as for `GECERouter`.
+
+    Raises:
+        InvalidInput: the places overlap, or there are not so many tools.
     """
 
-    def __init__(self, gate: DecidingGate, *, retrieving: int = 0, direct: int = 1) -> None:
-        self._gate = checked(gate, DecidingGate, "gate", _GATE)
-        if {retrieving, direct} != {0, 1}:
+    def __init__(
+        self,
+        gate: DecidingGate,
+        *,
+        retrieving: int | Sequence[int] | None = None,
+        direct: int = 1,
+        among: BaseSelector | None = None,
+        on_error: _OnError = "retrieve",
+    ) -> None:
+        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
+        self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
+        places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
+        if direct in places or min(direct, *places, 0) < 0:
             raise InvalidInput(
-                f"retrieving and direct must be 0 and 1, got {retrieving}, {direct}."
+                f"retrieving and direct must be places of different tools, counted from 0; got "
+                f"{retrieving} and {direct}."
             )
-        self._places = {True: retrieving, False: direct}
+        self._places, self._direct = places, direct
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"among": self._among} if self._among else {}
 
     def _select(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        question = _for_two(choices, query)
-        return self._selection(gece_decide(self._gate, question))
+        places = self._retrieving(choices)
+        decision, theirs = gece_decide(self._gate, query.query_str, self._on_error), None
+        if self._among and decision.retrieve:
+            theirs = self._among.select([choices[place] for place in places], query)
+        return self._selection(decision, places, theirs)
 
     async def _aselect(self, choices: Sequence[ToolMetadata], query: QueryBundle) -> SelectorResult:
-        question = _for_two(choices, query)
-        return self._selection(await gece_adecide(self._gate, question))
+        places = self._retrieving(choices)
+        decision, theirs = await gece_adecide(self._gate, query.query_str, self._on_error), None
+        if self._among and decision.retrieve:
+            theirs = await self._among.aselect([choices[place] for place in places], query)
+        return self._selection(decision, places, theirs)
 
-    def _selection(self, decision: Decision) -> SelectorResult:
-        index = self._places[decision.retrieve]
-        return SelectorResult(selections=[SingleSelection(index=index, reason=decision.reason)])
+    def _retrieving(self, choices: Sequence[ToolMetadata]) -> list[int]:
+        """Places of the tools that retrieve, if there are that many tools."""
+        places = self._places or [i for i in range(len(choices)) if i != self._direct]
+        if places and max(self._direct, *places) < len(choices):
+            return places
+        raise InvalidInput(
+            f"GECESelector was given {len(choices)} tools, and wants one that answers directly at "
+            f"place {self._direct} and retrieving ones at {self._places or 'the others'}."
+        )
 
-
-def _for_two(choices: Sequence[ToolMetadata], query: QueryBundle) -> str:
-    """The question, where there are two choices."""
-    if len(choices) == 2:
-        return query.query_str
-    raise InvalidInput(
-        f"GECESelector chooses between two tools, one that retrieves and one that answers "
-        f"directly; it was given {len(choices)}. Nest routers where there are more."
-    )
+    def _selection(
+        self, decision: Decision, places: list[int], theirs: SelectorResult | None
+    ) -> SelectorResult:
+        _decided.set((self._gate, decision))
+        ours = SingleSelection(index=0, reason="")
+        selections = [
+            SingleSelection(
+                index=places[one.index] if decision.retrieve else self._direct,
+                reason=f"{decision.reason} {one.reason}".strip(),
+            )
+            for one in (theirs.selections if theirs else [ours])
+        ]
+        return _Selection(selections=selections, decision=decision)
 
 
 class GECERetriever(BaseRetriever):
-    """`[]` when the model knows, else what `retriever` finds, untouched.
+    """What `retriever` finds, untouched; where the model knows, one node with the gate's draft.
 
-    For chat engines and pipelines of your own, which answer without nodes. A
-    `RetrieverQueryEngine` given none says "Empty Response"; in front of one, put `GECERouter`.
+    For query engines, chat engines and agents, which go on from the draft as from any node. Its
+    metadata has the decision under `gece`, which no model is shown; its score is 1, so that no
+    cutoff drops it.
+
+    Args:
+        known: "nothing" gives `[]` where the model knows; LlamaIndex's engines then say "Empty
+            Response".
+        on_error: "retrieve" or "raise", as for `GECERouter`.
+        callback_manager: the retriever's, by default.
     """
 
     def __init__(
@@ -213,9 +293,11 @@ class GECERetriever(BaseRetriever):
         gate: DecidingGate,
         retriever: BaseRetriever,
         *,
+        known: Literal["draft", "nothing"] = "draft",
+        on_error: _OnError = "retrieve",
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate = checked(gate, DecidingGate, "gate", _GATE)
+        self._gate, self._on_error, self._known = _checked_gate(gate, on_error), on_error, known
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         super().__init__(callback_manager or retriever.callback_manager)
@@ -224,9 +306,18 @@ class GECERetriever(BaseRetriever):
         return {"retriever": self._retriever}
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = gece_decide(self._gate, query_bundle.query_str)
-        return self._retriever.retrieve(query_bundle) if decision.retrieve else []
+        decision = gece_decide(self._gate, query_bundle.query_str, self._on_error)
+        return self._retriever.retrieve(query_bundle) if decision.retrieve else self._of(decision)
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        decision = await gece_adecide(self._gate, query_bundle.query_str)
-        return await aretrieve(self._retriever, query_bundle) if decision.retrieve else []
+        decision = await gece_adecide(self._gate, query_bundle.query_str, self._on_error)
+        if decision.retrieve:
+            return await aretrieve(self._retriever, query_bundle)
+        return self._of(decision)
+
+    def _of(self, decision: Decision) -> list[NodeWithScore]:
+        if self._known == "nothing":
+            return []
+        found = node_of(replace(decision.as_passage(), score=1.0))
+        found.node.excluded_llm_metadata_keys = found.node.excluded_embed_metadata_keys = ["gece"]
+        return [found]

@@ -55,7 +55,7 @@ class MethodQueryEngine(BaseQueryEngine):
 
 def as_query_engine(
     method: str | Method,
-    llm: LLM | BaseLLM,
+    llm: LLM | BaseLLM | None = None,
     retriever: Retriever | BaseRetriever | None = None,
     *,
     encoder: Encoder | BaseEmbedding | None = None,
@@ -65,7 +65,8 @@ def as_query_engine(
 ) -> MethodQueryEngine:
     """A method that the papers compare with, as a query engine.
 
-    Model, retriever and encoder (for the methods that need one) are LlamaIndex's or ours.
+    Model, retriever and encoder (for the methods that need one) are LlamaIndex's or ours; model
+    and encoder are by default those of LlamaIndex's `Settings`.
 
     Args:
         method: its name in `methods.METHODS`, or the method itself.
@@ -78,7 +79,7 @@ def as_query_engine(
     row = method_named(method) if isinstance(method, str) else method
     if isinstance(retriever, BaseRetriever):
         retriever = LlamaIndexRetriever(retriever)
-    vectors = None if encoder is None else encoder_of(encoder)
+    vectors = encoder_of(encoder) if encoder or "encoder" in row.needs else None
     world = World(llm=model_of(llm), retriever=retriever, encoder=vectors)
     ready = Ready.of(row, world, settings=settings, labelled=labelled)
     return MethodQueryEngine(ready, callback_manager=callback_manager)

@@ -9,12 +9,13 @@ import asyncio
 import hashlib
 import json
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from llama_index.core import Settings
 from llama_index.core.base.llms import generic_utils, types
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.bridge.pydantic import Field
@@ -25,7 +26,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
-from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
+from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of, without_refused
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -65,20 +66,28 @@ def _likeliest(response: _Response, text: str) -> dict[str, Any] | None:
 
 _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature", "stop", "seed")}
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
+_MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
+"""What LLMs call the most tokens to write."""
+_LIKELY = 5
+"""How many likely tokens to ask for at each position, unless the caller says."""
 
 
 class LlamaIndexLLM:
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
-    Settings go along with each call as keywords; the LLM's own are not changed. OpenAI-like LLMs
-    understand the default keywords, Anthropic wants `{"max_tokens": "max_tokens", "stop":
-    "stop_sequences"}`, and many local ones (HuggingFaceLLM, LlamaCPP) ignore them and are set up
-    when they are built. Stop strings are cut off here in any case.
+    A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
+    `additional_kwargs` say of that setting; and along with the call as a keyword where there is no
+    field. OpenAI-like LLMs understand the default keywords, Anthropic wants `{"max_tokens":
+    "max_tokens", "stop": "stop_sequences"}`, many local ones ignore them. Stop strings are cut off
+    here in any case. Log-probabilities or a temperature that the server refuses, as reasoning
+    models do, are left out from then on, and a warning says so.
 
     Args:
+        llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
-        logprobs: sent as `logprobs=` with each call, to ask for token probabilities: True for
-            OpenAI-like chat, a number for their completions; None sends nothing.
+        logprobs: asks for token probabilities: "auto" where the LLM has fields for them, as OpenAI,
+            OpenAILike and Vllm have; True, or the number of likely tokens at each position, sends
+            `logprobs=` to other LLMs too; None does not ask.
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
@@ -89,18 +98,20 @@ class LlamaIndexLLM:
 
     def __init__(
         self,
-        llm: BaseLLM,
+        llm: BaseLLM | None = None,
         *,
         keywords: Mapping[str, str] = _KEYWORDS,
-        logprobs: bool | int | None = None,
+        logprobs: bool | int | Literal["auto"] | None = "auto",
         chat: bool | None = None,
         name: str | None = None,
         concurrency: int | None = None,
     ) -> None:
+        llm = Settings.llm if llm is None else llm
         self._llm = checked(llm, BaseLLM, "llm", "a LlamaIndex LLM (llama_index.core.llms.LLM)")
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
+        self._refused: Set[str] = frozenset()
         self._chat = llm.metadata.is_chat_model if chat is None else chat
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
@@ -120,7 +131,7 @@ class LlamaIndexLLM:
         if self._name:
             return self._name
         parts = [f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"]
-        if self._logprobs is not None:
+        if self._logprobs != "auto":
             parts.append(f"logprobs={self._logprobs}")
         if self._chat != self._llm.metadata.is_chat_model:
             parts.append("chat" if self._chat else "complete")
@@ -153,37 +164,81 @@ class LlamaIndexLLM:
         with wrap_provider_errors("model"):
             return self._read(await amapped(call, prompts, self._most), settings)
 
-    def _respond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
-        if self._chat:
-            return self._llm.chat([ChatMessage(role="user", content=prompt)], **sent)
-        return self._llm.complete(prompt, **sent)
+    def _respond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
+        refused = self._refused
+        while True:
+            try:
+                reply = self._call("", prompt, *sent(refused))
+                break
+            except Exception as error:
+                refused = without_refused(refused, error, self.name)
+        self._refused = refused
+        return reply
 
-    async def _arespond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
+    async def _arespond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
         if self._sync_only:
             loop, context = asyncio.get_running_loop(), copy_context()
             call = partial(self._respond, prompt, sent)
             return await loop.run_in_executor(self._pool, lambda: context.run(call))
-        if self._chat:
-            return await self._llm.achat([ChatMessage(role="user", content=prompt)], **sent)
-        return await self._llm.acomplete(prompt, **sent)
+        refused = self._refused
+        while True:
+            try:
+                reply = await self._call("a", prompt, *sent(refused))
+                break
+            except Exception as error:
+                refused = without_refused(refused, error, self.name)
+        self._refused = refused
+        return reply
 
-    def _sent(self, settings: GenerationSettings) -> dict[str, Any]:
-        stop = [*settings.stop] or None
-        sent: dict[str, Any] = {
-            word: stop if key == "stop" else getattr(settings, key)
-            for key, word in self._keywords.items()
-        }
-        sent["logprobs"] = self._logprobs
-        return {word: value for word, value in sent.items() if value is not None}
+    def _call(self, way: str, prompt: str, llm: BaseLLM, keywords: dict[str, Any]) -> Any:
+        if self._chat:
+            message = ChatMessage(role="user", content=prompt)
+            return getattr(llm, f"{way}chat")([message], **keywords)
+        return getattr(llm, f"{way}complete")(prompt, **keywords)
+
+    def _sent(self, settings: GenerationSettings) -> Callable[..., Any]:
+        return partial(self._set, settings)
+
+    def _set(
+        self, settings: GenerationSettings, refused: Set[str]
+    ) -> tuple[BaseLLM, dict[str, Any]]:
+        """A copy of the LLM with the settings in its fields, and the keywords for the others."""
+        llm, declared = self._llm, type(self._llm).model_fields
+        words = {key: word for key, word in self._keywords.items() if key not in refused}
+        if words.get("max_tokens") == "max_tokens":
+            fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
+            words["max_tokens"] = next(fields, "max_tokens")
+        values = {key: getattr(settings, key) for key in words} | {"stop": [*settings.stop] or None}
+        wanted: dict[str, Any] = {word: values[key] for key, word in words.items()}
+        asked = None if "logprobs" in refused else self._logprobs
+        if asked and "logprobs" in declared:
+            # llama.cpp gives none where top_logprobs is 0, which is what OpenAILike sends
+            own = getattr(llm, "top_logprobs", 0) or _LIKELY
+            likely = own if asked == "auto" or asked is True else asked
+            both = {"logprobs": True, "top_logprobs": 0 if "top_logprobs" in refused else likely}
+            wanted |= both if "top_logprobs" in declared else {"logprobs": likely}
+        elif asked != "auto":
+            wanted["logprobs"] = asked
+        wanted = {word: value for word, value in wanted.items() if value is not None}
+        update = {word: value for word, value in wanted.items() if word in declared}
+        extra = getattr(llm, "additional_kwargs", None)
+        # what stands there wins over fields and keywords alike
+        if isinstance(extra, dict) and not wanted.keys().isdisjoint(extra):
+            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in wanted}
+        if update:
+            copy = llm.model_copy(update=update)
+            # the clients that an LLM opens when it is first asked stand there: one set for all
+            object.__setattr__(copy, "__pydantic_private__", llm.__pydantic_private__)
+            llm = copy
+        return llm, {word: value for word, value in wanted.items() if word not in declared}
 
     def _read(self, replies: list[_Response], settings: GenerationSettings) -> list[Generation]:
-        name = self.name
-        return [_generation_of(reply, name, settings) for reply in replies]
+        return [_generation_of(reply, self.name, settings) for reply in replies]
 
 
-def model_of(llm: LLM | BaseLLM) -> LLM:
-    """A LlamaIndex LLM wrapped, a model of ours as it is."""
-    if isinstance(llm, BaseLLM):
+def model_of(llm: LLM | BaseLLM | None) -> LLM:
+    """A LlamaIndex LLM (None: that of LlamaIndex's `Settings`) wrapped, one of ours as it is."""
+    if llm is None or isinstance(llm, BaseLLM):
         return LlamaIndexLLM(llm)
     wanted = "a LlamaIndex LLM or an ltrag_plugins LLM (TransformersLLM, ...)"
     return checked(llm, LLM, "llm", wanted)

@@ -1,8 +1,11 @@
 """Nodes in the order in which they help the model."""
 
 import asyncio
+from base64 import b64decode, b64encode
 from importlib import import_module
-from typing import Any, Literal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.bridge.pydantic import Field
@@ -32,7 +35,8 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
 
     Args:
         ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding.
+        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding;
+            None: LlamaIndex's `Settings.embed_model`.
         untrained: "encoder" ranks by plain similarity, without a trained head.
         top_n: most nodes, at least 1; None: all above sigma. Their scores sum to 1.
         sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
@@ -53,6 +57,8 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
         sigma: float = 0.0,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if ranker is None and untrained is not None:
+            encoder = encoder_of(encoder)
         ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(callback_manager=callback_manager or CallbackManager(), **fields)
@@ -61,6 +67,24 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
     def class_name(cls) -> str:
         """The class's name in LlamaIndex's traces."""
         return "DURReranker"
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """The fields, and under `head` what `save` writes; `to_json` goes by it too."""
+        with TemporaryDirectory() as folder:
+            self.save(folder)
+            files = sorted(Path(folder).iterdir())
+            head = {file.name: b64encode(file.read_bytes()).decode() for file in files}
+        return super().to_dict(**kwargs) | {"head": head}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
+        """From what `to_dict` gave and `encoder=`; raises as `from_pretrained`."""
+        given = {name: value for name, value in {**data, **kwargs}.items() if name != "class_name"}
+        with TemporaryDirectory() as folder:
+            for name, content in given.pop("head", {}).items():
+                # a name is no path
+                (Path(folder) / Path(name).name).write_bytes(b64decode(content))
+            return cls.from_pretrained(folder, **given)
 
     def as_langchain(self) -> Any:
         """The same reranker as `ltrag_plugins.langchain.DURReranker`.

@@ -1,0 +1,352 @@
+"""LlamaIndex's own engines and agents, each with one of our components dropped in."""
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
+from llama_index.core.base.llms.types import ChatMessage, MessageRole, ToolCallBlock
+from llama_index.core.base.response.schema import StreamingResponse
+from llama_index.core.chat_engine import (
+    CondensePlusContextChatEngine,
+    CondenseQuestionChatEngine,
+    ContextChatEngine,
+)
+from llama_index.core.llms.mock import MockFunctionCallingLLM
+from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.query_engine import RouterQueryEngine
+from llama_index.core.retrievers import RouterRetriever
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.tools import QueryEngineTool, RetrieverTool
+
+from ltrag_plugins.errors import InvalidInput, ModelFailed
+from ltrag_plugins.flow import World
+from ltrag_plugins.llama_index import (
+    GECEDecisionEvent,
+    GECERetriever,
+    GECERouter,
+    GECESelector,
+    LlamaIndexLLM,
+)
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from tests.gates import RuleGate
+from tests.llama_index_parts import (
+    FACTS,
+    AsyncFunctionLLM,
+    AwaitedRetriever,
+    FunctionLLM,
+    KeywordRetriever,
+    engine,
+    traced,
+)
+
+KNOWN = ["What is the capital of France?", "Where is the Louvre?", "Where is Montmartre?"]
+UNKNOWN = ["Who wrote Emma?", "Who has played Raoul?", "Is Emma a novel?"]
+DRAFT = "It is Paris."
+
+
+def draft(prompt: str) -> str:
+    # RetrieverTool asks "input is ...", so the question is looked for in the prompt
+    return DRAFT if any(question in prompt for question in KNOWN) else "Who knows?"
+
+
+def gate(llm=None) -> RuleGate:
+    return RuleGate(World(llm=llm or ScriptedLLM(draft)))
+
+
+def gated(retriever=None, **settings) -> GECERetriever:
+    return GECERetriever(gate(), retriever or KeywordRetriever(), **settings)
+
+
+def wanted(question: str) -> str:
+    """What an engine answers that was shown the draft, or the fact that was found."""
+    fact = next((FACTS[key] for key in FACTS if key in question.lower()), DRAFT)
+    return f"read: {fact}"
+
+
+def read(prompt: str) -> str:
+    """A model that reads what it is shown, and makes a follow-up the first known question."""
+    if "standalone question" in prompt.lower():
+        return KNOWN[0]
+    shown = [text for text in (DRAFT, *FACTS.values()) if text in prompt]
+    return f"read: {shown[-1]}" if shown else "no context"
+
+
+WAYS = ["chat", "achat", "stream_chat", "astream_chat"]
+
+
+async def said(chat_engine, way: str, message: str, **given):
+    """The text and the source nodes of one turn of a chat."""
+    response = getattr(chat_engine, way)(message, **given)
+    response = await response if way.startswith("a") else response
+    if way == "stream_chat":
+        writing = response.write_response_to_history_thread
+        text = "".join(response.response_gen)
+        writing.join()
+    elif way == "astream_chat":
+        text = "".join([piece async for piece in response.async_response_gen()])
+    else:
+        text = response.response
+    return text.strip(), response.source_nodes
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [ContextChatEngine, CondensePlusContextChatEngine])
+async def test_a_chat_engine_answers_whether_the_model_knows_or_not(kind, way):
+    for question in KNOWN + UNKNOWN:
+        chat_engine = kind.from_defaults(gated(), llm=FunctionLLM(read))
+        text, sources = await said(chat_engine, way, question)
+        assert text == wanted(question)
+        [source] = sources
+        assert source.metadata.get("gece", {"retrieve": True})["retrieve"] is (question in UNKNOWN)
+        roles = [message.role for message in chat_engine.chat_history]
+        assert roles == [MessageRole.USER, MessageRole.ASSISTANT]
+        chat_engine.reset()
+        assert chat_engine.chat_history == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_the_gate_is_asked_the_condensed_question_of_a_conversation(way):
+    history = [ChatMessage("Tell me of France."), ChatMessage("Yes?", role="assistant")]
+    chat_engine = CondensePlusContextChatEngine.from_defaults(gated(), llm=FunctionLLM(read))
+    with traced() as trace:
+        text, _ = await said(chat_engine, way, "And its capital?", chat_history=history)
+    assert text == wanted(KNOWN[0])
+    assert [event.question for event in trace.heard(GECEDecisionEvent)] == [KNOWN[0]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_chat_over_a_query_engine_has_the_router_in_its_place(way):
+    stream = way.endswith("stream_chat")
+    routed = GECERouter(gate(), engine(FunctionLLM(read), streaming=stream), streaming=stream)
+    chat_engine = CondenseQuestionChatEngine.from_defaults(routed, llm=FunctionLLM(read))
+    for question, text in [(KNOWN[1], DRAFT), (UNKNOWN[0], wanted(UNKNOWN[0]))]:
+        chat_engine.reset()
+        if way == "astream_chat":  # theirs wants a stream that is read without waiting
+            continue
+        assert (await said(chat_engine, way, question))[0] == text
+
+
+async def test_a_query_engine_reads_the_draft_as_a_node_that_no_cutoff_drops():
+    cutoff = SimilarityPostprocessor(similarity_cutoff=0.4)
+    reading = engine(FunctionLLM(read), gated(), node_postprocessors=[cutoff])
+    for question in KNOWN + UNKNOWN:
+        response = reading.query(question)
+        assert str(response) == str(await reading.aquery(question)) == wanted(question)
+    streaming = engine(FunctionLLM(read), gated(), streaming=True)
+    response = streaming.query(KNOWN[0])
+    assert isinstance(response, StreamingResponse)
+    assert "".join(response.response_gen).strip() == wanted(KNOWN[0])
+
+
+async def test_the_draft_is_marked_and_the_mark_is_shown_to_no_model():
+    [found] = gated().retrieve(KNOWN[0])
+    assert (found.text, found.score) == (f"Question: {KNOWN[0]}\nAnswer: {DRAFT}", 1.0)
+    assert found.metadata["gece"]["retrieve"] is False
+    assert found.metadata["gece"]["reason"] == "the rule says so"
+    for mode in ("llm", "embed"):
+        assert found.node.get_content(mode) == found.text
+    assert await gated().aretrieve(KNOWN[0]) == [found]
+    plain = gated(known="nothing")
+    assert plain.retrieve(KNOWN[0]) == await plain.aretrieve(KNOWN[0]) == []
+    assert [node.node_id for node in plain.retrieve(UNKNOWN[0])] == ["emma"]
+
+
+def tools(deciding: RuleGate) -> list[QueryEngineTool]:
+    """One that answers directly, between two that retrieve."""
+
+    def tool(name: str) -> QueryEngineTool:
+        reading = engine(FunctionLLM(lambda prompt: f"{name} {read(prompt)}"), AwaitedRetriever())
+        return QueryEngineTool.from_defaults(reading, name=name, description=f"the {name}")
+
+    library, archive = tool("library"), tool("archive")
+    direct = GECERouter(deciding, library.query_engine)
+    return [library, QueryEngineTool.from_defaults(direct, description="direct"), archive]
+
+
+def choosing(prompt: str) -> str:
+    """An LLM selector's model: the archive, wherever it stands among those it is offered."""
+    assert "direct" not in prompt  # that tool is not on offer
+    place = 2 if "(2) the archive" in prompt else 1
+    return f'[{{"choice": {place}, "reason": "old papers"}}]'
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen", "reason"),
+    [
+        ({}, "library", "the rule says so"),
+        ({"retrieving": 2}, "archive", "the rule says so"),
+        ({"retrieving": [2, 0]}, "archive", "the rule says so"),
+        ({"among": True}, "archive", "the rule says so old papers"),
+        ({"among": True, "retrieving": [2, 0]}, "archive", "the rule says so old papers"),
+    ],
+)
+async def test_of_several_retrieving_tools_one_is_chosen(settings, chosen, reason):
+    if settings.get("among"):
+        settings = settings | {"among": LLMSingleSelector.from_defaults(FunctionLLM(choosing))}
+    deciding = gate()
+    selector, offered = GECESelector(deciding, **settings), tools(deciding)
+    router = RouterQueryEngine(selector, offered, llm=FunctionLLM(read))
+    for response in (router.query(UNKNOWN[0]), await router.aquery(UNKNOWN[0])):
+        assert str(response) == f"{chosen} {wanted(UNKNOWN[0])}"
+        result = response.metadata["selector_result"]
+        assert offered[result.ind].metadata.name == chosen
+        assert result.reason == reason
+        assert result.decision.answer == "Who knows?"
+
+
+async def test_a_router_as_the_direct_tool_answers_with_the_draft_and_asks_nothing_more():
+    asked = []
+
+    def noted(prompt: str) -> str:
+        asked.append(prompt)
+        return draft(prompt)
+
+    deciding = gate(ScriptedLLM(noted))
+    offered = tools(deciding)
+    router = RouterQueryEngine(GECESelector(deciding), offered, llm=FunctionLLM(read))
+    with traced() as trace:
+        response, awaited = router.query(KNOWN[0]), await router.aquery(KNOWN[1])
+    assert len(trace.heard(GECEDecisionEvent)) == 2
+    assert str(response) == str(awaited) == DRAFT
+    assert asked == [KNOWN[0], KNOWN[1]]
+    result = response.metadata["selector_result"]
+    assert (result.ind, result.decision.answer, result.decision.question) == (1, DRAFT, KNOWN[0])
+    assert response.metadata["gece"]["retrieve"] is False
+    assert result.model_dump() == {"selections": [{"index": 1, "reason": "the rule says so"}]}
+    assert str(offered[1](KNOWN[1])) == DRAFT  # alone it decides, each time
+    assert str(await offered[1].acall(KNOWN[1])) == DRAFT
+    assert asked == [KNOWN[0], KNOWN[1], KNOWN[1], KNOWN[1]]
+
+
+async def test_a_decision_goes_to_no_other_question_and_to_no_other_gate():
+    def other(prompt: str) -> str:
+        return "Another gate's."
+
+    deciding = gate()
+    mine = GECERouter(deciding, engine())
+    theirs = GECERouter(gate(ScriptedLLM(other)), engine())
+    GECESelector(deciding).select(["look", "alone"], KNOWN[0])
+    assert str(theirs.query(KNOWN[0])) == "Another gate's."
+    assert mine.query(UNKNOWN[0]).metadata["gece"]["retrieve"] is True
+    await GECESelector(deciding).aselect(["look", "alone"], UNKNOWN[0])
+    assert str(await mine.aquery(KNOWN[0])) == DRAFT
+
+
+async def test_a_router_of_retrievers_chooses_by_the_gate():
+    looking, other = KeywordRetriever(), KeywordRetriever()
+    offered = [
+        RetrieverTool.from_defaults(other, description="direct"),
+        RetrieverTool.from_defaults(looking, description="looks it up"),
+    ]
+    router = RouterRetriever(GECESelector(gate(), direct=0), offered, llm=FunctionLLM(read))
+    assert [node.node_id for node in router.retrieve(UNKNOWN[0])] == ["emma"]
+    assert [node.node_id for node in await router.aretrieve(UNKNOWN[1])] == ["raoul"]
+    router.retrieve(KNOWN[0])
+    assert (looking.queries, other.queries) == ([UNKNOWN[0], UNKNOWN[1]], [KNOWN[0]])
+
+
+async def test_a_selector_wants_a_direct_tool_and_one_that_retrieves():
+    for settings, count in [({}, 1), ({"direct": 3}, 3), ({"retrieving": [0, 3]}, 3)]:
+        selector = GECESelector(gate(), **settings)
+        choices = [str(i) for i in range(count)]
+        with pytest.raises(InvalidInput, match=f"given {count} tools"):
+            selector.select(choices, UNKNOWN[0])
+        with pytest.raises(InvalidInput, match=f"given {count} tools"):
+            await selector.aselect(choices, UNKNOWN[0])
+    for settings in ({"retrieving": 1}, {"retrieving": [0, 2], "direct": 2}, {"retrieving": -1}):
+        with pytest.raises(InvalidInput, match="places of different tools"):
+            GECESelector(gate(), **settings)
+    with pytest.raises(InvalidInput, match="among must be a LlamaIndex selector"):
+        GECESelector(gate(), among=FunctionLLM(read))
+    theirs = LLMSingleSelector.from_defaults(FunctionLLM(choosing))
+    assert [*GECESelector(gate(), among=theirs).get_prompts()] == ["among:prompt"]
+    assert GECESelector(gate()).get_prompts() == {}
+
+
+def deciding_to_look(messages, **given) -> ChatMessage:
+    """An agent's model: looks the question up with its tool once, then says what it got."""
+    if messages[-1].role == MessageRole.TOOL:
+        return ChatMessage(f"I found: {messages[-1].content}", role="assistant")
+    [tool] = given["tools"]
+    call = ToolCallBlock(
+        tool_call_id="1",
+        tool_name=tool.metadata.name,
+        tool_kwargs={"input": messages[-1].content},
+    )
+    return ChatMessage(role="assistant", blocks=[call])
+
+
+AGENT_TOOLS = {
+    "router": lambda: QueryEngineTool.from_defaults(
+        GECERouter(gate(), engine(FunctionLLM(read))), name="look", description="answers"
+    ),
+    "retriever": lambda: RetrieverTool.from_defaults(gated(), name="look", description="finds"),
+    "query engine": lambda: QueryEngineTool.from_defaults(
+        engine(FunctionLLM(read), gated()), name="look", description="answers"
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # theirs
+@pytest.mark.parametrize("name", AGENT_TOOLS)
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_function_agent_answers_with_a_gated_tool(name, streaming):
+    model = MockFunctionCallingLLM(response_generator=deciding_to_look, is_chat_model=True)
+    agent = FunctionAgent(tools=[AGENT_TOOLS[name]()], llm=model, streaming=streaming)
+    for question in (KNOWN[0], UNKNOWN[0]):
+        run = agent.run(question)
+        results = [e async for e in run.stream_events() if isinstance(e, ToolCallResult)]
+        answer = str(await run)
+        assert len(results) == 1
+        told = DRAFT if question in KNOWN else FACTS["emma"]
+        assert answer.startswith("I found: ")
+        assert told in answer
+        assert "Empty Response" not in answer
+
+
+def down(prompt: str) -> str:
+    raise ConnectionError("no route to the model")
+
+
+async def adown(prompt: str) -> str:
+    raise ConnectionError("no route to the model")
+
+
+@pytest.mark.parametrize(
+    "model", [FunctionLLM(down), AsyncFunctionLLM(adown)], ids=["sync", "async"]
+)
+async def test_where_the_gates_model_fails_the_users_engine_still_answers(model):
+    failing = gate(LlamaIndexLLM(model))
+    router = GECERouter(failing, engine(FunctionLLM(read)))
+    retriever, selector = GECERetriever(failing, KeywordRetriever()), GECESelector(failing)
+    for question in (KNOWN[0], UNKNOWN[0]):
+        response = await router.aquery(question)
+        assert response.metadata["gece"]["retrieve"] is True
+        assert "no route to the model" in response.metadata["gece"]["reason"]
+        found = await retriever.aretrieve(question)
+        assert found == await AwaitedRetriever().aretrieve(question)
+        selected = await selector.aselect(["look", "alone"], question)
+        assert (selected.ind, "no route" in selected.reason) == (0, True)
+    if isinstance(model, AsyncFunctionLLM):
+        return
+    assert str(router.query(UNKNOWN[0])) == wanted(UNKNOWN[0])
+    assert [node.node_id for node in retriever.retrieve(UNKNOWN[0])] == ["emma"]
+    assert selector.select(["look", "alone"], UNKNOWN[0]).ind == 0
+
+
+async def test_on_request_the_gates_failure_is_raised():
+    failing = gate(LlamaIndexLLM(FunctionLLM(down)))
+    router = GECERouter(failing, engine(), on_error="raise")
+    retriever = GECERetriever(failing, KeywordRetriever(), on_error="raise")
+    selector = GECESelector(failing, on_error="raise")
+    for call in (router.query, retriever.retrieve, lambda q: selector.select(["a", "b"], q)):
+        with pytest.raises(ModelFailed, match="no route to the model"):
+            call(KNOWN[0])
+    for call in (router.aquery, retriever.aretrieve, lambda q: selector.aselect(["a", "b"], q)):
+        with pytest.raises(ModelFailed, match="no route to the model"):
+            await call(KNOWN[0])
+    for build in (
+        lambda: GECERouter(failing, engine(), on_error="ignore"),
+        lambda: GECERetriever(failing, KeywordRetriever(), on_error="ignore"),
+        lambda: GECESelector(failing, on_error="ignore"),
+    ):
+        with pytest.raises(InvalidInput, match="on_error must be 'retrieve' or 'raise'"):
+            build()
