@@ -174,7 +174,7 @@ def judged(router: lc.GECERouter) -> System:
         given = router.invoke(question)
         output, decision = given["output"], given["decision"]
         if not decision.retrieve:
-            return Reply(output, decision.probability)
+            return Reply(output["answer"], decision.probability)
         return Reply(output["answer"], output["p_wrong"], output["score"])
 
     return answer

@@ -205,9 +205,9 @@ COLUMNS = ["question", "gate", "answer", "score", "best passage"]
 
 def from_langchain(router: lc.GECERouter, question: str) -> Shown:
     given = router.invoke(question)
-    if not given["decision"].retrieve:
-        return Shown(question, False, given["output"], None, "")
     output = given["output"]
+    if not given["decision"].retrieve:
+        return Shown(question, False, output["answer"], None, "")
     article = output["documents"][0].metadata["article"]
     return Shown(question, True, output["answer"], output["score"], article)
 

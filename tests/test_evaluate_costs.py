@@ -104,8 +104,8 @@ def test_what_comes_from_the_cache_has_the_ms_that_it_took_once(tmp_path):
     folder = RunFolder(tmp_path)
     with closing(sqlite3.connect(folder.answers)) as file, file:
         for key, kept in file.execute("SELECT key, answer FROM answers").fetchall():
-            text, *parts, _ = json.loads(kept)
-            changed = [text, *parts, known_seconds(text.removeprefix("to "))]
+            text, *parts, _, reason = json.loads(kept)
+            changed = [text, *parts, known_seconds(text.removeprefix("to ")), reason]
             file.execute("UPDATE answers SET answer = ? WHERE key = ?", (json.dumps(changed), key))
     lines = folder.file("thrice").read_bytes().splitlines(keepends=True)
     folder.file("thrice").write_bytes(lines[0])
@@ -122,7 +122,7 @@ def test_a_fresh_answer_has_the_ms_that_the_cache_keeps_of_it(tmp_path):
     with closing(sqlite3.connect(RunFolder(tmp_path).answers)) as file:
         kept = [json.loads(row[0]) for row in file.execute("SELECT answer FROM answers")]
     for record in found:
-        seconds = [took for text, *_, took in kept if text.endswith(f" {record.id}")]
+        seconds = [took for text, *_, took, _ in kept if text.endswith(f" {record.id}")]
         assert len(seconds) == 3
         assert record.ms == pytest.approx(1000 * sum(seconds), abs=0.001)
         assert sum(seconds) > 0

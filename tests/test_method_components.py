@@ -86,7 +86,7 @@ def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():
     chain = as_runnable("direct", FunctionChat(lambda _: "Jane Austen")) | RunnableLambda(str.upper)
     config = {"callbacks": [runs]}
     assert chain.invoke("Who wrote Emma?", config=config) == "JANE AUSTEN"
-    [asked] = runs.named("FunctionChat")
+    [asked] = runs.named("ltrag_call")
     assert runs.ancestry(asked)[1] == "direct"
 
 

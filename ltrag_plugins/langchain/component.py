@@ -202,7 +202,8 @@ class Shape:
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}
         # as `create_retrieval_chain` puts it out where it found nothing
-        return {**{key: [] for key in keys}, **given, chosen: str(message.text)}
+        empty = {key: decision.question if key == "question" else [] for key in keys}
+        return {**empty, **given, chosen: str(message.text)}
 
 
 def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:

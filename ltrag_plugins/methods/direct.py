@@ -15,7 +15,7 @@ from ltrag_plugins.types import Answer, Question
 
 
 @dataclass(frozen=True, slots=True)
-class _DirectSettings(Settings):
+class DirectSettings(Settings):
     """How the model is asked without passages."""
 
     template: templates.DirectTemplate = templates.DIRECT_PROMPT
@@ -56,7 +56,7 @@ DIRECT = Method(
     name="direct",
     summary="the model answers from what it knows; no retrieval",
     source="-",
-    settings=_DirectSettings,
+    settings=DirectSettings,
     answer=lambda question, settings, _: direct(
         question.text, template=settings.template, max_tokens=settings.max_tokens
     ),
