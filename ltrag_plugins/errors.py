@@ -47,6 +47,10 @@ class ModelFailed(ModelError):
     """The model's own call raised; the original exception is the cause."""
 
 
+class ModelUnavailable(ModelFailed):
+    """The API key is refused, or many requests in a row failed: a run ends, and asks no more."""
+
+
 class NoTokenProbabilities(ModelError):
     """The provider reported no token probabilities where they are needed."""
 

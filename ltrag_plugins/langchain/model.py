@@ -32,6 +32,7 @@ from pydantic import BaseModel, ConfigDict
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.llm.base import LLM, AsyncLLM, stopped
+from ltrag_plugins.llm.concurrency import RequestLLM
 from ltrag_plugins.llm.openai_format import logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -145,14 +146,15 @@ _T = TypeVar("_T")
 
 
 @final
-class LangChainLLM:
+class LangChainLLM(RequestLLM):
     """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
 
     Of a bound `BaseLLM` LangChain hands on the bare text, without log-probabilities and token
     counts; bind nothing to it where these are to be read, or take a chat model.
 
-    Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
-    cache and callbacks stay in force. The model is copied once for each combination of settings.
+    Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
+    at a time), so its rate limits, cache and callbacks stay in force, and a run's own
+    `max_concurrency`. The model is copied once for each combination of settings.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
@@ -161,9 +163,10 @@ class LangChainLLM:
             default sends no setting that the model has no field for.
         name: what caches and saved gates know it by; equal names must mean equal answers. Needed
             for a Runnable that does not show what model is in it: `model.with_fallbacks(...)`.
+        max_concurrency: most calls at once, over all threads and over those of an event loop.
 
     Raises:
-        InvalidInput: `model` is no model, and has no `name`.
+        InvalidInput: `model` is no model, and has no `name`; `max_concurrency` is below 1.
     """
 
     def __init__(
@@ -173,7 +176,9 @@ class LangChainLLM:
         logprobs: int | None = 5,
         settings: _SetModel = set_fields,
         name: str | None = None,
+        max_concurrency: int = 8,
     ) -> None:
+        super().__init__(max_concurrency)
         wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
         checked(model, Runnable, "model", wanted)
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
@@ -183,6 +188,7 @@ class LangChainLLM:
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
         self._name, self._logprobs = name, logprobs
+        self.one_by_one = not isinstance(_unwrapped(model)[0], BaseLLM)
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
@@ -191,10 +197,11 @@ class LangChainLLM:
         """As given; else class, model name and a digest of the parameters (which are not shown)."""
         return self._name or _identity(self._ready(AskSettings(logprobs=self._logprobs)))
 
-    def generate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
-    ) -> list[Generation]:
-        """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
+    def _bound(self, prompts: Sequence[str]) -> int:
+        told = _configs(prompts[:1])[0].get("max_concurrency") if prompts else None
+        return min(self._at_most, told or self._at_most)
+
+    def _ask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
         if not prompts:
             return []
         model = self._copy(settings)
@@ -204,10 +211,7 @@ class LangChainLLM:
             replies = model.batch([*map(str, prompts)], _configs(prompts), **_stop(settings.stop))
         return self._read(replies, settings.stop)
 
-    async def agenerate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
-    ) -> list[Generation]:
-        """As `generate`, with the model's own async call."""
+    async def _aask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
         if not prompts:
             return []
         model, stop = self._copy(settings), _stop(settings.stop)

@@ -6,11 +6,7 @@ written; it is read only where the likeliest ones join to the very text that cam
 """
 
 import asyncio
-import operator
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from llama_index.core.base.llms import generic_utils, types
@@ -20,8 +16,8 @@ from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse,
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, checked_token, stopped
+from ltrag_plugins.llm.concurrency import RequestLLM, inherits
 from ltrag_plugins.llm.openai_format import best_first, field_of, logprobs_of, tokens_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
@@ -73,7 +69,7 @@ _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature"
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
 
 
-class LlamaIndexLLM:
+class LlamaIndexLLM(RequestLLM):
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
     Settings go along with each call as keywords; the LLM's own are not changed. OpenAI-like LLMs
@@ -88,9 +84,9 @@ class LlamaIndexLLM:
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
-        concurrency: most calls at once: over all callers for calls in threads, within one
-            `agenerate` for async ones. None is 8, or 1 for an LLM without async calls of its own
-            (most of those compute on this machine).
+        concurrency: most calls at once, over all threads and over those of an event loop. None is
+            8, or 1 for an LLM without async calls of its own, which is asked in threads (most of
+            those compute on this machine).
     """
 
     def __init__(
@@ -110,9 +106,8 @@ class LlamaIndexLLM:
         self._chat = llm.metadata.is_chat_model if chat is None else chat
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
-        self._sync_only = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
-        self._most = concurrency or (1 if self._sync_only else 8)
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="ltrag-llm")
+        self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
+        super().__init__(concurrency or (1 if self._blocking else 8))
 
     @property
     def name(self) -> str:
@@ -132,21 +127,13 @@ class LlamaIndexLLM:
             parts.append(f"keywords={','.join(sent)}")
         return ":".join(parts)
 
-    def generate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
-    ) -> list[Generation]:
-        """One generation per prompt, in order; see `LLM.generate`."""
+    def _ask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
         sent = self._sent(settings)
-        # each in a copy of the caller's context, which carries LlamaIndex's active span
-        calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
-        return self._read(list(self._pool.map(operator.call, calls)), settings.stop)
+        return self._read([self._respond(prompt, sent) for prompt in prompts], settings.stop)
 
-    async def agenerate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
-    ) -> list[Generation]:
-        """As `generate`; an LLM without async calls of its own answers in threads."""
-        call = partial(self._arespond, sent=self._sent(settings))
-        return self._read(await amapped(call, prompts, self._most), settings.stop)
+    async def _aask(self, prompts: Sequence[str], settings: GenerationSettings) -> list[Generation]:
+        sent = self._sent(settings)
+        return self._read([await self._arespond(p, sent) for p in prompts], settings.stop)
 
     def _respond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
         if self._chat:
@@ -154,10 +141,6 @@ class LlamaIndexLLM:
         return self._llm.complete(prompt, **sent)
 
     async def _arespond(self, prompt: str, sent: Mapping[str, Any]) -> _Response:
-        if self._sync_only:
-            loop, context = asyncio.get_running_loop(), copy_context()
-            call = partial(self._respond, prompt, sent)
-            return await loop.run_in_executor(self._pool, lambda: context.run(call))
         if self._chat:
             return await self._llm.achat([ChatMessage(role="user", content=prompt)], **sent)
         return await self._llm.acomplete(prompt, **sent)
