@@ -4,6 +4,7 @@ import pytest
 from llama_index.core import Settings
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import ChatMessage, MockLLM
+from openai_server import completion, serving
 
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.gece import GECEGate, GECESettings
@@ -15,7 +16,6 @@ from ltrag_plugins.llama_index import (
 )
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM
-from openai_server import completion, serving
 
 OpenAI = pytest.importorskip("llama_index.llms.openai").OpenAI
 OpenAILike = pytest.importorskip("llama_index.llms.openai_like").OpenAILike
