@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+_UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
+"""What clients raise at a malformed reply; a failed connection is none of these."""
 
 
 class LtragError(Exception):
@@ -45,6 +47,10 @@ class ModelError(LtragError):
 
 class ModelFailed(ModelError):
     """The model's own call raised (its exception is the cause), or its reply cannot be used."""
+
+
+class ModelUnavailable(ModelFailed):
+    """The API key is refused, or many requests in a row failed: a run ends, and asks no more."""
 
 
 class NoTokenProbabilities(ModelError):
@@ -93,6 +99,25 @@ class UnwritableArtifact(ArtifactError):
 
 class ArtifactMismatch(ArtifactError):
     """The saved files were fitted for another model or tier."""
+
+
+def provider_error(part: Literal["model", "retriever"], error: Exception) -> LtragError:
+    """The error for what a client of a model or a retriever raised, with a remedy."""
+    said = f"the {part} raised {type(error).__name__}: {error}. Its own error is the __cause__"
+    if part == "retriever":
+        return RetrieverFailed(
+            f"{said}: see whether the store it searches is there and answers, or try again"
+        )
+    remedy = (
+        "a time-out or a rate limit passes, so try again or raise the client's retries; else "
+        "mend the model's set-up"
+    )
+    if isinstance(error, _UNREADABLE):
+        remedy = (
+            "its reply, or an argument, is not what its client expects; check its address and "
+            "settings, and that the server keeps to its protocol"
+        )
+    return ModelFailed(f"{said}: {remedy}")
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

@@ -59,7 +59,9 @@ async def test_one_edge_routes_sync_and_async_runs(state):
 
 async def test_a_hundred_runs_of_the_graph_decide_side_by_side():
     model = FunctionChat(lambda question: soon("known"))
-    compiled = graph(Asked, gece_edge(RuleGate(World(llm=LangChainLLM(model)))))
+    compiled = graph(
+        Asked, gece_edge(RuleGate(World(llm=LangChainLLM(model, max_concurrency=100))))
+    )
     await asyncio.gather(*(compiled.ainvoke({"question": str(i)}) for i in range(100)))
     assert model.flying == [0, 100]
 

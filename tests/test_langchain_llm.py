@@ -59,11 +59,14 @@ async def test_sync_and_async_give_the_same_generations():
         assert await llm.agenerate([]) == []
 
 
-async def test_the_prompts_of_an_async_call_are_in_flight_together():
+@pytest.mark.parametrize("bound", [8, 50])
+async def test_the_prompts_of_all_async_calls_are_in_flight_together_up_to_the_bound(bound):
     model = FunctionChat(lambda prompt: soon(prompt.upper()))
-    replies = await LangChainLLM(model).agenerate([f"q{i}" for i in range(50)])
-    assert [r.text for r in replies] == [f"Q{i}" for i in range(50)]
-    assert model.flying == [0, 50]
+    llm = LangChainLLM(model) if bound == 8 else LangChainLLM(model, max_concurrency=bound)
+    asked = [[f"q{i}", f"r{i}"] for i in range(25)]
+    replies = await asyncio.gather(*map(llm.agenerate, asked))
+    assert [[r.text for r in some] for some in replies] == [[f"Q{i}", f"R{i}"] for i in range(25)]
+    assert model.flying == [0, bound]
 
 
 def test_the_prompts_of_a_sync_call_use_langchains_own_concurrency():

@@ -209,7 +209,7 @@ async def test_gate_and_inner_retriever_are_child_runs_of_the_retriever():
 
 async def test_two_hundred_retrievals_are_in_flight_at_once():
     model = FunctionChat(lambda question: soon("draft"))
-    judge = RuleGate(World(llm=LangChainLLM(model)), rare)
+    judge = RuleGate(World(llm=LangChainLLM(model, max_concurrency=200)), rare)
     retriever = GECERetriever(gate=judge, retriever=BM25(documents=POOL))
     await asyncio.gather(*(retriever.ainvoke(f"tea {i}") for i in range(200)))
     assert model.flying == [0, 200]

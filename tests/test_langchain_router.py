@@ -206,12 +206,14 @@ async def test_errors_of_gate_and_chain_pass_through_as_they_are():
             assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-async def test_two_hundred_calls_are_in_flight_at_once():
+@pytest.mark.parametrize("bound", [8, 200])
+async def test_two_hundred_calls_are_in_flight_at_once_up_to_the_bound(bound):
     model = FunctionChat(lambda question: soon(draft(question)))
-    router = GECERouter(RuleGate(World(llm=LangChainLLM(model))), search)
+    llm = LangChainLLM(model, max_concurrency=bound)
+    router = GECERouter(RuleGate(World(llm=llm)), search)
     questions = [f"{'rare' if i % 2 else 'hi'} {i}" for i in range(200)]
     answers = await asyncio.gather(*(router.ainvoke(question) for question in questions))
-    assert model.flying == [0, 200]
+    assert model.flying == [0, bound]
     assert answers == [search(q) if "rare" in q else draft(q) for q in questions]
 
 

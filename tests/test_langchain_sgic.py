@@ -23,7 +23,7 @@ from ltrag_plugins.errors import (
     NoTokenProbabilities,
 )
 from ltrag_plugins.flow import World, arun, arun_steps, run, run_many, run_steps
-from ltrag_plugins.langchain import SGICCalibrator, document_of, passage_of
+from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator, document_of, passage_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import (
     Calibration,
@@ -568,7 +568,7 @@ def test_in_a_batch_every_prompt_belongs_to_its_own_question():
 
 async def test_fifty_questions_are_in_flight_at_once():
     language = FunctionChat(lambda _: soon(with_logprobs("x", ("x", -0.01))))
-    calibrator = SGICCalibrator(language)
+    calibrator = SGICCalibrator(LangChainLLM(language, max_concurrency=50))
     await asyncio.gather(*(calibrator.ainvoke(GIVEN) for _ in range(50)))
     assert language.flying == [0, 50]
     await calibrator.abatch([GIVEN] * 20, {"max_concurrency": 3})

@@ -214,7 +214,9 @@ async def test_two_hundred_queries_are_in_flight_together_in_gate_and_engine():
         return reader(prompt) if "raoul" in prompt.lower() else "?"
 
     slow_model = AsyncFunctionLLM(slow)
-    router = GECERouter(gate(always, LlamaIndexLLM(slow_model)), engine(slow_model))
+    router = GECERouter(
+        gate(always, LlamaIndexLLM(slow_model, concurrency=200)), engine(slow_model)
+    )
     async with asyncio.timeout(60):
         responses = await asyncio.gather(*(router.aquery(f"Raoul {i}?") for i in range(200)))
     assert {str(response) for response in responses} == {f"read: {FACTS['raoul']}"}

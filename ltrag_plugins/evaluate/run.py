@@ -12,7 +12,7 @@ from platform import python_version
 from typing import Any
 
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, ModelUnavailable
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
@@ -26,6 +26,9 @@ from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.sgic.records import as_record, labelled
 from ltrag_plugins.types import Answer, Question
+
+_ENDS = (CacheUnreadable, ModelUnavailable)
+"""Errors that end a run: each further question would end in them too."""
 
 
 class _FlowWatch:
@@ -99,7 +102,8 @@ class Work:
         """A record of each question, in their order.
 
         An error of the model or the retriever becomes a record; a mistake in a method is raised,
-        and so is `CacheUnreadable`: with a full disk, no answer could be kept.
+        and so is what every other question would meet too: `CacheUnreadable` (with a full disk, no
+        answer could be kept) and `ModelUnavailable`.
 
         Args:
             again: what failed is asked once more by itself: it may have been another question's.
@@ -112,7 +116,7 @@ class Work:
         for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
             if not isinstance(outcome, Exception):
                 records.append(self._record(question, *outcome, watch, i))
-            elif not isinstance(outcome, LtragError) or isinstance(outcome, CacheUnreadable):
+            elif not isinstance(outcome, LtragError) or isinstance(outcome, _ENDS):
                 raise outcome
             elif again:
                 records += self.records([question], again=False)
@@ -230,6 +234,7 @@ def evaluate(
         ArtifactMismatch: the folder holds another run.
         UnwritableArtifact: it cannot be written to; the records so far are kept.
         CacheUnreadable: its answers cannot be read or written, as on a full disk.
+        ModelUnavailable: the server refuses the key, or one request after the other failed.
     """
     cells, measures = list(cells), tuple(metrics_named(metrics))
     asked = {"questions": questions, "cells": cells, "labelled": labelled, "trace": trace}
@@ -266,7 +271,7 @@ def evaluate(
                     learned = method.taught(labelled, cell.set, asking, start.observers)
                     if learned is not None and method.told is not None:
                         folder.tell(cell.name, method.told(learned))
-                except CacheUnreadable:
+                except _ENDS:
                     raise
                 except LtragError as error:  # nothing to learn from: the other methods go on
                     keep(cell.name, [work.failed(question, error) for question in left])

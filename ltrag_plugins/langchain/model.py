@@ -15,8 +15,8 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
-from typing import Any, TypeVar, cast, final
+from functools import lru_cache, partial
+from typing import Any, TypeVar, final
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
@@ -31,9 +31,9 @@ from pydantic import BaseModel, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
-from ltrag_plugins.flow.drivers import wrap_provider_errors
 from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
-from ltrag_plugins.llm.openai_format import generation_of, logprobs_of, without_refused
+from ltrag_plugins.llm.concurrency import RequestLLM
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
@@ -168,15 +168,16 @@ _T = TypeVar("_T")
 
 
 @final
-class LangChainLLM:
+class LangChainLLM(RequestLLM):
     """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
 
     Of a bound `BaseLLM` LangChain hands on the bare text, without log-probabilities and token
     counts; bind nothing to it where these are to be read, or take a chat model.
 
-    Prompts go through the model's own `batch` and `abatch`, so its concurrency, rate limits,
-    cache and callbacks stay in force. The model is copied once for each combination of settings.
-    A setting that its server refuses (temperature, log-probabilities) is left out from then on.
+    Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
+    at a time), so its rate limits, cache and callbacks stay in force, and a run's own
+    `max_concurrency`. The model is copied once for each combination of settings. A setting that its
+    server refuses (temperature, log-probabilities) is left out from then on.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
@@ -185,9 +186,10 @@ class LangChainLLM:
             default sends no setting that the model has no field for.
         name: what caches and saved gates know it by; equal names must mean equal answers. Needed
             for a Runnable that does not show what model is in it: `model.with_fallbacks(...)`.
+        max_concurrency: most calls at once, over all threads and over those of an event loop.
 
     Raises:
-        InvalidInput: `model` is no model, and has no `name`.
+        InvalidInput: `model` is no model, and has no `name`; `max_concurrency` is below 1.
     """
 
     def __init__(
@@ -197,7 +199,9 @@ class LangChainLLM:
         logprobs: int | None = 5,
         settings: _SetModel = set_fields,
         name: str | None = None,
+        max_concurrency: int = 8,
     ) -> None:
+        super().__init__(max_concurrency)
         wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
         checked(model, Runnable, "model", wanted)
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):
@@ -207,58 +211,38 @@ class LangChainLLM:
                 "what it is called (name=...) and how settings reach it (settings=...)"
             )
         self._name, self._logprobs = name, logprobs
-        self._refused: Set[str] = frozenset()
+        self.one_by_one = not isinstance(_unwrapped(model)[0], BaseLLM)
         # LangChain describes every new copy for its callbacks, at a millisecond or two
         self._ready = lru_cache(maxsize=16)(partial(settings, model))
 
-    @cached_property
+    @property
     def name(self) -> str:
         """As given; else class, model name and a digest of the parameters (which are not shown)."""
-        return self._name or _identity(self._ready(AskSettings(logprobs=self._logprobs)))
+        if self._name is None:
+            self._name = _identity(self._ready(AskSettings(logprobs=self._logprobs)))
+        return self._name
 
-    def generate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
-    ) -> list[Generation]:
-        """One generation per prompt, in the order of the prompts; see `LLM.generate`."""
-        if not prompts:
-            return []
-        refused = self._refused
-        with wrap_provider_errors("model"):
-            while True:
-                try:
-                    model, call, arguments = self._call(prompts, settings, refused)
-                    replies = getattr(model, call)(**arguments)
-                    break
-                except Exception as error:
-                    refused = without_refused(refused, error, self.name)
-            self._refused = refused
-            return self._read(replies, settings)
+    def _bound(self, prompts: Sequence[str]) -> int:
+        told = _configs(prompts[:1])[0].get("max_concurrency") if prompts else None
+        return min(self._at_most, told or self._at_most)
 
-    async def agenerate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    def _ask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
-        """As `generate`, with the model's own async call."""
-        if not prompts:
-            return []
-        refused = self._refused
-        with wrap_provider_errors("model"):
-            while True:
-                try:
-                    model, call, arguments = self._call(prompts, settings, refused)
-                    replies = await getattr(model, f"a{call}")(**arguments)
-                    break
-                except Exception as error:
-                    refused = without_refused(refused, error, self.name)
-            self._refused = refused
-            return self._read(replies, settings)
+        return self._read(self._call("", prompts, settings, refused), settings)
+
+    async def _aask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
+    ) -> list[Generation]:
+        return self._read(await self._call("a", prompts, settings, refused), settings)
 
     def __repr__(self) -> str:
         return f"LangChainLLM({self.name!r})"
 
     def _call(
-        self, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
-    ) -> tuple[Model, str, dict[str, Any]]:
-        """A copy of the model, the method that asks it, and its arguments."""
+        self, way: str, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
+    ) -> Any:
+        """Ask a copy of the model; `way` is "a" for the async call."""
         tops = 0 if self._logprobs and "top_logprobs" in refused else self._logprobs
         ask = AskSettings(
             asked.max_tokens,
@@ -269,12 +253,12 @@ class LangChainLLM:
         model, stop = self._ready(ask), {"stop": [*asked.stop]} if asked.stop else {}
         configs = _configs(prompts)
         if not isinstance(model, BaseLLM):
-            return model, "batch", {"inputs": [*map(str, prompts)], "config": configs, **stop}
+            return getattr(model, f"{way}batch")([*map(str, prompts)], configs, **stop)
         # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
         texts = [StringPromptValue(text=prompt) for prompt in prompts]
         told = ("callbacks", "tags", "metadata", "run_name")
         parts = {name: [config.get(name) for config in configs] for name in told}
-        return model, "generate_prompt", {"prompts": texts, **parts, **stop}
+        return getattr(model, f"{way}generate_prompt")(texts, **parts, **stop)
 
     def _read(self, replies: Any, settings: GenerationSettings) -> list[Generation]:
         usage = None
@@ -289,8 +273,7 @@ class LangChainLLM:
 def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
     """LangChain's model wrapped, asked for log-probabilities or not; a model of ours as it is."""
     if isinstance(llm, Runnable):
-        ours = LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
-        return cast(LLM, ours)  # its name is computed late, which the protocol does not foresee
+        return LangChainLLM(llm) if logprobs else LangChainLLM(llm, logprobs=None)
     wanted = "a LangChain chat model or LLM, or an ltrag_plugins LLM (TransformersLLM, ...)"
     return checked(llm, LLM, "llm", wanted)
 

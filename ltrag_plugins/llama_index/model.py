@@ -8,11 +8,7 @@ written; it is read only where the likeliest ones join to the very text that cam
 import asyncio
 import hashlib
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Literal
 
 from llama_index.core import Settings
@@ -23,10 +19,9 @@ from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse,
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.flow.drivers import wrap_provider_errors
-from ltrag_plugins.llama_index.concurrency import amapped, inherits
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
-from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of, without_refused
+from ltrag_plugins.llm.concurrency import RequestLLM, inherits
+from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -72,7 +67,7 @@ _LIKELY = 5
 """How many likely tokens to ask for at each position, unless the caller says."""
 
 
-class LlamaIndexLLM:
+class LlamaIndexLLM(RequestLLM):
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
     A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
@@ -91,9 +86,9 @@ class LlamaIndexLLM:
         chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
-        concurrency: most calls at once: over all callers for calls in threads, within one
-            `agenerate` for async ones. None is 8, or 1 for an LLM without async calls of its own
-            (most of those compute on this machine).
+        concurrency: most calls at once, over all threads and over those of an event loop. None is
+            8, or 1 for an LLM without async calls of its own, which is asked in threads (most of
+            those compute on this machine).
     """
 
     def __init__(
@@ -111,13 +106,11 @@ class LlamaIndexLLM:
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
-        self._refused: Set[str] = frozenset()
         self._chat = llm.metadata.is_chat_model if chat is None else chat
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
-        self._sync_only = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
-        self._most = concurrency or (1 if self._sync_only else 8)
-        self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="ltrag-llm")
+        self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
+        super().__init__((1 if self._blocking else 8) if concurrency is None else concurrency)
 
     @property
     def name(self) -> str:
@@ -146,58 +139,23 @@ class LlamaIndexLLM:
             parts.append(f"fixed={hashlib.sha256(readable.encode()).hexdigest()[:12]}")
         return ":".join(parts)
 
-    def generate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    def _ask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
-        """One generation per prompt, in order; see `LLM.generate`."""
-        sent = self._sent(settings)
-        # each in a copy of the caller's context, which carries LlamaIndex's active span
-        calls = [partial(copy_context().run, self._respond, prompt, sent) for prompt in prompts]
-        with wrap_provider_errors("model"):
-            return self._read(list(self._pool.map(operator.call, calls)), settings)
+        replies = [self._call("", prompt, *self._set(settings, refused)) for prompt in prompts]
+        return [_generation_of(reply, self.name, settings) for reply in replies]
 
-    async def agenerate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    async def _aask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
-        """As `generate`; an LLM without async calls of its own answers in threads."""
-        call = partial(self._arespond, sent=self._sent(settings))
-        with wrap_provider_errors("model"):
-            return self._read(await amapped(call, prompts, self._most), settings)
-
-    def _respond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
-        refused = self._refused
-        while True:
-            try:
-                reply = self._call("", prompt, *sent(refused))
-                break
-            except Exception as error:
-                refused = without_refused(refused, error, self.name)
-        self._refused = refused
-        return reply
-
-    async def _arespond(self, prompt: str, sent: Callable[..., Any]) -> _Response:
-        if self._sync_only:
-            loop, context = asyncio.get_running_loop(), copy_context()
-            call = partial(self._respond, prompt, sent)
-            return await loop.run_in_executor(self._pool, lambda: context.run(call))
-        refused = self._refused
-        while True:
-            try:
-                reply = await self._call("a", prompt, *sent(refused))
-                break
-            except Exception as error:
-                refused = without_refused(refused, error, self.name)
-        self._refused = refused
-        return reply
+        replies = [await self._call("a", p, *self._set(settings, refused)) for p in prompts]
+        return [_generation_of(reply, self.name, settings) for reply in replies]
 
     def _call(self, way: str, prompt: str, llm: BaseLLM, keywords: dict[str, Any]) -> Any:
         if self._chat:
             message = ChatMessage(role="user", content=prompt)
             return getattr(llm, f"{way}chat")([message], **keywords)
         return getattr(llm, f"{way}complete")(prompt, **keywords)
-
-    def _sent(self, settings: GenerationSettings) -> Callable[..., Any]:
-        return partial(self._set, settings)
 
     def _set(
         self, settings: GenerationSettings, refused: Set[str]
@@ -231,9 +189,6 @@ class LlamaIndexLLM:
             object.__setattr__(copy, "__pydantic_private__", llm.__pydantic_private__)
             llm = copy
         return llm, {word: value for word, value in wanted.items() if word not in declared}
-
-    def _read(self, replies: list[_Response], settings: GenerationSettings) -> list[Generation]:
-        return [_generation_of(reply, self.name, settings) for reply in replies]
 
 
 def model_of(llm: LLM | BaseLLM | None) -> LLM:

@@ -11,7 +11,7 @@ from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.llama_index.concurrency import amapped, inherits
+from ltrag_plugins.llm.concurrency import amapped, inherits
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
 from ltrag_plugins.types import Passage
 

@@ -32,7 +32,7 @@ from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _LAYOUT = 1  # of the table and of what is in it
 _PATIENCE = 60.0  # seconds to wait for another process's write
-_AT_ONCE = 64  # prompts that the model is asked in one call, and so the most a failure loses
+_AT_ONCE = 64  # prompts that a model is asked in one call, and so the most a failure loses
 
 
 class _Kept(ABC):
@@ -180,9 +180,11 @@ class CachedLLM(_Kept):
     no seed nothing is kept; with a seed the first, second, ... answer to a prompt within a call are
     kept apart.
 
-    Many threads and processes may share the file. The model is asked for at most 64 prompts at a
-    time (with a seed, all samples of a prompt are among them), and what it answered is written in
-    one transaction, so that a failure or a killed process loses at most these.
+    Many threads and processes may share the file. Of a model that is sent each prompt in a request
+    of its own (`RequestLLM`), each answer is written when it comes: a killed process loses the
+    requests under way, a failure its own. Any other model is asked for at most 64 prompts at a time
+    (with a seed, all samples of a prompt are among them), and what it answered is written in one
+    transaction: no more than that is lost.
 
     It is a `ScoringLLM` over a `ScoringLLM`, whose scores are kept as well, and a `GradientLLM`
     over a `GradientLLM`, whose gradients are computed each time. It is always an `AsyncLLM`; a
@@ -207,6 +209,7 @@ class CachedLLM(_Kept):
         self.misses = 0
         """Answers that the model was asked for."""
         self._counting = threading.Lock()
+        self._one_by_one = bool(getattr(llm, "one_by_one", False))
         # of the object, not the class: it claims what its model can do, and no more
         if isinstance(llm, ScoringLLM):
             self.score = self._score
@@ -228,7 +231,8 @@ class CachedLLM(_Kept):
             self._count(prompts, [prompts])
             return self.llm.generate(prompts, settings)
         keys = _keys(self.name, prompts, settings)
-        return self._answered(prompts, keys, lambda some: self.llm.generate(some, settings))
+        ask = partial(self._model.generate, settings=settings)
+        return self._answered(prompts, keys, ask, self._one_by_one)
 
     async def agenerate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
@@ -241,10 +245,13 @@ class CachedLLM(_Kept):
             self._count(prompts, [prompts])
             return await ask(prompts, settings)
         keys = _keys(self.name, prompts, settings)
-        known, parts = await asyncio.to_thread(self._known, prompts, keys)
+        known, parts = await asyncio.to_thread(self._known, prompts, keys, self._one_by_one)
         for part in parts:
-            start = perf_counter()
-            fresh = await ask(list(part.values()), settings)
+            start, asked = perf_counter(), list(part.values())
+            if self._one_by_one:
+                await ask(asked, settings, self._keeper(part, known))
+                continue
+            fresh = await ask(asked, settings)
             known |= await asyncio.to_thread(self._keep, part, fresh, perf_counter() - start)
         self._count(keys, parts)
         return [known[key] for key in keys]
@@ -284,25 +291,32 @@ class CachedLLM(_Kept):
         self,
         asked: Sequence[Any],
         keys: Sequence[bytes],
-        ask: Callable[[list[Any]], Sequence[Generation]],
+        ask: Callable[..., Sequence[Generation]],
+        one_by_one: bool = False,
     ) -> list[Generation]:
-        known, parts = self._known(asked, keys)
+        known, parts = self._known(asked, keys, one_by_one)
         for part in parts:
-            start = perf_counter()
-            fresh = ask(list(part.values()))
-            known |= self._keep(part, fresh, perf_counter() - start)
+            start, some = perf_counter(), list(part.values())
+            if one_by_one:
+                ask(some, done=self._keeper(part, known))
+                continue
+            known |= self._keep(part, ask(some), perf_counter() - start)
         self._count(keys, parts)
         return [known[key] for key in keys]
 
     def _known(
-        self, asked: Sequence[Any], keys: Sequence[bytes]
+        self, asked: Sequence[Any], keys: Sequence[bytes], one_by_one: bool
     ) -> tuple[dict[bytes, Generation], list[dict[bytes, Any]]]:
         """What is there, and the calls to make for the rest, each what to ask by key.
 
         A seeded sampler that is asked for a prompt's third sample alone would give its first:
-        where one is missing, all samples of that prompt are asked for again, in one call.
+        where one is missing, all samples of that prompt are asked for again, in one call. A model
+        that answers `one_by_one` knows of no other sample in any case.
         """
         known, by_key = self._get(keys), dict(zip(keys, asked, strict=True))
+        if one_by_one:
+            missing = {key: one for key, one in by_key.items() if key not in known}
+            return known, [missing] if missing else []
         samples: dict[Any, set[bytes]] = {}
         for key, one in by_key.items():
             samples.setdefault(one, set()).add(key)
@@ -314,6 +328,16 @@ class CachedLLM(_Kept):
                 calls.append(set())
             calls[-1] |= some
         return known, [{key: by_key[key] for key in by_key if key in call} for call in calls]
+
+    def _keeper(
+        self, part: Mapping[bytes, Any], known: dict[bytes, Generation]
+    ) -> Callable[[int, Generation, float], None]:
+        keys = list(part)
+
+        def keep(i: int, fresh: Generation, seconds: float) -> None:
+            known.update(self._keep({keys[i]: part[keys[i]]}, [fresh], seconds))
+
+        return keep
 
     def _keep(
         self, part: Mapping[bytes, Any], fresh: Sequence[Generation], seconds: float

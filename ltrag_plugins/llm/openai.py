@@ -2,18 +2,23 @@
 
 import asyncio
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Sequence, Set
+from contextlib import asynccontextmanager, suppress
+from functools import cache
+from itertools import count
+from time import monotonic, sleep
 from typing import Any, final
 from urllib.parse import urlsplit
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed, missing_extra
-from ltrag_plugins.llm.openai_format import generation_of, without_refused
+from ltrag_plugins.llm.concurrency import RequestLLM
+from ltrag_plugins.llm.openai_format import generation_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 try:
+    import httpx
     import openai
     from openai import AsyncOpenAI, OpenAI
 except ImportError as error:
@@ -21,13 +26,14 @@ except ImportError as error:
 
 
 @final
-class OpenAICompatibleLLM:
+class OpenAICompatibleLLM(RequestLLM):
     """A model behind an OpenAI-compatible server.
 
     Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
-    a request; the SDK repeats those that fail for a passing reason (connection, 408, 409, 429,
-    5xx). A temperature, log-probabilities or alternatives that the server refuses (reasoning
-    models) are left out from then on. The API key stands in no name, repr or error.
+    a request; those that fail for a passing reason (connection, 408, 409, 429, 5xx) are repeated.
+    A refused key, or 20 failures in a row, raise `ModelUnavailable`, which ends a run. A
+    temperature, log-probabilities or alternatives that the server refuses (reasoning models) are
+    left out from then on. The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
@@ -36,17 +42,17 @@ class OpenAICompatibleLLM:
         chat: send the prompt as one user message; False: as text to continue.
         logprobs: ask for log-probabilities.
         top_logprobs: alternatives asked for at each token (0 to 20 at OpenAI).
-        timeout: seconds that the server may stay silent.
+        timeout: seconds for an answer as a whole, with repetitions and the waiting between them.
         max_retries: repetitions of a failed request.
-        max_concurrency: most requests under way at once, for each call of `generate` and,
-            in `agenerate`, for each event loop.
+        max_concurrency: most requests under way at once, over all threads and, in `agenerate`,
+            for each event loop.
         omit: settings that this server refuses, and that are not sent: "temperature", "seed",
             "stop" (which is then cut here), "max_tokens".
         client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`; of any
-            class that is an `OpenAI`, such as `AzureOpenAI`.
+            class that is an `OpenAI`, such as `AzureOpenAI`. It is yours to close.
         async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
             answers `agenerate` in threads; without `client`, one with this one's address, key,
-            timeout and retries is made.
+            timeout and retries is made, and closed when its event loop ends.
 
     Raises:
         InvalidInput: a setting is out of range, or there is no API key.
@@ -68,17 +74,14 @@ class OpenAICompatibleLLM:
         client: OpenAI | None = None,
         async_client: AsyncOpenAI | None = None,
     ) -> None:
-        if max_concurrency < 1 or top_logprobs < 0:
-            raise InvalidInput(
-                f"max_concurrency is {max_concurrency} and top_logprobs {top_logprobs}; they "
-                "must be at least 1 and 0."
-            )
+        if top_logprobs < 0:
+            raise InvalidInput(f"top_logprobs is {top_logprobs}; it must be at least 0.")
         if unknown := set(omit) - set(_OMITTABLE):
             raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTABLE)}")
         self.model, self.chat, self.omit = model, chat, tuple(omit)
         self.logprobs, self.top_logprobs = logprobs, top_logprobs
-        self.max_concurrency = max_concurrency
-        self._threads = client is not None and async_client is None
+        super().__init__(max_concurrency)
+        self._blocking = client is not None and async_client is None
         if client is None and async_client is not None:
             client = OpenAI(**_like(async_client))
         if client is None:
@@ -93,9 +96,13 @@ class OpenAICompatibleLLM:
                     "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the "
                     "base_url of a server that needs none."
                 ) from error
-        self._client, self._async_client = client, async_client
-        self._refused: Set[str] = frozenset()
-        self._lanes: dict[asyncio.AbstractEventLoop, tuple[AsyncOpenAI, asyncio.Semaphore]] = {}
+        self._retries, limit = client.max_retries, client.timeout
+        limit = limit if isinstance(limit, int | float) else getattr(limit, "read", None)
+        self._seconds: float = math.inf if limit is None else limit
+        # retries are ours, which end when the time is up; the connections stay the client's
+        self._client = client.with_options(max_retries=0)
+        self._async_client = async_client and async_client.with_options(max_retries=0)
+        self._opened: dict[asyncio.AbstractEventLoop, tuple[list[AsyncOpenAI], Any]] = {}
 
     @property
     def name(self) -> str:
@@ -108,69 +115,92 @@ class OpenAICompatibleLLM:
         address = f"{url.scheme}://{url.hostname}{port}{url.path.rstrip('/')}"
         return f"{self.model}@{address}[{handling}]"
 
-    def generate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    def _ask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
-        """One generation for each prompt, in their order; see `LLM`.
+        ends, limit, body = monotonic() + self._seconds, dict[str, float](), bytearray()
+        request = self._request(prompts[0], settings, refused)
+        for tried in count():
+            if isinstance(self._client.timeout, int | float):
+                limit = {"timeout": max(ends - monotonic(), 0.001)}
+            try:
+                with self._endpoint(self._client).create(**request, **limit) as reply:
+                    for chunk in reply.iter_bytes():
+                        self._grow(body, chunk, settings.max_tokens, ends)
+                break
+            except (openai.APIError, httpx.HTTPError) as error:
+                sleep(self._pause(error, tried, ends))
+                body.clear()
+        return [self._read(body.decode(errors="replace"), settings)]
 
-        Raises:
-            ModelFailed: the server refused, stayed silent or sent what cannot be read; the
-                SDK's exception, where there is one, is the cause.
-            InvalidLogProbability: a log-probability is NaN or above 0.
-        """
-
-        def one(prompt: str) -> Generation:
-            refused = self._refused
-            with self._explained():
-                while True:
-                    try:
-                        request = self._request(prompt, settings, refused)
-                        reply = self._endpoint(self._client).create(**request)
-                        break
-                    except openai.APIStatusError as error:
-                        refused = without_refused(refused, error, self.name)
-                self._refused = refused
-                return self._read(reply.http_response.text, settings)
-
-        if len(prompts) < 2:
-            return [one(prompt) for prompt in prompts]
-        with ThreadPoolExecutor(min(self.max_concurrency, len(prompts))) as pool:
-            return list(pool.map(one, prompts))
-
-    async def agenerate(
-        self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
+    async def _aask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
     ) -> list[Generation]:
-        """As `generate`; a failing request cancels the others of its call."""
-        if self._threads:
-            return await asyncio.to_thread(self.generate, prompts, settings)
-        # connections and semaphores belong to the loop they were first used on
+        ends, body = monotonic() + self._seconds, bytearray()
+        request = self._request(prompts[0], settings, refused)
+        limit = asyncio.timeout(None if self._seconds == math.inf else self._seconds)
+        async with self._connected() as client, limit:
+            for tried in count():
+                try:
+                    async with self._endpoint(client).create(**request) as reply:
+                        async for chunk in reply.iter_bytes():
+                            self._grow(body, chunk, settings.max_tokens, ends)
+                    break
+                except (openai.APIError, httpx.HTTPError) as error:
+                    await asyncio.sleep(self._pause(error, tried, ends))
+                    body.clear()
+        return [self._read(body.decode(errors="replace"), settings)]
+
+    def _grow(self, body: bytearray, chunk: bytes, most_tokens: int, ends: float) -> None:
+        body += chunk
+        if monotonic() > ends:
+            raise TimeoutError
+        if len(body) > _BYTES + _BYTES_A_TOKEN * most_tokens * (1 + self.top_logprobs):
+            raise ModelFailed(
+                f"{self.name} sent more than {len(body)} bytes for {most_tokens} tokens; check "
+                "that base_url is an OpenAI-compatible server's."
+            )
+
+    def _pause(self, error: openai.APIError | httpx.HTTPError, tried: int, ends: float) -> float:
+        """Seconds until the request is sent again; raises the error where it is not."""
+        if isinstance(error, httpx.HTTPError):  # the SDK calls those so that come before the body
+            late = isinstance(error, httpx.TimeoutException)
+            kind = openai.APITimeoutError if late else openai.APIConnectionError
+            error = kind(request=error.request)
+        reply = getattr(error, "response", None)
+        status, headers = (503, {}) if reply is None else (reply.status_code, reply.headers)
+        passing = status in (408, 409, 429) or status >= 500
+        passing = {"true": True, "false": False}.get(str(headers.get("x-should-retry")), passing)
+        pause = min(0.5 * 2**tried, 8.0)
+        for header, seconds in (("retry-after", 1), ("retry-after-ms", 0.001)):
+            with suppress(KeyError, ValueError):  # a date among them
+                pause = max(0.0, float(headers[header]) * seconds)
+        if not passing or tried >= self._retries or monotonic() + pause >= ends:
+            raise error
+        return pause
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncGenerator[AsyncOpenAI]:
+        """A client of this event loop, to which its connections belong."""
+        if self._async_client:
+            yield self._async_client
+            return
         loop = asyncio.get_running_loop()
-        if loop not in self._lanes:
-            self._lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
-            client = self._async_client or AsyncOpenAI(**_like(self._client))
-            self._lanes[loop] = (client, asyncio.Semaphore(self.max_concurrency))
-        client, free = self._lanes[loop]
-
-        async def one(prompt: str) -> Generation:
-            async with free:
-                refused = self._refused
-                with self._explained():
-                    while True:
-                        try:
-                            request = self._request(prompt, settings, refused)
-                            reply = await self._endpoint(client).create(**request)
-                            break
-                        except openai.APIStatusError as error:
-                            refused = without_refused(refused, error, self.name)
-                    self._refused = refused
-                    return self._read(reply.http_response.text, settings)
-
-        tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
+        if loop not in self._opened:
+            self._opened = {old: kept for old, kept in self._opened.items() if not old.is_closed()}
+            opened = _closing()
+            self._opened[loop] = (await anext(opened), opened)
+        # each for one request at a time: httpx gives many one connection, and all but one try anew
+        free = self._opened[loop][0]
+        if not free:
+            # the SDK's own, when it is forgotten, would call its loop once more, closed or not
+            wire = openai.DefaultAsyncHttpxClient(verify=_certificates())
+            free.append(AsyncOpenAI(**_like(self._client), http_client=wire))
+        client = free.pop()
         try:
-            return list(await asyncio.gather(*tasks))
+            yield client
         finally:
-            for task in tasks:
-                task.cancel()
+            free.append(client)
 
     def __repr__(self) -> str:
         return f"OpenAICompatibleLLM({self.name!r})"
@@ -178,7 +208,7 @@ class OpenAICompatibleLLM:
     def _endpoint(self, client: OpenAI | AsyncOpenAI) -> Any:
         # raw: the SDK's typed replies keep neither what other servers add nor what they lack
         api = client.chat.completions if self.chat else client.completions
-        return api.with_raw_response
+        return api.with_streaming_response
 
     def _request(
         self, prompt: str, settings: GenerationSettings, refused: Set[str] = frozenset()
@@ -219,16 +249,19 @@ class OpenAICompatibleLLM:
         usage, reason = reply.get("usage"), choice.get("finish_reason")
         return generation_of(text or "", logprobs, usage, reason, self.name, settings)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except openai.OpenAIError as error:
-            for field in ("message", "body"):
-                if hasattr(error, field):
-                    setattr(error, field, self._safe(str(getattr(error, field))))
-            error.args = tuple(self._safe(str(part)) for part in error.args)
-            raise ModelFailed(f"{self.name}: {self._remedy(error)} ({error})") from error
+    def _named(self, error: Exception) -> Exception:
+        if isinstance(error, TimeoutError):
+            return ModelFailed(
+                f"{self.name} sent no whole answer within {self._seconds} s; raise timeout=, or "
+                "mend the server"
+            )
+        if not isinstance(error, openai.OpenAIError):
+            return super()._named(error)
+        for field in ("message", "body"):
+            if hasattr(error, field):
+                setattr(error, field, self._safe(str(getattr(error, field))))
+        error.args = tuple(self._safe(str(part)) for part in error.args)
+        return ModelFailed(f"{self.name}: {self._remedy(error)} ({error})")
 
     def _remedy(self, error: openai.OpenAIError) -> str:
         match error:
@@ -259,6 +292,20 @@ _NO_KEY = "none-needed"
 _OMITTABLE = ("temperature", "seed", "stop", "max_tokens")
 _OPENAI = (".openai.com", ".openai.azure.com")
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
+_BYTES, _BYTES_A_TOKEN = 2_000_000, 2_000  # of the largest reply; the latter for each alternative
+
+
+_certificates = cache(httpx.create_ssl_context)  # reading them takes 20 ms
+
+
+async def _closing() -> AsyncGenerator[list[AsyncOpenAI]]:
+    """Clients that are closed with their event loop, which ends the generators that are open."""
+    clients = list[AsyncOpenAI]()
+    try:
+        yield clients
+    finally:
+        for client in clients:
+            await client.close()
 
 
 def _like(client: OpenAI | AsyncOpenAI) -> dict[str, Any]:

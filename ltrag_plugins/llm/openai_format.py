@@ -10,7 +10,7 @@ import codecs
 import logging
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -69,18 +69,14 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
-def without_refused(refused: Set[str], error: Exception, model: str) -> Set[str]:
-    """What a server refuses, with the setting that its refusal names, which is logged once.
-
-    Raises:
-        Exception: the error itself, where it is another.
-    """
+def refused_setting(error: Exception, model: str, known: Container[str]) -> str | None:
+    """The setting that a server's refusal names, beyond those `known`; it is logged once."""
     said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""
     for name in _REFUSABLE:
-        if name in said and name not in refused:
+        if name in said and name not in known:
             _say_once(model, name)
-            return {*refused, name}
-    raise error
+            return name
+    return None
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,224 @@
+"""Many requests at once, in order: bounded, each answer handed out when it comes, and no more of
+them where one after the other fails."""
+
+import asyncio
+import inspect
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from time import perf_counter
+from typing import TypeVar
+
+from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable, provider_error
+from ltrag_plugins.llm.openai_format import refused_setting
+from ltrag_plugins.types import Generation, GenerationSettings
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+_Done = Callable[[int, Generation, float], None]
+_Found = dict[int, list[Generation] | Exception]
+_HOPELESS = 20  # failures in a row that end a run
+_PASSING = (401, 403, 404, 408, 409, 429)  # of 4xx, those that are no fault of the prompt
+
+
+def inherits(instance: object, base: type, method: str) -> bool:
+    """Whether the object's class leaves `method` as `base` wrote it."""
+    return inspect.getattr_static(type(instance), method) is inspect.getattr_static(base, method)
+
+
+async def amapped(call: Callable[[_S], Awaitable[_T]], items: Sequence[_S], most: int) -> list[_T]:
+    """Await `call` on every item, at most `most` at once; a failure cancels the others."""
+    free = asyncio.Semaphore(most)
+
+    async def one(item: _S) -> _T:
+        async with free:
+            return await call(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class RequestLLM(ABC):
+    """A model that is sent each prompt in a request of its own (`_ask`, `_aask`).
+
+    A temperature, log-probabilities or alternatives that it refuses, as reasoning models do, are
+    left out from then on, and a warning says so.
+
+    Args:
+        most: requests under way at once, over all threads and over all tasks of an event loop.
+
+    Raises:
+        InvalidInput: `most` is below 1.
+    """
+
+    one_by_one: bool = True
+    """Whether `generate` hands out each answer when it comes; False: one request has them all."""
+    _blocking: bool = False  # there are no async requests; `agenerate` sends them from threads
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise InvalidInput(f"{most} requests at once are too few; it must be at least 1.")
+        self._at_most, self._failed = most, 0
+        self._refused: Set[str] = frozenset()
+        self._free = threading.BoundedSemaphore(most)
+        self._lanes: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """See `LLM.name`."""
+
+    @abstractmethod
+    def _ask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
+    ) -> list[Generation]:
+        """Send one prompt (all, if not `one_by_one`) once, without the settings in `refused`."""
+
+    @abstractmethod
+    async def _aask(
+        self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
+    ) -> list[Generation]: ...
+
+    def _bound(self, prompts: Sequence[str]) -> int:
+        """Most requests of this call at once."""
+        return self._at_most
+
+    def _named(self, error: Exception) -> Exception:
+        """An error of this package for what a request raised."""
+        return error if isinstance(error, LtragError) else provider_error("model", error)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        settings: GenerationSettings = GenerationSettings(),
+        done: _Done | None = None,
+    ) -> list[Generation]:
+        """One generation per prompt, in the order of the prompts; see `LLM.generate`.
+
+        Args:
+            done: called with each generation when it comes: its place, itself, and its share of
+                the seconds. A failure then stops no other request, and is raised at the end.
+
+        Raises:
+            ModelFailed: a request failed, or its reply cannot be used; the client's exception,
+                where there is one, is the cause.
+            InvalidLogProbability: a log-probability is null, NaN, infinite or above 0.
+            ModelUnavailable: the key was refused (401), or 20 requests in a row failed, over all
+                calls. What is wrong with the prompt (other 4xx) does not count.
+        """
+        found, parts = _Found(), self._parts(prompts)
+        threads = min(self._bound(prompts), len(parts))
+
+        def one(i: int) -> None:
+            with self._free:
+                start, refused = perf_counter(), {*self._refused}
+                while i not in found:
+                    with self._judged(i, found, refused, done):
+                        found[i] = self._ask(parts[i], settings, refused)
+                if done and isinstance(reply := found[i], list):
+                    done(i, reply[0], (perf_counter() - start) / threads)
+
+        if len(parts) == 1:
+            one(0)
+        elif parts:
+            with ThreadPoolExecutor(threads) as pool:
+                # each in a copy of the context, which carries the frameworks' traces
+                jobs = [pool.submit(copy_context().run, one, i) for i in range(len(parts))]
+                try:
+                    ended, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+                finally:
+                    pool.shutdown(cancel_futures=True)
+            for job in ended:
+                job.result()
+        return _whole(found)
+
+    async def agenerate(
+        self,
+        prompts: Sequence[str],
+        settings: GenerationSettings = GenerationSettings(),
+        done: _Done | None = None,
+    ) -> list[Generation]:
+        """As `generate`; `done` runs in a thread. Without it a failure cancels the others."""
+        found, parts = _Found(), self._parts(prompts)
+        most, loop = self._bound(prompts), asyncio.get_running_loop()
+        if loop not in self._lanes:
+            lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
+            self._lanes = lanes | {loop: asyncio.Semaphore(self._at_most)}
+        lane = self._lanes[loop]
+
+        def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
+            with self._free:
+                return self._ask(part, settings, refused)
+
+        async def one(i: int) -> None:
+            async with lane:
+                start, refused = perf_counter(), {*self._refused}
+                while i not in found:
+                    with self._judged(i, found, refused, done):
+                        found[i] = await (
+                            asyncio.to_thread(blocking, parts[i], refused)
+                            if self._blocking
+                            else self._aask(parts[i], settings, refused)
+                        )
+                if done and isinstance(reply := found[i], list):
+                    seconds = (perf_counter() - start) / min(most, len(parts))
+                    await asyncio.to_thread(done, i, reply[0], seconds)
+
+        await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
+        return _whole(found)
+
+    def _parts(self, prompts: Sequence[str]) -> list[Sequence[str]]:
+        return [[prompt] for prompt in prompts] if self.one_by_one or not prompts else [prompts]
+
+    @contextmanager
+    def _judged(
+        self, i: int, found: _Found, refused: set[str], done: _Done | None
+    ) -> Iterator[None]:
+        """What comes of one request: an answer, a setting more in `refused`, or a failure."""
+        try:
+            yield
+        except Exception as error:
+            if setting := refused_setting(error, self.name, refused):
+                refused.add(setting)
+                return
+            status, named = _status(error), self._named(error)
+            if named is not error:
+                named.__cause__ = error
+            prompts_fault = isinstance(error, InvalidInput) or (status or 0) // 100 == 4
+            self._failed += status in _PASSING or not prompts_fault
+            if status == 401 or self._failed >= _HOPELESS:
+                many = "" if status == 401 else f"{self._failed} requests in a row failed; "
+                raise ModelUnavailable(
+                    f"{named}. {many}the model is not asked any more. Its answers are kept where "
+                    "there is an answer cache: mend this, and run again."
+                ) from error
+            if done is None:
+                raise named from named.__cause__
+            found[i] = named
+        else:
+            self._failed, self._refused = 0, self._refused | refused
+
+
+def _whole(found: Mapping[int, list[Generation] | Exception]) -> list[Generation]:
+    whole = list[Generation]()
+    for _, reply in sorted(found.items()):
+        if isinstance(reply, Exception):
+            raise reply
+        whole += reply
+    return whole
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status that an SDK's error, or its cause, reports."""
+    for one in (error, error.__cause__):
+        for place in (one, getattr(one, "response", None)):
+            if isinstance(status := getattr(place, "status_code", None), int):
+                return status
+    return None
