@@ -6,6 +6,7 @@ No torch: the encoder gives vectors, the head is a matrix product. On disk a hea
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast, final
@@ -25,6 +26,7 @@ from ltrag_plugins.llm.base import Encoder
 _Vector = Float[np.ndarray, " dim"]
 _Vectors = Float[np.ndarray, "docs dim"]
 _FORMAT = 1
+_bounded = lru_cache(maxsize=64)(Bounds)  # the same ones come with every ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class DURRanker:
         sigma: float = 0.0,
     ) -> list[Ranked]:
         """As `rank`, over vectors that are at hand."""
-        Bounds(top_n, sigma)
+        _bounded(top_n, sigma)
         if not len(candidates):
             return []
         # each vector once: a matrix product may round equal rows differently
