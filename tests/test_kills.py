@@ -19,7 +19,7 @@ import pytest
 
 from tests.openai_server import openai_server
 
-KILLS = int(os.environ.get("LTRAG_KILLS", "3"))
+KILLS = int(os.environ.get("LTRAG_KILLS", "2"))
 AT_ONCE = 4
 
 NURSERY = """

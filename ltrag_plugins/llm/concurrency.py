@@ -6,7 +6,7 @@ import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import perf_counter
@@ -114,10 +114,12 @@ class RequestLLM(ABC):
                 calls. What is wrong with the prompt (other 4xx) does not count.
         """
         found, parts = _Found(), self._parts(prompts)
-        threads = min(self._bound(prompts), len(parts))
+        threads, broken = min(self._bound(prompts), len(parts)), threading.Event()
 
         def one(i: int) -> None:
-            with self._free:
+            with self._free, _breaking(broken):
+                if broken.is_set():
+                    return
                 start, refused = perf_counter(), {*self._refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
@@ -132,11 +134,10 @@ class RequestLLM(ABC):
                 # each in a copy of the context, which carries the frameworks' traces
                 jobs = [pool.submit(copy_context().run, one, i) for i in range(len(parts))]
                 try:
-                    ended, _ = wait(jobs, return_when=FIRST_EXCEPTION)
+                    for job in jobs:
+                        job.result()
                 finally:
                     pool.shutdown(cancel_futures=True)
-            for job in ended:
-                job.result()
         return _whole(found)
 
     async def agenerate(
@@ -204,6 +205,16 @@ class RequestLLM(ABC):
             found[i] = named
         else:
             self._failed, self._refused = 0, self._refused | refused
+
+
+@contextmanager
+def _breaking(broken: threading.Event) -> Iterator[None]:
+    """Set the event at an error, before its thread takes the next request."""
+    try:
+        yield
+    except BaseException:
+        broken.set()
+        raise
 
 
 def _whole(found: Mapping[int, list[Generation] | Exception]) -> list[Generation]:
