@@ -22,8 +22,7 @@ import numpy as np
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
-from ltrag_plugins.flow.drivers import wrap_provider_errors
+from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many, wrap_provider_errors
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,

@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
 
-from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step
-from ltrag_plugins.flow.requests import items
+from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step, items
 from ltrag_plugins.types import Generation
 
 
