@@ -36,9 +36,7 @@ _Y = TypeVar("_Y")
 
 class OwnedPrompt(str):
     """A prompt that knows whose it is, for models that record each call under its owner's run.
-
-    `run_many(..., owners=...)` makes them. Who does not look at the owner sees an equal string.
-    """
+    `run_many(..., owners=...)` makes them."""
 
     owner: Any
 
@@ -56,8 +54,8 @@ class Ask:
     prompts: tuple[str, ...]
     settings: GenerationSettings = GenerationSettings()
     may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
-    """Called before these prompts are sent once more, because a call that they shared failed; a
-    flow that says no gets the failure."""
+    """Called before these prompts are sent once more, because a call that they shared failed;
+    False gives the flow the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +94,7 @@ class Agree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compute:
-    """Reply: what the function returns, alone in a list. For what may take long: on an event loop
-    it runs in a thread."""
+    """Reply: what the function returns, alone in a list. An event loop runs it in a thread."""
 
     function: Callable[[], Any]
 
@@ -180,9 +177,7 @@ def _merge(
     requests: dict[int, Request], batch: int | None
 ) -> Iterator[tuple[Request, list[tuple[int, int]]]]:
     """Join requests that can share a call; with each, (flow index, its share of the replies).
-
-    One flow's request is never cut, however large.
-    """
+    One flow's request is never cut, however large."""
     groups: dict[Any, list[int]] = {}
     for i, request in requests.items():
         groups.setdefault(_kind(request), []).append(i)
@@ -292,11 +287,10 @@ class World:
                 )
 
     def _part(self, name: Literal["llm", "retriever", "encoder"]) -> Any:
-        part = getattr(self, name)
-        if part is None:
-            kind = errors.NoRetriever if name == "retriever" else errors.ModelError
-            raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
-        return part
+        if (part := getattr(self, name)) is not None:
+            return part
+        kind = errors.NoRetriever if name == "retriever" else errors.ModelError
+        raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
 
 
 def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
@@ -341,7 +335,7 @@ Observer = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True)
 class Returned(Generic[_T]):
-    """The last thing a flow that is run step by step gives: its answer."""
+    """What a flow that is run step by step gives last: its answer."""
 
     value: _T
 
@@ -369,9 +363,7 @@ def run_steps(
     flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()
 ) -> Generator[Returned[_T] | None, None, None]:
     """As `run`, pausing: None each time the flow took in a reply, its answer at the end.
-
-    Closing the iterator closes the flow.
-    """
+    Closing the iterator closes the flow."""
     observers = tuple(observers)
     with closing(flow):
         step = _resumed(flow, None)
@@ -410,11 +402,10 @@ def run_many(
     """Run flows side by side; requests of one round that can share a call do.
 
     Per round that is one model call for each distinct generation setting and one search for each
-    distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself,
-    so that a question that cannot be answered takes no other with it; a flow whose part fails
-    again gets the exception at its own `yield`. Where the first three parts fail, the others are
-    not tried, nor are prompts that may not repeat (`Ask.may_repeat`). Observers are told of a reply
-    for each part.
+    distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself;
+    a flow whose part fails again gets the exception at its own `yield`. Where the first three parts
+    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`).
+    Observers are told of a reply for each part.
 
     Args:
         batch: most prompts (queries, texts) of one call; None: all that can share a call.
@@ -432,9 +423,8 @@ def run_many(
 
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
-    """As `run_many`, within a flow: what the flows return, in order.
-
-    What the model or retriever raises ends all of them.
+    """As `run_many`, within a flow: what the flows return, in order. What the model or retriever
+    raises ends all of them.
 
     Args:
         batch: most items of one merged request, and so the most that a failure loses; None: all.
@@ -477,10 +467,8 @@ def _side_by_side(
     *,
     keep_exceptions: bool = False,
 ) -> Generator[Any, Any, list[Any]]:
-    """Flows that go on round by round, as a flow that yields their merged requests as `Step`s.
-
-    A part of a request that failed, by itself, is a "reply" step: observers know of the request.
-    """
+    """Flows that go on round by round, as a flow that yields their merged requests as `Step`s. A
+    part of a request that failed, by itself, is a "reply" step: observers know of the request."""
     flows = list(flows)
     done: dict[int, Any] = {}
     waiting: dict[int, Request] = {}

@@ -42,8 +42,7 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
             "for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, logprobs=True)), "
             "or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
-    tokens = generation.tokens
-    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in tokens)
+    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in generation.tokens)
 
 
 def mean_probability(generation: Generation) -> float:
@@ -80,10 +79,8 @@ def least_probability(generation: Generation) -> float:
 
 
 def _mean_entropy(generation: Generation) -> float:
-    """Mean entropy of the next-token distributions, in nats, at least 0.
-
-    What the reported alternatives leave of the probability counts as one outcome: a lower bound.
-    """
+    """Mean entropy of the next-token distributions, in nats, at least 0; what the alternatives
+    leave of the probability counts as one outcome, so this is a lower bound."""
     return _mean([*map(_entropy, checked_tokens(generation))], nothing=_MOST_ENTROPY)
 
 
@@ -91,10 +88,6 @@ def _mean_margin(generation: Generation) -> float:
     """Mean difference between the two likeliest tokens' probabilities, in [0, 1]."""
     best = [_alternatives(token, at_least=2)[:2] for token in checked_tokens(generation)]
     return _mean([math.exp(first) - math.exp(second) for first, second in best], nothing=0.0)
-
-
-def _complement(share: float) -> float:
-    return 1.0 - share
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +98,7 @@ class _TokenSignal:
     sign: Literal[1, -1]
     """1: larger is less certain; -1: larger is more certain."""
     meaning: str
-    scaled: Callable[[float], float] = _complement
+    scaled: Callable[[float], float] = (1.0).__sub__
     """From the value to an uncertainty in [0, 1]."""
 
 
@@ -182,8 +175,7 @@ def measured(
 ) -> Flow[list[Measured]]:
     """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
 
-    All prompts go to the model in one request; "agreement" makes `samples` requests more, each
-    with all prompts.
+    All prompts go to the model in one request, and in each of the samples of "agreement".
 
     Args:
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
@@ -192,10 +184,8 @@ def measured(
     """
     checked_estimator(estimator)
     if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
-        raise InvalidInput(
-            f"agreement needs at least 1 sample at a temperature above 0, got {samples} at "
-            f"{temperature}"
-        )
+        wanted = "at least 1 sample at a temperature above 0"
+        raise InvalidInput(f"agreement needs {wanted}, got {samples} at {temperature}")
     asking = partial(ask, *prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
     drafts = yield from asking()
     replies: list[list[Generation]] = []

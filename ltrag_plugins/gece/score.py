@@ -166,10 +166,8 @@ def collect(
     check_labelled(questions)
     check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
-        raise InvalidInput(
-            f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
-            "for each"
-        )
+        found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
+        raise InvalidInput(f"{found}; give one for each")
     if wrong := [answer for answer in retrieved_answers or () if not isinstance(answer, str)]:
         raise InvalidInput(
             f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
@@ -220,9 +218,7 @@ def mean_gradients(
     """
     count, found = len(prompts), []
     order = np.random.default_rng(settings.seed).permutation(count)
-    folds: list[list[int]] = [
-        part.tolist() for part in np.array_split(order, settings.folds) if len(part)
-    ]
+    folds = [part.tolist() for part in np.array_split(order, settings.folds) if len(part)]
     for fold in folds:
         asked, said = [prompts[i] for i in fold], [references[i] for i in fold]
         found.append(_mean_gradient(asked, said, llm, settings))
@@ -251,8 +247,8 @@ def references_like(
 def check_count(questions: int) -> None:
     """Refuse too few calibration questions."""
     if questions < _FEWEST:
-        told = f"calibration questions; a gate needs at least {_FEWEST}, better 200"
-        raise CalibrationError(f"{questions or 'no'} {told}")
+        found = f"{questions or 'no'} calibration questions"
+        raise CalibrationError(f"{found}; a gate needs at least {_FEWEST}, better 200")
 
 
 def _check_world(world: World) -> None:
@@ -275,8 +271,8 @@ def _check_scorer(settings: GECESettings) -> None:
         (scorer == "disagreement" and not settings.samples, "samples=3 or more"),
         (scorer == "gradient_cosine" and settings.agreement != "cosine", "agreement='cosine'"),
         (
-            (tier == "gradients" or (formula and settings.semantics))
-            and settings.gradients != "always",
+            settings.gradients != "always"
+            and (tier == "gradients" or formula * settings.semantics),
             "the gradient term: gradients='always' (local weights only); or, for the formula, "
             "semantics=False",
         ),
@@ -304,7 +300,5 @@ def _mean_gradient(
 
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
-    def total(name: str) -> Any:
-        return sum(np.float32(w) * mean[name] for mean, w in zip(means, weights, strict=True))
-
-    return {name: total(name) for name in means[0]}
+    pairs: list[Any] = [*zip(map(np.float32, weights), means, strict=True)]
+    return {name: sum(weight * mean[name] for weight, mean in pairs) for name in means[0]}

@@ -73,11 +73,8 @@ class WordFrequencies:
         found = np.array([self.of_word(word) for word in words(text)] or [_UNSEEN])
         return float(found.sum() / len(found))
 
-    def rarities(self, text: str) -> list[float]:
+    def rarities(self, asked: Iterable[str]) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""
-        return self._rarities(words(text))
-
-    def _rarities(self, asked: Sequence[str]) -> list[float]:
         return [float(-np.log10(self.of_word(word))) for word in asked]
 
     @cached_property
@@ -120,8 +117,7 @@ def askable_question(question: str, max_words: int) -> str:
 def drafting(
     question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
 ) -> Flow[Evidence]:
-    """Ask for a zero-shot draft and gather evidence: embeddings with `vectors`, the gradient term
-    with a mean gradient `along`."""
+    """Draft an answer and gather evidence: embeddings with `vectors`, a gradient term `along`."""
     question = askable_question(question, settings.max_words)
     prompts, writing = (settings.prompt.replace("{question}", question),), settings.writing
     [draft] = yield Ask(prompts, writing)
@@ -195,7 +191,9 @@ SIGNALS: dict[str, _Signal] = {
         "rarity of the question's words (minus log10 of their mean frequency)",
     ),
     "rarest_word": _Signal(
-        lambda evidence, frequencies: max(frequencies.rarities(evidence.question), default=9.0),
+        lambda evidence, frequencies: max(
+            frequencies.rarities(words(evidence.question)), default=9.0
+        ),
         "text",
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
@@ -233,7 +231,6 @@ def available_signals(
     evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has."""
-
     names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
     for item, name in product(evidence, [*names]):
         if name in names:
@@ -295,7 +292,7 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
 def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, rare, rare_said = set(asked), frequencies._rarities(asked), frequencies._rarities(said)
+    kinds, rare, rare_said = set(asked), frequencies.rarities(asked), frequencies.rarities(said)
     rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
     traits = {
         "question rarity": _mean(rare),
