@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import expit
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import unknown_name
 
 if TYPE_CHECKING:
     from sklearn.model_selection import StratifiedKFold
@@ -67,9 +67,7 @@ def fit_calibrator(
     from sklearn.linear_model import LogisticRegression
 
     if method not in get_args(CalibrationMethod):
-        raise InvalidInput(
-            f"calibration is {' or '.join(get_args(CalibrationMethod))}, got {method!r}"
-        )
+        raise unknown_name("calibration", method, get_args(CalibrationMethod))
     if method == "isotonic":
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))

@@ -17,22 +17,19 @@ from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.tokenize import words
 
 
-def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True) -> float:
+def meteor(prediction: str, references: Sequence[str]) -> float:
     r"""METEOR: word matches, exact, by stem and by synonym, penalized for broken order.
 
     .. math:: \frac{10 P R}{R + 9 P} \left(1 - \frac{1}{2} (chunks / matches)^3\right) \in [0, 1)
 
     A right answer of one word, which is one chunk, scores 0.5 and not 1, of two words 0.9375.
+    Synonyms match by their stems, where WordNet is installed (`meteor_stages`).
 
     Source: Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
-
-    Args:
-        synonyms: look them up where WordNet is installed (`meteor_stages`), by their stems. False
-            gives the same value on every machine.
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
     nltk = _nltk()
-    if not (synonyms and _has_wordnet()):
+    if not _has_wordnet():
         return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=_NO_SYNONYMS)
     with _WORDNET_LOCK:  # its reader seeks in files that all threads share
         return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=nltk.wordnet)
