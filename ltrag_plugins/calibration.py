@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Platt:
-    r"""p = 1 / (1 + exp(-(slope * score + intercept)))
-
-    References:
-        Platt, "Probabilistic Outputs for Support Vector Machines", 1999.
-    """
+    """p = 1 / (1 + exp(-(slope * score + intercept))), after Platt, "Probabilistic Outputs for
+    Support Vector Machines", 1999."""
 
     slope: float
     intercept: float
@@ -37,11 +34,7 @@ class Platt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Isotonic:
-    """The best non-decreasing step function, joined by straight lines.
-
-    References:
-        Zadrozny & Elkan, KDD 2002.
-    """
+    """The best non-decreasing step function, in straight lines (Zadrozny & Elkan, KDD 2002)."""
 
     scores: Float[np.ndarray, " knots"]
     probabilities: Float[np.ndarray, " knots"]

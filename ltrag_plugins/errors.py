@@ -5,8 +5,8 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+# what clients raise at a malformed reply; a failed connection is none of these
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
-"""What clients raise at a malformed reply; a failed connection is none of these."""
 
 
 class LtragError(Exception):

@@ -84,7 +84,6 @@ class _Declaration:
     """Whether values of other types (functions, objects) may be handed in too."""
 
     def wanted(self) -> str:
-        """What the field takes, in words."""
         choices = [kind for kind in self.kinds if isinstance(kind, str)]
         parts = [f"one of {', '.join(choices)}"] if choices else []
         parts += [_IN_WORDS[kind] for kind in self.kinds if kind in _IN_WORDS]
@@ -105,7 +104,6 @@ class _Declaration:
         )
 
     def check(self, value: object) -> None:
-        """Refuse what the field does not take."""
         if not self.kinds or (self.open and not isinstance(value, _Plain)):
             return
         wrong = not self.fits(value)

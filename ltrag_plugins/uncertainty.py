@@ -6,9 +6,9 @@ asks for answers and estimates them, also by `"agreement"`: how far repeated sam
 models that give no probabilities.
 
 The figures behind the estimators have ranges and directions of their own. They raise
-`NoTokenProbabilities`, and give a generation without a token the least certain value. Sums stay in
-log space. A log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they
-have no number for, and one of those must not swamp a mean.
+`NoTokenProbabilities`, and give a generation without a token the least certain value. A
+log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they have no number
+for, and one of those must not swamp a mean.
 """
 
 import math
@@ -46,13 +46,7 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
 
 
 def mean_probability(generation: Generation) -> float:
-    r"""Mean of the token probabilities, in [0, 1]; larger is more certain.
-
-    .. math:: \frac{1}{n} \sum_{i=1}^n p(t_i)
-
-    References:
-        Li et al., ACL 2024 (GECE), eq. 2.
-    """
+    """Mean of the token probabilities, in [0, 1]; larger is more certain (GECE, eq. 2)."""
     return _mean([*map(math.exp, _logprobs(generation))], nothing=0.0)
 
 
@@ -66,8 +60,7 @@ def product_uncertainty(generation: Generation) -> float:
 
     .. math:: u = 1 - \prod_t p_t
 
-    References:
-        Chen et al. (SGIC), eq. 1 (there: the product itself).
+    Source: Chen et al. (SGIC), eq. 1 (there: the product itself).
     """
     logprobs = _logprobs(generation)
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
@@ -147,11 +140,8 @@ def estimate(
 ) -> float:
     """The uncertainty of one answer, in [0, 1].
 
-    "agreement" is one minus the mean word F1 of the samples with the answer.
-
-    References:
-        Wang et al., ICLR 2023 (self-consistency); Lin et al., TMLR 2024, "Generating with
-        Confidence" (lexical similarity of samples).
+    "agreement" is one minus the mean word F1 of the samples with the answer (Wang et al., ICLR
+    2023, self-consistency; Lin et al., TMLR 2024, lexical similarity).
     """
     if (name := checked_estimator(estimator)) == AGREEMENT and not samples:
         raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
@@ -218,8 +208,7 @@ def yes_probability(reply: Generation) -> float:
     summed over the spellings among the alternatives of the first token that is not blank. Where
     neither is among them, the first "yes" or "no" of the text counts as 1 or 0, and 0.5 without.
 
-    References:
-        Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (there: of "True").
+    Source: Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (there: of "True").
     """
     first = next((token for token in reply.tokens or () if token.text.strip()), Token("", 0.0))
     shares = {"yes": 0.0, "no": 0.0}

@@ -184,11 +184,8 @@ class GECEGate:
         observers: Iterable[Observer] = (),
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """A `Decision` for each question, by one merged model call.
-
-        Args:
-            return_exceptions: give what a question raised in the place of its decision.
-        """
+        """A `Decision` for each question, by one merged model call; or, if `return_exceptions`,
+        what a question raised."""
         flows = [self.deciding(question) for question in questions]
         return run_many(flows, self.world, observers=observers, return_exceptions=return_exceptions)
 

@@ -7,9 +7,7 @@ The gradient is of the mean token NLL of the reference given the question; E is 
 calibration questions. At run time no gradient is part of that mean, so the fit of a gate compares
 each draft with the mean over the other folds (`mean_gradients`).
 
-References:
-    Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
-    Language Models", eq. 2; ablations of table 3.
+Source: Li et al., ACL 2024, eq. 2; ablations of table 3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -80,10 +78,7 @@ def gece_score(
     gradient_agreement: float | None,
     settings: GECESettings | None = None,
 ) -> GECEScore:
-    """Put the ingredients together as the settings say.
-
-    A denominator below `settings.floor` becomes that, so the score is finite and largest there.
-    """
+    """Put the ingredients together; a denominator below `settings.floor` becomes that."""
     settings = settings or GECESettings()
     denominator = word_frequency if settings.statistics else 1.0
     if settings.semantics and gradient_agreement is not None:
@@ -161,7 +156,7 @@ def collect(
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
     Searches are by the question's text alone. The mean gradient comes along if the gate may read
-    gradients and the model has them. What no gate can be fitted on is refused before any call.
+    it and the model has one. What no gate can be fitted on is refused before any call.
     """
     check_labelled(questions)
     check_count(len(questions))
@@ -212,13 +207,11 @@ def collect(
 def mean_gradients(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> tuple[Direction, list[Direction]]:
-    """The mean gradient over all questions, and for each question that over the other folds.
-
-    Each gradient is computed once; the folds are `settings.folds`, drawn with its seed.
-    """
+    """The mean gradient over all questions, and for each that over the other `settings.folds`."""
     count, found = len(prompts), []
     order = np.random.default_rng(settings.seed).permutation(count)
-    folds = [part.tolist() for part in np.array_split(order, settings.folds) if len(part)]
+    parts = np.array_split(order, settings.folds)
+    folds: list[list[int]] = [part.tolist() for part in parts if len(part)]
     for fold in folds:
         asked, said = [prompts[i] for i in fold], [references[i] for i in fold]
         found.append(_mean_gradient(asked, said, llm, settings))
@@ -301,4 +294,4 @@ def _mean_gradient(
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
     pairs: list[Any] = [*zip(map(np.float32, weights), means, strict=True)]
-    return {name: sum(weight * mean[name] for weight, mean in pairs) for name in means[0]}
+    return {name: np.asarray(sum(w * mean[name] for w, mean in pairs)) for name in means[0]}

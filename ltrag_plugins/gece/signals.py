@@ -275,10 +275,8 @@ def features(
 
 def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
     if name not in SIGNALS and name not in evidence.extra:
-        raise CalibrationError(
-            f"this gate reads {name!r}, a signal of your own; pass it in Evidence.extra, which has "
-            f"{sorted(evidence.extra)}"
-        )
+        has = sorted(evidence.extra)
+        raise CalibrationError(f"this gate reads {name!r} of your Evidence.extra, which has {has}")
     own = name not in SIGNALS
     value = float(evidence.extra[name]) if own else SIGNALS[name].read(evidence, frequencies)
     if not abs(value) < _LARGEST:

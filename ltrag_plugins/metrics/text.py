@@ -3,8 +3,7 @@
 Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR and ROUGE see
 `words`; BLEU, chrF and TER are sacrebleu's, so BLEU and chrF tell capitals from small letters.
 
-The libraries are imported by the first call that needs them: nltk alone, which rouge-score needs
-too, brings scikit-learn, pandas and SciPy, and takes seconds.
+The libraries are imported by the first call that needs them: nltk alone takes seconds.
 """
 
 from collections.abc import Sequence
@@ -36,10 +35,8 @@ def meteor(prediction: str, references: Sequence[str]) -> float:
 
 
 def meteor_stages() -> tuple[str, ...]:
-    """The matching stages of `meteor` here: "synonym" is among them if nltk finds WordNet.
-
-    To add it: `python -m nltk.downloader wordnet`. Nothing is downloaded at run time.
-    """
+    """The matching stages of `meteor` here: "synonym" is among them if nltk finds WordNet, which
+    `python -m nltk.downloader wordnet` brings."""
     return ("exact", "stem", "synonym") if _has_wordnet() else ("exact", "stem")
 
 
@@ -54,10 +51,8 @@ def rouge_l(prediction: str, references: Sequence[str]) -> float:
 
 
 def bleu(prediction: str, references: Sequence[str]) -> float:
-    """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu).
-
-    The order is cut to the prediction's length: a right answer under four words scores 1.
-    """
+    """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu), its
+    order cut to the prediction's length: a right answer under four words scores 1."""
     return _best(_sacrebleu().bleu, prediction, references)
 
 
@@ -67,10 +62,8 @@ def chrf(prediction: str, references: Sequence[str]) -> float:
 
 
 def ter(prediction: str, references: Sequence[str]) -> float:
-    """Edits and shifts per reference word (Snover et al., AMTA 2006), any case; 0 = equal.
-
-    More edits than the reference has words give values above 1.
-    """
+    """Edits and shifts per reference word (Snover et al., AMTA 2006), any case; 0 = equal, and
+    above 1 with more edits than words."""
     score = _sacrebleu().ter.sentence_score
     return min(score(prediction, [r]).score / 100 for r in checked(references))
 

@@ -54,11 +54,8 @@ def beginning(text: str, max_words: int = _MOST_WORDS) -> str:
 
 def passages_block(passages: Sequence[Passage], *, max_words: int = _MOST_WORDS) -> str:
     """The passages, one paragraph each with its title, each cut to `max_words` words."""
-    return "\n".join(
-        f"{passage.title}: {text}" if passage.title else text
-        for passage in passages
-        for text in [beginning(passage.text, max_words)]
-    )
+    shown = [(f"{p.title}: " if p.title else "") + beginning(p.text, max_words) for p in passages]
+    return "\n".join(shown)
 
 
 def reading_prompt(

@@ -60,10 +60,8 @@ class BM25Retriever(PassagePool):
         super().__init__(passages, f"bm25:{k1:g}:{b:g}")
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
         if not any(documents):
-            raise InvalidInput(
-                f"BM25Retriever got {len(documents) or 'no'} passages and no word in them; give it "
-                "at least one passage with words"
-            )
+            got = f"{len(documents) or 'no'} passages and no word in them"
+            raise InvalidInput(f"BM25Retriever got {got}; give it at least one passage with words")
         if k1 < 0 or not 0 <= b <= 1:
             raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
         if engine not in get_args(BM25Engine):
