@@ -35,13 +35,8 @@ def write(
     arrays: Mapping[str, np.ndarray] | None = None,
     format: int,
 ) -> None:
-    """Write `name`.safetensors, then `name`.json; older ones are replaced file by file.
-
-    Args:
-        parts: what the JSON file holds, by name; arrays inside go to the other file.
-        arrays: more of them, by name.
-        format: number of the layout.
-    """
+    """Write `name`.safetensors, then `name`.json; older ones are replaced file by file. The JSON
+    file holds the `parts`; arrays inside, and `arrays`, go to the other file."""
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)

@@ -67,10 +67,8 @@ def on_ray(
         for work, questions in jobs:
             cell, llm = work.cell, work.world.llm
             if cell.gate is not None and cell.gate_name not in makers:
-                raise InvalidInput(
-                    f"the gate of {cell.name} holds a model, which does not travel to workers: "
-                    f"give on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
-                )
+                wanted = f"gates={{{cell.gate_name!r}: a function of a world that makes it}}"
+                raise InvalidInput(f"the gate of {cell.name} does not travel; give on_ray {wanted}")
             if work.observers:
                 raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             if answers is True:  # the run has put its own cache around the model

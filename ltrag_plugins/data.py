@@ -65,10 +65,8 @@ def read_questions(
 
 
 def read_passages(path: str | PathLike[str]) -> list[Passage]:
-    """The passages of a file: `text`, and `title` and `id` where there are any.
-
-    One without `id` gets one made of its title and text; if it comes twice, it is taken once.
-    """
+    """The passages of a file: `text`, and `title` and `id` where there are any. One without `id`
+    gets one made of its title and text; if it comes twice, it is taken once."""
     passages: dict[str, Passage] = {}
     for record in json_lines(path):
         passage = _passage(record)

@@ -135,10 +135,8 @@ def score(prompts: Sequence[str], continuations: Sequence[str]) -> Flow[list[Gen
         InvalidInput: there are more prompts than continuations, or fewer.
     """
     if len(prompts) != len(continuations):
-        raise InvalidInput(
-            f"{len(prompts)} prompts came with {len(continuations)} continuations; score() takes "
-            "one continuation for each prompt"
-        )
+        came = f"{len(prompts)} prompts came with {len(continuations)} continuations"
+        raise InvalidInput(f"{came}; score() takes one continuation for each prompt")
     return (yield Score(tuple(prompts), tuple(continuations)))
 
 
@@ -270,12 +268,7 @@ class World:
                     )
                 return llm.score(prompts, continuations)
             case Agree(prompts, continuations, along, cosine, layers):
-                if not isinstance(llm := self._part("llm"), GradientLLM):
-                    raise errors.NeedsGradients(
-                        f"{llm.name} has no gradients. Load local weights with TransformersLLM, or "
-                        "fit the gate with gradients='never'."
-                    )
-                return llm.gradient_agreement(
+                return gradient_llm(self._part("llm")).gradient_agreement(
                     prompts, continuations, along=along, cosine=cosine, layers=layers
                 )
             case Compute(function):
@@ -300,6 +293,16 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     raise (errors.RetrievalError if isinstance(request, Fetch) else errors.ModelError)(
         f"{len(reply)} replies came for {wanted} items of {type(request).__name__}; there must be "
         "one for each, in their order (a retriever's is a list of passages)"
+    )
+
+
+def gradient_llm(llm: LLM | None) -> GradientLLM:
+    """The model, if it has gradients."""
+    if isinstance(llm, GradientLLM):
+        return llm
+    raise errors.NeedsGradients(
+        f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), or "
+        "set gradients='never', for scores semantics=False"
     )
 
 

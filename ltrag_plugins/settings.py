@@ -7,8 +7,6 @@ field takes, and its docstring lines say what it means::
     class LoopSettings(Settings):
         rounds: Annotated[int, Range(0)] = 5
         "Most rounds after the first answer."
-        earlier: Literal["none", "text"] = "text"
-        "How a round shows the earlier answers."
 
 The constructor checks every value; a method word (``sgic:rounds=3``) and the command line read
 text with `with_values`; help pages list what `described` gives. Rules between fields go into
@@ -178,10 +176,8 @@ def _help_of(kind: type) -> Mapping[str, str]:
 
 
 def described(settings: Any, above: str = "") -> Iterator[dict[str, Any]]:
-    """Every setting that a word can give, nested ones by dots.
-
-    A row has `setting`, `default` (the value here), `takes` and `meaning`.
-    """
+    """Every setting that a word can give, nested ones by dots: rows with `setting`, `default` (the
+    value here), `takes` and `meaning`."""
     meanings = _help_of(type(settings))
     for name, declaration in _declarations(type(settings)).items():
         value, path = getattr(settings, name), above + name
@@ -193,10 +189,8 @@ def described(settings: Any, above: str = "") -> Iterator[dict[str, Any]]:
 
 
 def with_values(settings: Any, words: Iterable[str]) -> Any:
-    """The settings with some values read from text, ``["k=8", "loop.rounds=3"]``, all at once.
-
-    Values are JSON, or text as it stands.
-    """
+    """The settings with some values read from text, ``["k=8", "loop.rounds=3"]``, all at once; they
+    are JSON, or text as it stands."""
     given: dict[str, dict[str, str]] = {}
     for word in words:
         path, _, text = word.partition("=")

@@ -164,7 +164,6 @@ def measured(
     may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Measured]]:
     """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
-
     All prompts go to the model in one request, and in each of the samples of "agreement".
 
     Args:
@@ -243,9 +242,9 @@ def _logprobs(generation: Generation) -> list[float]:
 def _entropy(token: Token) -> float:
     if token.entropy is not None:
         if not -1e-4 <= token.entropy < math.inf:
+            what = f"entropy {token.entropy} for token {token.text!r}"
             raise errors.InvalidLogProbability(
-                f"the model reported entropy {token.entropy} for token {token.text!r}; an entropy "
-                "is a number from 0 on. Send None where it is not known."
+                f"the model reported {what}; it is a number from 0 on"
             )
         return max(0.0, token.entropy)
     logprobs = _alternatives(token, at_least=1)

@@ -81,9 +81,9 @@ class Labels:
             )
         tried = [o.right_with_retrieval for o in outcomes if o.right_with_retrieval is not None]
         if tried and len(tried) < len(outcomes):
+            given = f"{len(tried)} of {len(outcomes)} questions"
             raise InvalidInput(
-                f"right_with_retrieval is given for {len(tried)} of {len(outcomes)} calibration "
-                "questions; give it for all or for none"
+                f"right_with_retrieval is given for {given}; give it for all or none"
             )
         quality = np.array([float(outcome.quality) for outcome in outcomes])
         if not np.isfinite(quality).all():

@@ -1,7 +1,5 @@
-"""The gate: fit it on your questions, then ask it whether a question needs retrieval.
-
-A saved gate is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle.
-"""
+"""The gate: fit it on your questions, then ask it whether a question needs retrieval. A saved gate
+is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +32,8 @@ _PARTS = (models.Linear, models.Trees, Platt, Isotonic, WordFrequencies, GECESet
 
 @dataclass(frozen=True, eq=False)
 class GECEGate:
-    """Decides per question whether the model needs retrieval.
-
-    Made by `fit` or `load`. Safe to share between threads.
-    """
+    """Decides per question whether the model needs retrieval; `fit` or `load` makes one. Safe to
+    share between threads."""
 
     fitted: FittedGate
     world: World

@@ -179,11 +179,9 @@ class FittedGate:
         target_rate: float,
         frequencies: WordFrequencies | None = None,
     ) -> "FittedGate":
-        """A gate on the one signal that `settings.scorer` names, from drafts that nobody judged.
-
-        `target_rate` of these questions retrieve, empty drafts first. `Decision.probability` is the
-        share of these questions with a smaller score.
-        """
+        """A gate on the one signal `settings.scorer`, from drafts that nobody judged: `target_rate`
+        of these questions retrieve, empty drafts first; `Decision.probability` is the share of them
+        with a smaller score."""
         frequencies = frequencies or WordFrequencies()
         columns = features(evidence, [settings.scorer], frequencies)
         scores, tier = columns.signals[:, 0].copy(), SIGNALS[settings.scorer].tier

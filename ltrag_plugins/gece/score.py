@@ -20,7 +20,15 @@ import numpy as np
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many, wrap_provider_errors
+from ltrag_plugins.flow import (
+    Flow,
+    Observer,
+    World,
+    fetch,
+    gradient_llm,
+    run_many,
+    wrap_provider_errors,
+)
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,
@@ -119,7 +127,7 @@ def score_questions(
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_labelled(questions)
     if settings.semantics:
-        _gradient_llm(llm)  # refused before a draft is paid for
+        gradient_llm(llm)  # refused before a draft is paid for
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
     texts = [render_question(question).strip() for question in questions]
     drafts = [evidence.draft for evidence in together([drafting(t, settings) for t in texts])]
@@ -171,7 +179,7 @@ def collect(
     _check_scorer(settings)
     _check_world(world)
     if settings.gradients == "always":
-        _gradient_llm(world.llm)
+        gradient_llm(world.llm)
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     whole = [render_question(question) for question in questions]
     vectors = world.encoder is not None
@@ -266,8 +274,7 @@ def _check_scorer(settings: GECESettings) -> None:
         (
             settings.gradients != "always"
             and (tier == "gradients" or formula * settings.semantics),
-            "the gradient term: gradients='always' (local weights only); or, for the formula, "
-            "semantics=False",
+            "gradients='always' (local weights only), or, as the formula, semantics=False",
         ),
         (tier != "text" and settings.tier == "text", "more than text: leave tier as it is"),
     ):
@@ -275,21 +282,11 @@ def _check_scorer(settings: GECESettings) -> None:
             raise CalibrationError(f"the scorer {scorer!r} needs {needs}; or take another scorer")
 
 
-def _gradient_llm(llm: LLM | None) -> GradientLLM:
-    if not isinstance(llm, GradientLLM):
-        raise errors.NeedsGradients(
-            f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), "
-            "or set gradients='never', for scores semantics=False"
-        )
-    return llm
-
-
 def _mean_gradient(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> Direction:
-    model = _gradient_llm(llm)
     with wrap_provider_errors("model"):
-        return model.mean_gradient(prompts, references, layers=settings.layers)
+        return gradient_llm(llm).mean_gradient(prompts, references, layers=settings.layers)
 
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:

@@ -107,10 +107,8 @@ def askable_question(question: str, max_words: int) -> str:
     if not count:
         raise errors.EmptyQuestion(f"the question {question!r} has no words; ask something")
     if count > max_words:
-        raise errors.PromptTooLong(
-            f"the question has {count} words, the gate takes {max_words}. Shorten it, or raise "
-            "GECESettings.max_words"
-        )
+        much = f"the question has {count} words, the gate takes {max_words}"
+        raise errors.PromptTooLong(f"{much}. Shorten it, or raise GECESettings.max_words")
     return question.strip()
 
 
@@ -167,10 +165,8 @@ def _of_gradient(kind: str, name: str) -> _Signal:
     def read(evidence: Evidence, _: WordFrequencies) -> float:
         value = getattr(evidence.agreement, kind, None)
         if value is None:
-            raise NeedsGradients(
-                f"no {name} of gradients was computed; use a local model and "
-                f"GECESettings(gradients='always', agreement={kind!r})"
-            )
+            how = f"use a local model and GECESettings(gradients='always', agreement={kind!r})"
+            raise NeedsGradients(f"no {name} of gradients was computed; {how}")
         return -value
 
     return _Signal(read, "gradients", f"gradient agreement ({name}), negated")
@@ -238,12 +234,8 @@ def available_signals(
                 SIGNALS[name].read(item, frequencies)
             except _ABSENT:  # a wrong value, as a log-probability of NaN, is not absence
                 names.remove(name)
-    if tier == "probabilities" and "mean_logprob" not in names:
-        raise errors.NoTokenProbabilities(
-            "tier='probabilities' was asked for, but some drafts came without token probabilities. "
-            "Ask the provider for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, "
-            "logprobs=True)), or use tier='text'."
-        )
+    for item in evidence if tier == "probabilities" else ():
+        uncertainty.checked_tokens(item.draft)
     extra = set.intersection(*(set(item.extra) for item in evidence))
     if taken := sorted(extra & SIGNALS.keys()):
         raise InvalidInput(f"Evidence.extra has {taken}, which are names of ours; rename yours")
@@ -258,9 +250,9 @@ def features(
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
         if len(vector) != len(vectors[0]):
+            lengths = f"{len(vectors[0])} and {len(vector)} numbers"
             raise InvalidInput(
-                f"embeddings of different length, {len(vectors[0])} and {len(vector)} numbers; "
-                "encode all questions with one encoder, or none"
+                f"embeddings of {lengths}; use one encoder for all questions, or none"
             )
         if not np.isfinite(vector).all():
             raise errors.ModelError(

@@ -59,10 +59,8 @@ def contains(prediction: str, references: Sequence[str]) -> float:
 
 
 def accuracy(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction begins, word for word, with a reference, else 0.
-
-    A lead-in goes: "Answer: maybe" picks "maybe". Articles count, as an option may be "A".
-    """
+    """1 if the prediction begins, word for word, with a reference, else 0. A lead-in goes: "Answer:
+    maybe" picks "maybe". Articles count, as an option may be "A"."""
     said, end = words(prediction), 0
     while lead := next((w for w in _LEAD_INS if said[end : end + len(w)] == w), None):
         end += len(lead)
@@ -80,10 +78,8 @@ def is_right(
     *,
     least: float = 0.5,
 ) -> bool:
-    """Whether an answer counts as right: its metric `correct` is at `least` so much, in (0, 1].
-
-    "exact_match" is character for character between outer spaces.
-    """
+    """Whether an answer counts as right: its metric `correct` is at `least` so much, in (0, 1];
+    "exact_match" is character for character between outer spaces."""
     if correct == "exact_match":
         return prediction.strip() in [reference.strip() for reference in checked(references)]
     return _METRICS[correct](prediction, references) >= least

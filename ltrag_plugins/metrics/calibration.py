@@ -141,10 +141,8 @@ def bootstrap_interval(
             with suppress(CalibrationError):
                 drawn.append(float(statistic(*(column[rows] for column in arrays))))
     if len(drawn) * 2 < resamples:
-        raise CalibrationError(
-            f"the statistic exists on only {len(drawn)} of {resamples} resamples of {n} questions; "
-            "give more questions, of both kinds"
-        )
+        some = f"only {len(drawn)} of {resamples} resamples of {n} questions"
+        raise CalibrationError(f"the statistic exists on {some}; give more, of both kinds")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high), level)
 

@@ -51,10 +51,8 @@ class Cost:
 
 @final
 class CostCounter:
-    """An observer that adds up what passes: `run(flow, world, observers=[counter])`.
-
-    A call that raises is a call without tokens. One counter may watch many threads.
-    """
+    """An observer that adds up what passes: `run(flow, world, observers=[counter])`. A call that
+    raises is a call without tokens. One counter may watch many threads."""
 
     def __init__(self) -> None:
         self.cost = Cost()

@@ -12,10 +12,8 @@ _LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*
 def read_reply(
     reply: str, options: Sequence[str] = (), *, lead: str | None = "The answer is"
 ) -> str:
-    """The answer alone; where there are options, the one it begins with, by words or by letter.
-
-    The lead-in before an answer and a full stop at its end go, unless `lead` is None.
-    """
+    """The answer alone; where there are options, the one it begins with, by words or by letter. The
+    lead-in before it and a full stop at its end go, unless `lead` is None."""
     said = reply
     if lead is not None:
         said, lead = reply.strip(), lead.strip()
