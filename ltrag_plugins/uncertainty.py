@@ -243,9 +243,7 @@ def _entropy(token: Token) -> float:
     if token.entropy is not None:
         if not -1e-4 <= token.entropy < math.inf:
             what = f"entropy {token.entropy} for token {token.text!r}"
-            raise errors.InvalidLogProbability(
-                f"the model reported {what}; it is a number from 0 on"
-            )
+            raise errors.InvalidLogProbability(f"the model reported {what}, not one of 0 or above")
         return max(0.0, token.entropy)
     logprobs = _alternatives(token, at_least=1)
     rest = max(0.0, 1.0 - math.fsum(map(math.exp, logprobs)))

@@ -274,7 +274,7 @@ def _check_scorer(settings: GECESettings) -> None:
         (
             settings.gradients != "always"
             and (tier == "gradients" or formula * settings.semantics),
-            "gradients='always' (local weights only), or, as the formula, semantics=False",
+            "the gradient term: gradients='always', or, as the formula, semantics=False",
         ),
         (tier != "text" and settings.tier == "text", "more than text: leave tier as it is"),
     ):

@@ -250,7 +250,7 @@ def features(
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
         if len(vector) != len(vectors[0]):
-            lengths = f"{len(vectors[0])} and {len(vector)} numbers"
+            lengths = f"lengths {len(vectors[0])} and {len(vector)}"
             raise InvalidInput(
                 f"embeddings of {lengths}; use one encoder for all questions, or none"
             )
