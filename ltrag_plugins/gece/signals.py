@@ -251,9 +251,7 @@ def features(
     for item, vector in zip(evidence, vectors, strict=True):
         if len(vector) != len(vectors[0]):
             lengths = f"lengths {len(vectors[0])} and {len(vector)}"
-            raise InvalidInput(
-                f"embeddings of {lengths}; use one encoder for all questions, or none"
-            )
+            raise InvalidInput(f"embeddings of {lengths}; use one encoder for all, or none")
         if not np.isfinite(vector).all():
             raise errors.ModelError(
                 f"the encoder gave NaN or infinity for {item.question[:60]!r} or its draft "
