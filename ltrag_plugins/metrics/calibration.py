@@ -100,8 +100,8 @@ def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
     if not np.isin(y, (0, 1)).all():
         raise InvalidInput("AUROC needs outcomes that are 0 or 1; set a threshold first")
     if y.min() == y.max():
-        alike = f"all {y.size} are {int(y[0])}; add questions of the other kind"
-        raise CalibrationError(f"AUROC needs outcomes of both kinds, {alike}")
+        alike = f"all {y.size} are {int(y[0])}. Add questions of the other kind."
+        raise CalibrationError(f"AUROC needs outcomes of both kinds; {alike}")
     rank = np.unique(s, return_inverse=True)[1]
     positives = np.bincount(rank, weights=y)
     negatives = np.bincount(rank) - positives
