@@ -35,13 +35,8 @@ def write(
     arrays: Mapping[str, np.ndarray] | None = None,
     format: int,
 ) -> None:
-    """Write `name`.safetensors, then `name`.json; older ones are replaced file by file.
-
-    Args:
-        parts: what the JSON file holds, by name; arrays inside go to the other file.
-        arrays: more of them, by name.
-        format: number of the layout.
-    """
+    """Write `name`.safetensors, then `name`.json; older ones are replaced file by file. The JSON
+    file holds the `parts`; arrays inside, and `arrays`, go to the other file."""
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)
@@ -76,10 +71,9 @@ def writing(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         yield
     except OSError as error:
-        raise UnwritableArtifact(
-            f"cannot write to {folder} ({type(error).__name__}: {error}). Name another folder, or "
-            "mend this one."
-        ) from error
+        why = f"{type(error).__name__}: {error}"
+        remedy = "Name another folder, or mend this one."
+        raise UnwritableArtifact(f"cannot write to {folder} ({why}). {remedy}") from error
 
 
 @contextmanager
@@ -101,10 +95,8 @@ def read(
     content = (folder / f"{name}.safetensors").read_bytes()
     if body["format"] != format:
         raise ValueError(f"not format {format}, which this version reads")
-    if _seal(body, content) != body.pop("sha256"):
-        raise ValueError(
-            f"{name}.json was changed, or {name}.safetensors is not the file it belongs to"
-        )
+    if body.pop("sha256") != _seal(body, content):
+        raise ValueError(f"{name}.json was changed, or {name}.safetensors is not the file with it")
     arrays = load_arrays(content)
     del body["format"]
     return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
@@ -112,16 +104,15 @@ def read(
 
 def _seal(body: Mapping[str, Any], content: bytes) -> str:
     """The hash of both files; of the first, whatever its layout."""
-    told = {key: value for key, value in body.items() if key != "sha256"}
-    text = json.dumps(told, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(body, sort_keys=True, ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode() + content).hexdigest()
 
 
 def _plain(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
     """A value as JSON; its arrays go into `arrays` under the name of their place."""
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {f.name: getattr(value, f.name) for f in fields(value)}
-        named = {k: _plain(v, f"{where}.{k}", arrays) for k, v in parts.items()}
+        names = [field.name for field in fields(value)]
+        named = {n: _plain(getattr(value, n), f"{where}.{n}", arrays) for n in names}
         return {"is": type(value).__name__, **named}
     if isinstance(value, np.ndarray):
         arrays[where] = np.ascontiguousarray(value)

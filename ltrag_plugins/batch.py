@@ -31,8 +31,7 @@ try:
 except ImportError as error:
     raise missing_extra("ray", "ray") from error
 
-_BLOCKS = 100
-"""Of Ray's, at most, for each worker: what is done again when one dies is one block."""
+_BLOCKS = 100  # Ray's, at most, for each worker: what is done again when one dies is one block
 
 
 def on_ray(
@@ -40,7 +39,7 @@ def on_ray(
     *,
     workers: int = 2,
     gpus: float = 0,
-    answers: str | Path | bool | None = True,
+    answers: str | Path | bool = True,
     gates: Mapping[str, Callable[[World], Gate]] | None = None,
 ) -> Engine:
     """An engine for `evaluate` that does the work in Ray's workers, which load their model once.
@@ -53,9 +52,8 @@ def on_ray(
             one that holds paths and names rather than models.
         workers: processes, at least 1.
         gpus: of each worker.
-        answers: where the workers' models keep their answers. True: in the run's own
-            `answers.sqlite`; a path: in that SQLite file; both must be reached by all workers.
-            False or None: nowhere, and what a worker that dies was at is asked again.
+        answers: the SQLite file, which all workers reach, where their models keep answers; True:
+            the run's own. False: nowhere, and what a worker that dies was at is asked again.
         gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
     """
@@ -65,14 +63,12 @@ def on_ray(
 
     def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
         names, works, parts = [], [], []
-        kept = None if answers in (None, False, True) else str(answers)
+        kept = None if isinstance(answers, bool) else str(answers)
         for work, questions in jobs:
             cell, llm = work.cell, work.world.llm
             if cell.gate is not None and cell.gate_name not in makers:
-                raise InvalidInput(
-                    f"the gate of {cell.name} holds a model, which does not travel to workers: "
-                    f"give on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
-                )
+                wanted = f"gates={{{cell.gate_name!r}: a function of a world that makes it}}"
+                raise InvalidInput(f"the gate of {cell.name} does not travel; give on_ray {wanted}")
             if work.observers:
                 raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             if answers is True:  # the run has put its own cache around the model

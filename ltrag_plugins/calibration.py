@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import expit
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import unknown_name
 
 if TYPE_CHECKING:
     from sklearn.model_selection import StratifiedKFold
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Platt:
-    r"""p = 1 / (1 + exp(-(slope * score + intercept)))
-
-    References:
-        Platt, "Probabilistic Outputs for Support Vector Machines", 1999.
-    """
+    """p = 1 / (1 + exp(-(slope * score + intercept))), after Platt, "Probabilistic Outputs for
+    Support Vector Machines", 1999."""
 
     slope: float
     intercept: float
@@ -37,11 +34,7 @@ class Platt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Isotonic:
-    """The best non-decreasing step function, joined by straight lines.
-
-    References:
-        Zadrozny & Elkan, KDD 2002.
-    """
+    """The best non-decreasing step function, in straight lines (Zadrozny & Elkan, KDD 2002)."""
 
     scores: Float[np.ndarray, " knots"]
     probabilities: Float[np.ndarray, " knots"]
@@ -67,9 +60,7 @@ def fit_calibrator(
     from sklearn.linear_model import LogisticRegression
 
     if method not in get_args(CalibrationMethod):
-        raise InvalidInput(
-            f"calibration is {' or '.join(get_args(CalibrationMethod))}, got {method!r}"
-        )
+        raise unknown_name("calibration", method, get_args(CalibrationMethod))
     if method == "isotonic":
         model = IsotonicRegression(y_min=0.0, y_max=1.0, out_of_bounds="clip").fit(scores, fails)
         return Isotonic(model.X_thresholds_.astype(float), model.y_thresholds_.astype(float))

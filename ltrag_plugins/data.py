@@ -65,23 +65,17 @@ def read_questions(
 
 
 def read_passages(path: str | PathLike[str]) -> list[Passage]:
-    """The passages of a file: `text`, and `title` and `id` where there are any.
-
-    A passage without `id` gets one made of its title and text; one that comes twice so is taken
-    once.
-    """
-    passages, lines = [], dict[str, int]()
+    """The passages of a file: `text`, and `title` and `id` where there are any. One without `id`
+    gets one made of its title and text; if it comes twice, it is taken once."""
+    passages: dict[str, Passage] = {}
     for record in json_lines(path):
         passage = _passage(record)
-        if passage.id in lines and not record.fields.get("id"):
-            continue
-        if passage.id in lines:
-            raise record.wrong("id", f"{passage.id!r} was on line {lines[passage.id]} already")
-        lines[passage.id] = record.line
-        passages.append(passage)
+        if passage.id in passages and record.fields.get("id"):
+            raise record.wrong("id", f"{passage.id!r} was on an earlier line; give each its own")
+        passages.setdefault(passage.id, passage)
     if not passages:
         raise BadRecord(f"{path}: no passages in it; expected one JSON object a line")
-    return passages
+    return [*passages.values()]
 
 
 def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage] | list[Question]:
@@ -97,10 +91,8 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
 
     def check(question: Question) -> None:
         if solved and question.id in seen:
-            raise InvalidInput(
-                f"another candidate has the same id {question.id!r}; give each its own, or leave "
-                "ids out"
-            )
+            wrong = f"another candidate has the same id {question.id!r}"
+            raise InvalidInput(f"{wrong}; give each its own, or leave ids out")
         seen.add(question.id)
 
     return read_questions(path, require_answers=solved, check=check)
@@ -126,11 +118,11 @@ def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]
     """The named fields of each line, as texts; null is an empty text."""
     found = []
     for record in json_lines(path):
-        values = [record.value(field) for field in fields]
-        for field, value in zip(fields, values, strict=True):
+        values = {field: record.value(field) for field in fields}
+        for field, value in values.items():
             if not isinstance(value, str | None):
                 raise record.wrong(field, f"expected a string or null, got {_kind(value)}")
-        found.append(tuple(value or "" for value in values))
+        found.append(tuple(value or "" for value in values.values()))
     return found
 
 
@@ -186,10 +178,9 @@ class _Record:
 def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage]) -> Question:
     text = record.string(record.value("question"), "question").strip()
     one, context = record.fields.get("answer"), record.fields.get("context")
+    answers = record.strings("answers")
     if one is not None and record.fields.get("answers") is None:
         answers = (record.string(one, "answer"),)
-    else:
-        answers = record.strings("answers")
     if require_answers and not answers:
         why = "no accepted answers, which are needed here; add them or leave the question out"
         raise record.wrong("answers", why, MissingReferences)
@@ -205,14 +196,9 @@ def _question(record: _Record, require_answers: bool, pool: Mapping[str, Passage
         passages.append(pool[name])
     name = record.id(record.fields.get("id")) or _digest(text)
     options = record.strings("options")
-    return Question(
-        text,
-        _among(options, answers, record),
-        name,
-        tuple(passages),
-        options,
-        "" if context in (None, "") else record.string(context, "context"),
-    )
+    answers = _among(options, answers, record)
+    context = "" if context in (None, "") else record.string(context, "context")
+    return Question(text, answers, name, tuple(passages), options, context)
 
 
 def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) -> tuple[str, ...]:
@@ -225,10 +211,9 @@ def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) 
         if option in options[:i]:
             raise record.wrong(f"options[{i}]", f"{option!r} comes twice")
     if options and answers and not set(options) & set(answers):
+        why = f"by its text or as a letter from A to {[*by_letter][-1]}"
         raise record.wrong(
-            "options",
-            f"none of the accepted answers {list(answers)} is among them, by its text or as a "
-            f"letter from A to {[*by_letter][-1]}",
+            "options", f"none of the accepted answers {[*answers]} is among them, {why}"
         )
     return answers
 
@@ -262,14 +247,10 @@ def json_lines(path: str | PathLike[str]) -> Iterator[_Record]:
 def _parsed(line: bytes, where: str) -> dict[str, Any]:
     try:
         value = json.loads(line.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise BadRecord(
-            f"{where}: not UTF-8 (byte {error.start + 1}); save the file as UTF-8"
-        ) from error
     except json.JSONDecodeError as error:
         raise BadRecord(f"{where}, column {error.colno}: not JSON, {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise BadRecord(f"{where}: not JSON that can be read, {error}") from error
+        raise BadRecord(f"{where}: not JSON in UTF-8 that can be read, {error}") from error
     if not isinstance(value, dict):
         raise BadRecord(f"{where}: expected an object like {{'question': ...}}, got {_kind(value)}")
     return value

@@ -5,8 +5,8 @@ from difflib import get_close_matches
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+# what clients raise at a malformed reply; a failed connection is none of these
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
-"""What clients raise at a malformed reply; a failed connection is none of these."""
 
 
 class LtragError(Exception):
@@ -105,19 +105,16 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
     """The error for what a client of a model or a retriever raised, with a remedy."""
     said = f"the {part} raised {type(error).__name__}: {error}. Its own error is the __cause__"
     if part == "retriever":
-        return RetrieverFailed(
-            f"{said}: see whether the store it searches is there and answers, or try again"
-        )
-    remedy = (
-        "a time-out or a rate limit passes, so try again or raise the client's retries; else "
-        "mend the model's set-up"
-    )
+        return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
     if isinstance(error, _UNREADABLE):
-        remedy = (
-            "its reply, or an argument, is not what its client expects; check its address and "
-            "settings, and that the server keeps to its protocol"
+        return ModelFailed(
+            f"{said}: its reply, or an argument, is not what its client expects; check its address "
+            "and settings, and that the server keeps to its protocol"
         )
-    return ModelFailed(f"{said}: {remedy}")
+    return ModelFailed(
+        f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries; "
+        "else mend the model's set-up"
+    )
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:

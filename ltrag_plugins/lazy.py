@@ -7,11 +7,8 @@ from importlib import import_module
 def lazily(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """What the package, of this `__name__`, is to call `__getattr__` and `__dir__`.
-
-    Args:
-        modules: each module below the package to the names that it has, with spaces between.
-    """
+    """What the package, of this `__name__`, is to call `__getattr__` and `__dir__`; `modules` has
+    the names of each module below it, with spaces between."""
     homes = {name: module for module, names in modules.items() for name in names.split()}
 
     def attribute(name: str) -> object:

@@ -7,8 +7,6 @@ field takes, and its docstring lines say what it means::
     class LoopSettings(Settings):
         rounds: Annotated[int, Range(0)] = 5
         "Most rounds after the first answer."
-        earlier: Literal["none", "text"] = "text"
-        "How a round shows the earlier answers."
 
 The constructor checks every value; a method word (``sgic:rounds=3``) and the command line read
 text with `with_values`; help pages list what `described` gives. Rules between fields go into
@@ -39,23 +37,19 @@ class Range:
 
     least: float = -math.inf
     most: float = math.inf
-    above: float | None = None
-    """An open lower bound, in the place of `least`."""
-    below: float | None = None
-    """An open upper bound, in the place of `most`."""
+    above: float = -math.inf
+    """An open lower bound."""
+    below: float = math.inf
+    """An open upper bound."""
 
     def __contains__(self, value: float) -> bool:
-        over = self.least <= value if self.above is None else self.above < value
-        under = value <= self.most if self.below is None else value < self.below
-        return over and under and not math.isinf(value)
+        return self.least <= value <= self.most and self.above < value < self.below
 
     def __str__(self) -> str:
         least, most = self.least, self.most
-        if self.above is None and self.below is None and math.isfinite(least + most):
-            return f"from {least:g} to {most:g}"
         bounds = {"above": self.above, "at least": least, "below": self.below, "at most": most}
-        known = {word: b for word, b in bounds.items() if b is not None and math.isfinite(b)}
-        return " and ".join(f"{word} {bound:g}" for word, bound in known.items())
+        known = [f"{word} {b:g}" for word, b in bounds.items() if math.isfinite(b)]
+        return f"from {least:g} to {most:g}" if math.isfinite(least + most) else " and ".join(known)
 
 
 class Holds:
@@ -71,12 +65,7 @@ Share = Annotated[float, Range(0, 1)]
 Percent = Annotated[float, Range(0, 100)]
 Positive = Annotated[float, Range(above=0)]
 
-_IN_WORDS: Mapping[Any, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-}
+_IN_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +82,6 @@ class _Declaration:
     """Whether values of other types (functions, objects) may be handed in too."""
 
     def wanted(self) -> str:
-        """What the field takes, in words."""
         choices = [kind for kind in self.kinds if isinstance(kind, str)]
         parts = [f"one of {', '.join(choices)}"] if choices else []
         parts += [_IN_WORDS[kind] for kind in self.kinds if kind in _IN_WORDS]
@@ -114,7 +102,6 @@ class _Declaration:
         )
 
     def check(self, value: object) -> None:
-        """Refuse what the field does not take."""
         if not self.kinds or (self.open and not isinstance(value, _Plain)):
             return
         wrong = not self.fits(value)
@@ -153,15 +140,11 @@ def _declarations(kind: type) -> Mapping[str, _Declaration]:
     for name in (field.name for field in fields(kind)):
         parts = [*_parts(hints[name])]
         kinds = tuple(part for part in parts if isinstance(part, str) or part in _IN_WORDS)
-        bounds = [part for part in parts if isinstance(part, Range)]
-        holds = [part for part in parts if isinstance(part, Holds)]
+        bounds = next((part for part in parts if isinstance(part, Range)), None)
+        holds = next((part for part in parts if isinstance(part, Holds)), Holds())
+        known = {*kinds, bounds, holds, NoneType}
         found[name] = _Declaration(
-            name,
-            kinds,
-            bounds[0] if bounds else None,
-            holds[0].names if holds else (),
-            optional=NoneType in parts,
-            open=not {*parts} <= {*kinds, *bounds, *holds, NoneType},
+            name, kinds, bounds, holds.names, optional=NoneType in parts, open=not {*parts} <= known
         )
     return found
 
@@ -193,10 +176,8 @@ def _help_of(kind: type) -> Mapping[str, str]:
 
 
 def described(settings: Any, above: str = "") -> Iterator[dict[str, Any]]:
-    """Every setting that a word can give, nested ones by dots.
-
-    A row has `setting`, `default` (the value here), `takes` and `meaning`.
-    """
+    """Every setting that a word can give, nested ones by dots: rows with `setting`, `default` (the
+    value here), `takes` and `meaning`."""
     meanings = _help_of(type(settings))
     for name, declaration in _declarations(type(settings)).items():
         value, path = getattr(settings, name), above + name
@@ -208,11 +189,8 @@ def described(settings: Any, above: str = "") -> Iterator[dict[str, Any]]:
 
 
 def with_values(settings: Any, words: Iterable[str]) -> Any:
-    """The settings with some values read from text: ``["k=8", "loop.rounds=3"]``.
-
-    Values are JSON, or text as it stands. All change at once, since one value may be in range
-    only with another.
-    """
+    """The settings with some values read from text, ``["k=8", "loop.rounds=3"]``, all at once; they
+    are JSON, or text as it stands."""
     given: dict[str, dict[str, str]] = {}
     for word in words:
         path, _, text = word.partition("=")

@@ -7,8 +7,6 @@ _WORD = re.compile(r"\w+")
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters, digits and underscores of any script, lower-cased (after NFKC).
-
-    No stemming and no stop words. Scripts written without spaces come out as whole runs.
-    """
+    """Runs of letters, digits and underscores of any script, lower-cased (after NFKC), without
+    stemming or stop words. Scripts written without spaces come out as whole runs."""
     return _WORD.findall(unicodedata.normalize("NFKC", text).lower())

@@ -6,9 +6,9 @@ asks for answers and estimates them, also by `"agreement"`: how far repeated sam
 models that give no probabilities.
 
 The figures behind the estimators have ranges and directions of their own. They raise
-`NoTokenProbabilities`, and give a generation without a token the least certain value. Sums stay in
-log space. A log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they
-have no number for, and one of those must not swamp a mean.
+`NoTokenProbabilities`, and give a generation without a token the least certain value. A
+log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they have no number
+for, and one of those must not swamp a mean.
 """
 
 import math
@@ -42,18 +42,11 @@ def checked_tokens(generation: Generation, model: str = "the model") -> tuple[To
             "for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, logprobs=True)), "
             "or read texts alone (gate: tier='text'; SGIC: estimator='agreement')."
         )
-    tokens = generation.tokens
-    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in tokens)
+    return tuple(t if t.logprob <= 0 else checked_token(t, model) for t in generation.tokens)
 
 
 def mean_probability(generation: Generation) -> float:
-    r"""Mean of the token probabilities, in [0, 1]; larger is more certain.
-
-    .. math:: \frac{1}{n} \sum_{i=1}^n p(t_i)
-
-    References:
-        Li et al., ACL 2024 (GECE), eq. 2.
-    """
+    """Mean of the token probabilities, in [0, 1]; larger is more certain (GECE, eq. 2)."""
     return _mean([*map(math.exp, _logprobs(generation))], nothing=0.0)
 
 
@@ -67,8 +60,7 @@ def product_uncertainty(generation: Generation) -> float:
 
     .. math:: u = 1 - \prod_t p_t
 
-    References:
-        Chen et al. (SGIC), eq. 1 (there: the product itself).
+    Source: Chen et al. (SGIC), eq. 1 (there: the product itself).
     """
     logprobs = _logprobs(generation)
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
@@ -80,10 +72,8 @@ def least_probability(generation: Generation) -> float:
 
 
 def _mean_entropy(generation: Generation) -> float:
-    """Mean entropy of the next-token distributions, in nats, at least 0.
-
-    What the reported alternatives leave of the probability counts as one outcome: a lower bound.
-    """
+    """Mean entropy of the next-token distributions, in nats, at least 0; what the alternatives
+    leave of the probability counts as one outcome, so this is a lower bound."""
     return _mean([*map(_entropy, checked_tokens(generation))], nothing=_MOST_ENTROPY)
 
 
@@ -91,10 +81,6 @@ def _mean_margin(generation: Generation) -> float:
     """Mean difference between the two likeliest tokens' probabilities, in [0, 1]."""
     best = [_alternatives(token, at_least=2)[:2] for token in checked_tokens(generation)]
     return _mean([math.exp(first) - math.exp(second) for first, second in best], nothing=0.0)
-
-
-def _complement(share: float) -> float:
-    return 1.0 - share
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +91,7 @@ class _TokenSignal:
     sign: Literal[1, -1]
     """1: larger is less certain; -1: larger is more certain."""
     meaning: str
-    scaled: Callable[[float], float] = _complement
+    scaled: Callable[[float], float] = (1.0).__sub__
     """From the value to an uncertainty in [0, 1]."""
 
 
@@ -154,11 +140,8 @@ def estimate(
 ) -> float:
     """The uncertainty of one answer, in [0, 1].
 
-    "agreement" is one minus the mean word F1 of the samples with the answer.
-
-    References:
-        Wang et al., ICLR 2023 (self-consistency); Lin et al., TMLR 2024, "Generating with
-        Confidence" (lexical similarity of samples).
+    "agreement" is one minus the mean word F1 of the samples with the answer (Wang et al., ICLR
+    2023, self-consistency; Lin et al., TMLR 2024, lexical similarity).
     """
     if (name := checked_estimator(estimator)) == AGREEMENT and not samples:
         raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
@@ -181,9 +164,7 @@ def measured(
     may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Measured]]:
     """Ask for greedy answers and estimate how uncertain each is; `calls_for` tells what it costs.
-
-    All prompts go to the model in one request; "agreement" makes `samples` requests more, each
-    with all prompts.
+    All prompts go to the model in one request, and in each of the samples of "agreement".
 
     Args:
         samples, temperature, seed: of "agreement": how often each prompt is asked again, how
@@ -192,10 +173,8 @@ def measured(
     """
     checked_estimator(estimator)
     if estimator == AGREEMENT and not (samples >= 1 and temperature > 0):
-        raise InvalidInput(
-            f"agreement needs at least 1 sample at a temperature above 0, got {samples} at "
-            f"{temperature}"
-        )
+        wanted = "at least 1 sample at a temperature above 0"
+        raise InvalidInput(f"agreement needs {wanted}, got {samples} at {temperature}")
     asking = partial(ask, *prompts, max_tokens=max_tokens, stop=stop, may_repeat=may_repeat)
     drafts = yield from asking()
     replies: list[list[Generation]] = []
@@ -228,8 +207,7 @@ def yes_probability(reply: Generation) -> float:
     summed over the spellings among the alternatives of the first token that is not blank. Where
     neither is among them, the first "yes" or "no" of the text counts as 1 or 0, and 0.5 without.
 
-    References:
-        Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (there: of "True").
+    Source: Kadavath et al., 2022, https://arxiv.org/abs/2207.05221 (there: of "True").
     """
     first = next((token for token in reply.tokens or () if token.text.strip()), Token("", 0.0))
     shares = {"yes": 0.0, "no": 0.0}
@@ -264,10 +242,8 @@ def _logprobs(generation: Generation) -> list[float]:
 def _entropy(token: Token) -> float:
     if token.entropy is not None:
         if not -1e-4 <= token.entropy < math.inf:
-            raise errors.InvalidLogProbability(
-                f"the model reported entropy {token.entropy} for token {token.text!r}; an entropy "
-                "is a number from 0 on. Send None where it is not known."
-            )
+            what = f"entropy {token.entropy} for token {token.text!r}"
+            raise errors.InvalidLogProbability(f"the model reported {what}, not one of 0 or above")
         return max(0.0, token.entropy)
     logprobs = _alternatives(token, at_least=1)
     rest = max(0.0, 1.0 - math.fsum(map(math.exp, logprobs)))

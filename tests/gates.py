@@ -1,11 +1,10 @@
 """A small honest gate for the adapters' tests: one real draft, one Python rule."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from ltrag_plugins.errors import EmptyQuestion
-from ltrag_plugins.flow import Flow, Observer, World, arun, ask, run, run_many
+from ltrag_plugins.flow import Flow, Observer, World, ask, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.types import Generation
 
@@ -38,21 +37,6 @@ class RuleGate:
 
     def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
         return run(self.deciding(question), self.world, observers=observers)
-
-    async def adecide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
-        return await arun(self.deciding(question), self.world, observers=observers)
-
-    def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = (),
-        return_exceptions: bool = False,
-    ) -> Any:
-        flows = [self.deciding(question) for question in questions]
-        if return_exceptions:
-            return run_many(flows, self.world, observers=observers, return_exceptions=True)
-        return run_many(flows, self.world, observers=observers)
 
 
 def always(question: str, draft: Generation) -> bool:

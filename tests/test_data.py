@@ -179,10 +179,10 @@ def test_a_pool_of_passages_is_read(file):
         ({"question": "q", "context": 0}, "field 'context': expected a string, got int"),
         (b'{"question": "\\ud800"}', "field 'question': half of a surrogate pair"),
         (b'{"question": "q",}', "column 18: not JSON, "),
-        (b"\xff\xfe", "not UTF-8 (byte 1); save the file as UTF-8"),
+        (b"\xff\xfe", "not JSON in UTF-8 that can be read, 'utf-8'"),
         (b'["q"]', "expected an object like {'question': ...}, got list"),
-        (b"[" * 200_000, "not JSON that can be read"),
-        (b'{"question": "q", "n": ' + b"1" * 5000 + b"}", "not JSON that can be read"),
+        (b"[" * 200_000, "not JSON in UTF-8 that can be read"),
+        (b'{"question": "q", "n": ' + b"1" * 5000 + b"}", "not JSON in UTF-8 that can be read"),
     ],
 )
 def test_a_bad_line_is_one_message_with_file_line_and_field(file, line, message):
@@ -198,7 +198,7 @@ def test_a_bad_line_is_one_message_with_file_line_and_field(file, line, message)
 
 def test_a_passage_id_that_comes_twice_is_refused(file):
     path = file({"id": "a", "text": "x"}, {"id": "a", "text": "y"})
-    with pytest.raises(BadRecord, match="line 2, field 'id': 'a' was on line 1 already"):
+    with pytest.raises(BadRecord, match="line 2, field 'id': 'a' was on an earlier line"):
         read_passages(path)
 
 

@@ -13,9 +13,8 @@ from ltrag_plugins.types import Passage
 QUERIES = ["Who wrote Emma?", "What is bread made of?", "novel"]
 
 
-@pytest.mark.parametrize("batch", [1, 3, 256])
-def test_it_ranks_as_exact_nearest_neighbours_do(batch):
-    found = DenseRetriever(PASSAGES, Letters(), batch=batch).search(QUERIES, 3)
+def test_it_ranks_as_exact_nearest_neighbours_do():
+    found = DenseRetriever(PASSAGES, Letters()).search(QUERIES, 3)
     texts = [f"{p.title}: {p.text}" for p in PASSAGES]
     neighbours = NearestNeighbors(n_neighbors=3, metric="cosine").fit(Letters().encode(texts))
     distances, places = neighbours.kneighbors(Letters().encode(QUERIES))
@@ -23,6 +22,12 @@ def test_it_ranks_as_exact_nearest_neighbours_do(batch):
         [PASSAGES[i].id for i in row] for row in places
     ]
     np.testing.assert_allclose([[p.score for p in row] for row in found], 1 - distances, atol=1e-6)
+
+
+def test_a_pool_of_several_batches_is_searched_to_its_end():
+    pool = [Passage("a tea")] * 599 + [Passage("bread", id="last")]
+    [[found]] = DenseRetriever(pool, Letters()).search(["bread"], 1)
+    assert found.id == "last"
 
 
 def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():

@@ -27,18 +27,20 @@ def test_a_corpus_is_counted():
     assert counted.of_word("the") == pytest.approx(3 / 8)
     assert counted.of_word("The") == counted.of_word("the")
     assert counted.mean("the dog") == pytest.approx((3 / 8 + 1 / 8) / 2)
-    assert counted.rarities("the dog") == pytest.approx([-math.log10(3 / 8), -math.log10(1 / 8)])
+    assert counted.rarities(["the", "dog"]) == pytest.approx(
+        [-math.log10(3 / 8), -math.log10(1 / 8)]
+    )
 
 
 def test_words_never_seen_count_as_one_in_a_billion():
     assert WordFrequencies().of_word("qzxvkw") == 1e-9
     assert WordFrequencies.of_corpus(CORPUS).of_word("zebra") == 1e-9
-    assert WordFrequencies.of_corpus(CORPUS).rarities("zebra") == pytest.approx([9.0])
+    assert WordFrequencies.of_corpus(CORPUS).rarities(["zebra"]) == pytest.approx([9.0])
 
 
 def test_a_text_without_words_counts_as_unseen():
     assert WordFrequencies().mean("?!") == 1e-9
-    assert WordFrequencies().rarities("?!") == []
+    assert WordFrequencies().rarities([]) == []
 
 
 @pytest.mark.parametrize("texts", [[], [""], ["...", "?"]])

@@ -179,7 +179,8 @@ def test_a_model_that_raises_is_named_with_its_cause(gate):
 
 @pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
 def test_an_explanation_says_what_was_decided_why_and_from_what(gate, question):
-    decision, text = gate.decide(question), gate.explain(question)
+    decision = gate.decide(question)
+    text = gate.explanation(decision)
     first, draft, *signals = text.splitlines()
     assert first == ("retrieve: " if decision.retrieve else "answer directly: ") + decision.reason
     assert decision.answer in draft
@@ -212,7 +213,7 @@ def test_a_gate_for_none_or_all_says_so(rate, habit):
     decision = gate.decide(UNKNOWN)
     assert decision.retrieve == (rate == 1.0)
     assert f"{habit} retrieve" in decision.reason
-    assert "inf" not in gate.explain(UNKNOWN)
+    assert "inf" not in gate.explanation(gate.decide(UNKNOWN))
 
 
 def test_a_model_that_gives_text_only_is_gated_by_its_samples():

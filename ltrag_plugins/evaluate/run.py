@@ -11,12 +11,13 @@ from pathlib import Path
 from platform import python_version
 from typing import Any
 
+from ltrag_plugins import flow as requests
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, ModelUnavailable
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
-from ltrag_plugins.flow import Flow, Observer, Request, Step, World, requests, run_many
+from ltrag_plugins.flow import Flow, Observer, Request, Step, World, run_many
 from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked

@@ -1,9 +1,5 @@
-"""GECE: does this query need retrieval at all?
-
-References:
-    Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
-    Language Models".
-"""
+"""GECE: does this query need retrieval at all? After Li et al., ACL 2024, "On the Role of Long-tail
+Knowledge in Retrieval Augmented Large Language Models"."""
 
 from typing import TYPE_CHECKING
 

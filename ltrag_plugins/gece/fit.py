@@ -1,7 +1,5 @@
 """From what came of questions with accepted answers to a fitted gate; no model is called.
 
-The threshold is a target rate, or a target accuracy at the lowest rate that reaches it.
-
 `fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
 plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
 traits, the best plain signal by itself, and the unweighted mean of the token-probability signals
@@ -83,9 +81,9 @@ class Labels:
             )
         tried = [o.right_with_retrieval for o in outcomes if o.right_with_retrieval is not None]
         if tried and len(tried) < len(outcomes):
+            given = f"{len(tried)} of {len(outcomes)} questions"
             raise InvalidInput(
-                f"right_with_retrieval is given for {len(tried)} of {len(outcomes)} calibration "
-                "questions; give it for all or for none"
+                f"right_with_retrieval is given for {given}; give it for all or none"
             )
         quality = np.array([float(outcome.quality) for outcome in outcomes])
         if not np.isfinite(quality).all():
@@ -195,15 +193,13 @@ def fit_outcomes(
 def _cross_validated(
     columns: Features, labels: Labels, names: list[str], settings: GECESettings
 ) -> tuple[_Scores, _Scores | None]:
-    """Scores of each question by scorers that were fitted without it.
-
-    The second are expected gains; None where nobody retrieved, or a scorer was named.
-    """
+    """Scores of each question by scorers fitted without it; the second are expected gains,
+    None where nobody retrieved, or a scorer was named."""
     fails, fitted = labels.fails, settings.scorer == "fitted"
     if settings.scorer == "gece" and not labels.quality.any():
         raise CalibrationError(
-            "the formula needs the quality of the calibration answers, and it is 0 for all; set "
-            "Outcome.quality (METEOR, chrF, 1 - TER), or use another scorer"
+            "the formula needs Outcome.quality (METEOR, chrF, 1 - TER), which is 0 for all; set "
+            "it, or use another scorer"
         )
     unseen = np.zeros(len(fails))
     gain = np.zeros(len(fails)) if fitted and labels.mended is not None else None
@@ -229,11 +225,8 @@ def _report(
     target_rate: float | None,
     silent: int,
 ) -> FitReport:
-    """The figures of a fit, each question judged by a gate that was fitted without it.
-
-    `unseen` says that the direct answer fails; by `scores`, the same or expected gains, the
-    questions `retrieve`; `silent` drafts came without token probabilities.
-    """
+    """`unseen` says that the direct answer fails; by `scores`, the same or expected gains, the
+    questions `retrieve`; `silent` drafts came without token probabilities."""
     settings, fails, mended, count = fitted.settings, labels.fails, labels.mended, len(labels.fails)
     seed, kept = settings.seed, 1 - fails[~retrieve]
     method, logarithm, folds = settings.calibration, settings.scorer == "gece", settings.folds

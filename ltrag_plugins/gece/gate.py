@@ -1,7 +1,5 @@
-"""The gate: fit it on your questions, then ask it whether a question needs retrieval.
-
-A saved gate is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle.
-"""
+"""The gate: fit it on your questions, then ask it whether a question needs retrieval. A saved gate
+is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -34,10 +32,8 @@ _PARTS = (models.Linear, models.Trees, Platt, Isotonic, WordFrequencies, GECESet
 
 @dataclass(frozen=True, eq=False)
 class GECEGate:
-    """Decides per question whether the model needs retrieval.
-
-    Made by `fit` or `load`. Safe to share between threads.
-    """
+    """Decides per question whether the model needs retrieval; `fit` or `load` makes one. Safe to
+    share between threads."""
 
     fitted: FittedGate
     world: World
@@ -69,16 +65,14 @@ class GECEGate:
         Args:
             questions: with accepted answers, like those the gate will see; at least 20, better 200.
             encoder: embeddings of question and draft sharpen the gate.
-            target_rate: share of questions that may retrieve, 0 to 1 (default 0.2, as in the
-                paper).
+            target_rate: share of questions that may retrieve, 0 to 1 (default 0.2: the paper's).
             target_accuracy: in its place, the lowest rate at which this share of answers is right:
                 of all answers where answers with retrieval are known, else of those given directly.
             retriever: also answer each calibration question with retrieval, so that the gate
                 learns where retrieval *helps* and reports the accuracy to expect.
-            retrieving: the flow that answers with retrieval; by default it reads three passages. It
-                may do without `retriever` if it fetches nothing itself.
-            retrieved_answers: what your own chain answered with retrieval, in order, in place
-                of `retriever`.
+            retrieving: the flow that answers with retrieval; by default it reads three passages.
+                One that fetches nothing itself needs no `retriever`.
+            retrieved_answers: in place of `retriever`, your own chain's answers, in order.
             frequencies: word frequencies of your corpus; English by default.
             batch: most prompts of one model call; see `run_many`.
 
@@ -186,11 +180,8 @@ class GECEGate:
         observers: Iterable[Observer] = (),
         return_exceptions: bool = False,
     ) -> list[Any]:
-        """A `Decision` for each question, by one merged model call.
-
-        Args:
-            return_exceptions: give what a question raised in the place of its decision.
-        """
+        """A `Decision` for each question, by one merged model call; or, if `return_exceptions`,
+        what a question raised."""
         flows = [self.deciding(question) for question in questions]
         return run_many(flows, self.world, observers=observers, return_exceptions=return_exceptions)
 
@@ -198,16 +189,10 @@ class GECEGate:
         """Decide from evidence already at hand; see `FittedGate.judge`."""
         return self.fitted.judge(evidence)
 
-    def explain(self, question: str) -> str:
-        """Decide, and say in a few lines what spoke for it."""
-        return self.explanation(self.decide(question))
-
     def explanation(self, decision: Decision) -> str:
         """A decision, its reason, and where each signal stands among the calibration questions."""
-        lines = [
-            f"{'retrieve' if decision.retrieve else 'answer directly'}: {decision.reason}",
-            f"draft: {decision.answer!r}",
-        ]
+        verdict = "retrieve" if decision.retrieve else "answer directly"
+        lines = [f"{verdict}: {decision.reason}", f"draft: {decision.answer!r}"]
         ingredients = decision.ingredients.items()
         for (name, value), points in zip(ingredients, self.fitted.quantiles, strict=True):
             share = f"above {np.mean(points < value):4.0%} of the calibration"

@@ -1,7 +1,6 @@
 """What a fit leaves behind: what the gate learned, applied with numpy, and the fit's figures.
 
-The arrays below are all there is to save: no pickle. A scorer gives the number that a gate
-thresholds: the fitted model, the paper's formula, or one signal.
+A scorer gives the number that a gate thresholds: the fitted model, the formula, or one signal.
 """
 
 import math
@@ -180,11 +179,9 @@ class FittedGate:
         target_rate: float,
         frequencies: WordFrequencies | None = None,
     ) -> "FittedGate":
-        """A gate on the one signal that `settings.scorer` names, from drafts that nobody judged.
-
-        At its threshold `target_rate` of these questions retrieve; an empty draft counts as the
-        most doubtful. `Decision.probability` is the share of these questions with a smaller score.
-        """
+        """A gate on the one signal `settings.scorer`, from drafts that nobody judged: `target_rate`
+        of these questions retrieve, empty drafts first; `Decision.probability` is the share of them
+        with a smaller score."""
         frequencies = frequencies or WordFrequencies()
         columns = features(evidence, [settings.scorer], frequencies)
         scores, tier = columns.signals[:, 0].copy(), SIGNALS[settings.scorer].tier
@@ -254,16 +251,14 @@ def rate_threshold(scores: Float[np.ndarray, " questions"], rate: float) -> floa
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Figures of a fit. The scores behind them are cross-validated: each question's is of a
-    model that was fitted without it. They meet the rate (or the accuracy) that was asked for by
-    construction; other questions come out a few points beside."""
+    """Figures of a fit, each question's score from a model fitted without it. They meet the
+    rate (or the accuracy) that was asked for; other questions come out a few points beside."""
 
     questions: int
     tier: Tier
     scorer: str
     objective: str
-    """"failure": retrieve where the direct answer is likely wrong; "gain": where retrieval is
-    expected to change the answer for the better."""
+    """"failure": retrieve where the direct answer is likely wrong; "gain": where that may help."""
     target: str
     """What the threshold was set for."""
     threshold: float
@@ -279,11 +274,9 @@ class FitReport:
     kept_accuracy: Interval | None
     """Expected share of right answers among those given directly; None where there are none."""
     auroc: Interval
-    """How well the gate tells failing direct answers from right ones; 0.5 is chance. The interval
-    is over the questions, not over other fits."""
+    """How well the gate tells failing direct answers from right ones; 0.5 is chance."""
     ece: float
-    """Expected calibration error of the probabilities, 0 to 1; each by a calibrator that was
-    fitted without its question."""
+    """Expected calibration error of the probabilities, 0 to 1."""
     signal_aurocs: Mapping[str, float] = field(default_factory=dict)
     """AUROC of each plain signal by itself, on the same questions."""
     curve: tuple[tuple[float, float], ...] = ()

@@ -7,9 +7,7 @@ The gradient is of the mean token NLL of the reference given the question; E is 
 calibration questions. At run time no gradient is part of that mean, so the fit of a gate compares
 each draft with the mean over the other folds (`mean_gradients`).
 
-References:
-    Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
-    Language Models", eq. 2; ablations of table 3.
+Source: Li et al., ACL 2024, eq. 2; ablations of table 3.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,8 +20,15 @@ import numpy as np
 from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
-from ltrag_plugins.flow.drivers import wrap_provider_errors
+from ltrag_plugins.flow import (
+    Flow,
+    Observer,
+    World,
+    fetch,
+    gradient_llm,
+    run_many,
+    wrap_provider_errors,
+)
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,
@@ -81,10 +86,7 @@ def gece_score(
     gradient_agreement: float | None,
     settings: GECESettings | None = None,
 ) -> GECEScore:
-    """Put the ingredients together as the settings say.
-
-    A denominator below `settings.floor` becomes that, so the score is finite and largest there.
-    """
+    """Put the ingredients together; a denominator below `settings.floor` becomes that."""
     settings = settings or GECESettings()
     denominator = word_frequency if settings.statistics else 1.0
     if settings.semantics and gradient_agreement is not None:
@@ -125,7 +127,7 @@ def score_questions(
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_labelled(questions)
     if settings.semantics:
-        _gradient_llm(llm)  # refused before a draft is paid for
+        gradient_llm(llm)  # refused before a draft is paid for
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
     texts = [render_question(question).strip() for question in questions]
     drafts = [evidence.draft for evidence in together([drafting(t, settings) for t in texts])]
@@ -162,15 +164,13 @@ def collect(
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
     Searches are by the question's text alone. The mean gradient comes along if the gate may read
-    gradients and the model has them. What no gate can be fitted on is refused before any call.
+    it and the model has one. What no gate can be fitted on is refused before any call.
     """
     check_labelled(questions)
     check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
-        raise InvalidInput(
-            f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions; give one "
-            "for each"
-        )
+        found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
+        raise InvalidInput(f"{found}; give one for each")
     if wrong := [answer for answer in retrieved_answers or () if not isinstance(answer, str)]:
         raise InvalidInput(
             f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
@@ -179,7 +179,7 @@ def collect(
     _check_scorer(settings)
     _check_world(world)
     if settings.gradients == "always":
-        _gradient_llm(world.llm)
+        gradient_llm(world.llm)
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     whole = [render_question(question) for question in questions]
     vectors = world.encoder is not None
@@ -215,15 +215,11 @@ def collect(
 def mean_gradients(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> tuple[Direction, list[Direction]]:
-    """The mean gradient over all questions, and for each question that over the other folds.
-
-    Each gradient is computed once; the folds are `settings.folds`, drawn with its seed.
-    """
+    """The mean gradient over all questions, and for each that over the other `settings.folds`."""
     count, found = len(prompts), []
     order = np.random.default_rng(settings.seed).permutation(count)
-    folds: list[list[int]] = [
-        part.tolist() for part in np.array_split(order, settings.folds) if len(part)
-    ]
+    parts = np.array_split(order, settings.folds)
+    folds: list[list[int]] = [part.tolist() for part in parts if len(part)]
     for fold in folds:
         asked, said = [prompts[i] for i in fold], [references[i] for i in fold]
         found.append(_mean_gradient(asked, said, llm, settings))
@@ -252,8 +248,8 @@ def references_like(
 def check_count(questions: int) -> None:
     """Refuse too few calibration questions."""
     if questions < _FEWEST:
-        told = f"calibration questions; a gate needs at least {_FEWEST}, better 200"
-        raise CalibrationError(f"{questions or 'no'} {told}")
+        found = f"{questions or 'no'} calibration questions"
+        raise CalibrationError(f"{found}; a gate needs at least {_FEWEST}, better 200")
 
 
 def _check_world(world: World) -> None:
@@ -276,10 +272,9 @@ def _check_scorer(settings: GECESettings) -> None:
         (scorer == "disagreement" and not settings.samples, "samples=3 or more"),
         (scorer == "gradient_cosine" and settings.agreement != "cosine", "agreement='cosine'"),
         (
-            (tier == "gradients" or (formula and settings.semantics))
-            and settings.gradients != "always",
-            "the gradient term: gradients='always' (local weights only); or, for the formula, "
-            "semantics=False",
+            settings.gradients != "always"
+            and (tier == "gradients" or formula * settings.semantics),
+            "the gradient term: gradients='always', or, as the formula, semantics=False",
         ),
         (tier != "text" and settings.tier == "text", "more than text: leave tier as it is"),
     ):
@@ -287,25 +282,13 @@ def _check_scorer(settings: GECESettings) -> None:
             raise CalibrationError(f"the scorer {scorer!r} needs {needs}; or take another scorer")
 
 
-def _gradient_llm(llm: LLM | None) -> GradientLLM:
-    if not isinstance(llm, GradientLLM):
-        raise errors.NeedsGradients(
-            f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), "
-            "or set gradients='never', for scores semantics=False"
-        )
-    return llm
-
-
 def _mean_gradient(
     prompts: Sequence[str], references: Sequence[str], llm: LLM, settings: GECESettings
 ) -> Direction:
-    model = _gradient_llm(llm)
     with wrap_provider_errors("model"):
-        return model.mean_gradient(prompts, references, layers=settings.layers)
+        return gradient_llm(llm).mean_gradient(prompts, references, layers=settings.layers)
 
 
 def _weighted(means: Sequence[Direction], weights: Sequence[float]) -> Direction:
-    def total(name: str) -> Any:
-        return sum(np.float32(w) * mean[name] for mean, w in zip(means, weights, strict=True))
-
-    return {name: total(name) for name in means[0]}
+    pairs: list[Any] = [*zip(map(np.float32, weights), means, strict=True)]
+    return {name: np.asarray(sum(w * mean[name] for w, mean in pairs)) for name in means[0]}

@@ -73,11 +73,8 @@ class WordFrequencies:
         found = np.array([self.of_word(word) for word in words(text)] or [_UNSEEN])
         return float(found.sum() / len(found))
 
-    def rarities(self, text: str) -> list[float]:
+    def rarities(self, asked: Iterable[str]) -> list[float]:
         """Minus log10 of each word's frequency: 1 for "the", 9 for a word never seen."""
-        return self._rarities(words(text))
-
-    def _rarities(self, asked: Sequence[str]) -> list[float]:
         return [float(-np.log10(self.of_word(word))) for word in asked]
 
     @cached_property
@@ -110,18 +107,15 @@ def askable_question(question: str, max_words: int) -> str:
     if not count:
         raise errors.EmptyQuestion(f"the question {question!r} has no words; ask something")
     if count > max_words:
-        raise errors.PromptTooLong(
-            f"the question has {count} words, the gate takes {max_words}. Shorten it, or raise "
-            "GECESettings.max_words"
-        )
+        much = f"the question has {count} words, the gate takes {max_words}"
+        raise errors.PromptTooLong(f"{much}. Shorten it, or raise GECESettings.max_words")
     return question.strip()
 
 
 def drafting(
     question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
 ) -> Flow[Evidence]:
-    """Ask for a zero-shot draft and gather evidence: embeddings with `vectors`, the gradient term
-    with a mean gradient `along`."""
+    """Draft an answer and gather evidence: embeddings with `vectors`, a gradient term `along`."""
     question = askable_question(question, settings.max_words)
     prompts, writing = (settings.prompt.replace("{question}", question),), settings.writing
     [draft] = yield Ask(prompts, writing)
@@ -171,10 +165,8 @@ def _of_gradient(kind: str, name: str) -> _Signal:
     def read(evidence: Evidence, _: WordFrequencies) -> float:
         value = getattr(evidence.agreement, kind, None)
         if value is None:
-            raise NeedsGradients(
-                f"no {name} of gradients was computed; use a local model and "
-                f"GECESettings(gradients='always', agreement={kind!r})"
-            )
+            how = f"use a local model and GECESettings(gradients='always', agreement={kind!r})"
+            raise NeedsGradients(f"no {name} of gradients was computed; {how}")
         return -value
 
     return _Signal(read, "gradients", f"gradient agreement ({name}), negated")
@@ -195,7 +187,9 @@ SIGNALS: dict[str, _Signal] = {
         "rarity of the question's words (minus log10 of their mean frequency)",
     ),
     "rarest_word": _Signal(
-        lambda evidence, frequencies: max(frequencies.rarities(evidence.question), default=9.0),
+        lambda evidence, frequencies: max(
+            frequencies.rarities(words(evidence.question)), default=9.0
+        ),
         "text",
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
@@ -233,7 +227,6 @@ def available_signals(
     evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has."""
-
     names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
     for item, name in product(evidence, [*names]):
         if name in names:
@@ -241,12 +234,8 @@ def available_signals(
                 SIGNALS[name].read(item, frequencies)
             except _ABSENT:  # a wrong value, as a log-probability of NaN, is not absence
                 names.remove(name)
-    if tier == "probabilities" and "mean_logprob" not in names:
-        raise errors.NoTokenProbabilities(
-            "tier='probabilities' was asked for, but some drafts came without token probabilities. "
-            "Ask the provider for them (ChatOpenAI: logprobs=True; LlamaIndex: LlamaIndexLLM(llm, "
-            "logprobs=True)), or use tier='text'."
-        )
+    for item in evidence if tier == "probabilities" else ():
+        uncertainty.checked_tokens(item.draft)
     extra = set.intersection(*(set(item.extra) for item in evidence))
     if taken := sorted(extra & SIGNALS.keys()):
         raise InvalidInput(f"Evidence.extra has {taken}, which are names of ours; rename yours")
@@ -261,10 +250,8 @@ def features(
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
         if len(vector) != len(vectors[0]):
-            raise InvalidInput(
-                f"embeddings of different length, {len(vectors[0])} and {len(vector)} numbers; "
-                "encode all questions with one encoder, or none"
-            )
+            lengths = f"lengths {len(vectors[0])} and {len(vector)}"
+            raise InvalidInput(f"embeddings of {lengths}; use one encoder for all, or none")
         if not np.isfinite(vector).all():
             raise errors.ModelError(
                 f"the encoder gave NaN or infinity for {item.question[:60]!r} or its draft "
@@ -278,10 +265,8 @@ def features(
 
 def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
     if name not in SIGNALS and name not in evidence.extra:
-        raise CalibrationError(
-            f"this gate reads {name!r}, a signal of your own; pass it in Evidence.extra, which has "
-            f"{sorted(evidence.extra)}"
-        )
+        has = sorted(evidence.extra)
+        raise CalibrationError(f"this gate reads {name!r} of your Evidence.extra, which has {has}")
     own = name not in SIGNALS
     value = float(evidence.extra[name]) if own else SIGNALS[name].read(evidence, frequencies)
     if not abs(value) < _LARGEST:
@@ -295,7 +280,7 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
 def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, rare, rare_said = set(asked), frequencies._rarities(asked), frequencies._rarities(said)
+    kinds, rare, rare_said = set(asked), frequencies.rarities(asked), frequencies.rarities(said)
     rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
     traits = {
         "question rarity": _mean(rare),

@@ -50,10 +50,7 @@ def f1(prediction: str, references: Sequence[str]) -> float:
 
 
 def contains(prediction: str, references: Sequence[str]) -> float:
-    """1 if a normalized reference stands, as whole words, in the normalized prediction, else 0.
-
-    It favours long answers, and finds nothing inside text written without spaces.
-    """
+    """1 if a normalized reference stands, as whole words, in the normalized prediction, else 0."""
     padded = f" {normalized(prediction)} "
     return max(
         float(f" {normalized(r)} " in padded if normalized(r) else _equal(prediction, r))
@@ -62,11 +59,8 @@ def contains(prediction: str, references: Sequence[str]) -> float:
 
 
 def accuracy(prediction: str, references: Sequence[str]) -> float:
-    """1 if the prediction picks a reference from given options, else 0.
-
-    It picks the option it begins with, word for word, after a lead-in: "Answer: maybe" and "maybe,
-    because ..." pick "maybe". Articles count, as an option may be "A".
-    """
+    """1 if the prediction begins, word for word, with a reference, else 0. A lead-in goes: "Answer:
+    maybe" picks "maybe". Articles count, as an option may be "A"."""
     said, end = words(prediction), 0
     while lead := next((w for w in _LEAD_INS if said[end : end + len(w)] == w), None):
         end += len(lead)
@@ -84,10 +78,8 @@ def is_right(
     *,
     least: float = 0.5,
 ) -> bool:
-    """Whether an answer counts as right: its metric `correct` is at `least` so much, in (0, 1].
-
-    "exact_match" is character for character between outer spaces.
-    """
+    """Whether an answer counts as right: its metric `correct` is at `least` so much, in (0, 1];
+    "exact_match" is character for character between outer spaces."""
     if correct == "exact_match":
         return prediction.strip() in [reference.strip() for reference in checked(references)]
     return _METRICS[correct](prediction, references) >= least
@@ -95,9 +87,7 @@ def is_right(
 
 def macro_f1(said: Sequence[str], questions: Sequence[Question]) -> float:
     """Mean F1 of the options of multiple-choice questions, in [0, 1]; 0 for one that nobody says.
-
-    Of several right options the one that was said counts.
-    """
+    Of several right options the one that was said counts."""
     from sklearn.metrics import f1_score
 
     gold = []
@@ -114,10 +104,8 @@ def checked(references: Sequence[str]) -> Sequence[str]:
     if isinstance(references, str):
         raise InvalidInput(f"references came as one string, {references[:40]!r}; put it in a list")
     if not references:
-        raise MissingReferences(
-            "no references to compare the prediction with; give at least one accepted answer, "
-            "or leave unanswered questions out"
-        )
+        remedy = "give at least one accepted answer, or leave unanswered questions out"
+        raise MissingReferences(f"no references to compare the prediction with; {remedy}")
     return references
 
 

@@ -40,15 +40,13 @@ def expected_calibration_error(
         outcomes: 0 or 1, or a degree of success between.
         bins: [0, 1/bins), [1/bins, 2/bins), ...; the last holds 1 as well.
 
-    References:
-        Li et al., ACL 2024 (GECE), eq. 1; Guo et al., ICML 2017.
+    Source: Li et al., ACL 2024 (GECE), eq. 1; Guo et al., ICML 2017.
     """
     p, y = _columns(probabilities, outcomes)
     for name, column in (("probabilities", p), ("outcomes", y)):
-        if column.min() < 0 or column.max() > 1:
-            raise InvalidInput(
-                f"{name} must lie in [0, 1]; they go from {column.min():g} to {column.max():g}"
-            )
+        low, high = column.min(), column.max()
+        if low < 0 or high > 1:
+            raise InvalidInput(f"{name} must lie in [0, 1]; they go from {low:g} to {high:g}")
     if bins < 1:
         raise InvalidInput(f"ECE needs at least 1 bin, got {bins}")
     bin_of = np.minimum((p * bins).astype(int), bins - 1)
@@ -77,8 +75,7 @@ class Reliability:
     ece: float
     """`expected_calibration_error` over these bins."""
     brier: float
-    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best (Brier, Monthly
-    Weather Review 1950, for two classes)."""
+    """Mean squared distance between probability and outcome, in [0, 1]; 0 is best (Brier, 1950)."""
     auroc: float | None
     """None where all outcomes are alike."""
 
@@ -87,9 +84,9 @@ class Reliability:
         """The figures of the reliability diagram: of probabilities of being wrong, and 0 or 1."""
         ece = expected_calibration_error(probabilities, wrong, bins)
         p, y = _columns(probabilities, wrong)
-        found = []
+        bin_of, found = np.minimum((p * bins).astype(int), bins - 1), []
         for i in range(bins):
-            inside = np.minimum((p * bins).astype(int), bins - 1) == i
+            inside = bin_of == i
             means = [float(x[inside].mean()) if inside.any() else None for x in (p, y)]
             found.append(_Bin(i / bins, (i + 1) / bins, int(inside.sum()), *means))
         area = auroc(p, y) if y.min() < y.max() else None
@@ -97,21 +94,14 @@ class Reliability:
 
 
 def auroc(scores: ArrayLike, outcomes: ArrayLike) -> float:
-    """Share of the (positive, negative) pairs in which the positive has the larger score.
-
-    In [0, 1], ties count half; 0.5 is chance. Scores may be infinite.
-
-    Args:
-        outcomes: 0 or 1; 1 is what large scores should find.
-    """
+    """Share of the (positive, negative) pairs in which the positive, of outcome 1, has the larger
+    score; in [0, 1], ties count half, 0.5 is chance. Scores may be infinite."""
     s, y = _columns(scores, outcomes)
     if not np.isin(y, (0, 1)).all():
         raise InvalidInput("AUROC needs outcomes that are 0 or 1; set a threshold first")
     if y.min() == y.max():
-        raise CalibrationError(
-            f"AUROC needs outcomes of both kinds; all {y.size} are {int(y[0])}. "
-            "Add questions of the other kind."
-        )
+        alike = f"all {y.size} are {int(y[0])}. Add questions of the other kind."
+        raise CalibrationError(f"AUROC needs outcomes of both kinds; {alike}")
     rank = np.unique(s, return_inverse=True)[1]
     positives = np.bincount(rank, weights=y)
     negatives = np.bincount(rank) - positives
@@ -151,10 +141,8 @@ def bootstrap_interval(
             with suppress(CalibrationError):
                 drawn.append(float(statistic(*(column[rows] for column in arrays))))
     if len(drawn) * 2 < resamples:
-        raise CalibrationError(
-            f"the statistic exists on only {len(drawn)} of {resamples} resamples of {n} questions; "
-            "give more questions, of both kinds"
-        )
+        some = f"only {len(drawn)} of {resamples} resamples of {n} questions"
+        raise CalibrationError(f"the statistic exists on {some}; give more, of both kinds")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high), level)
 

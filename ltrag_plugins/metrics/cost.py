@@ -5,8 +5,7 @@ from dataclasses import dataclass, fields
 from threading import Lock
 from typing import Any, final
 
-from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step
-from ltrag_plugins.flow.requests import items
+from ltrag_plugins.flow import Agree, Ask, Compute, Embed, Fetch, Score, Step, items
 from ltrag_plugins.types import Generation
 
 
@@ -52,10 +51,8 @@ class Cost:
 
 @final
 class CostCounter:
-    """An observer that adds up what passes: `run(flow, world, observers=[counter])`.
-
-    A call that raises is a call without tokens. One counter may watch many threads.
-    """
+    """An observer that adds up what passes: `run(flow, world, observers=[counter])`. A call that
+    raises is a call without tokens. One counter may watch many threads."""
 
     def __init__(self) -> None:
         self.cost = Cost()

@@ -3,8 +3,7 @@
 Values lie in [0, 1], larger is better, save `ter`, which counts errors. METEOR and ROUGE see
 `words`; BLEU, chrF and TER are sacrebleu's, so BLEU and chrF tell capitals from small letters.
 
-The libraries are imported by the first call that needs them: nltk alone, which rouge-score needs
-too, brings scikit-learn, pandas and SciPy, and takes seconds.
+The libraries are imported by the first call that needs them: nltk alone takes seconds.
 """
 
 from collections.abc import Sequence
@@ -17,32 +16,27 @@ from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.tokenize import words
 
 
-def meteor(prediction: str, references: Sequence[str], *, synonyms: bool = True) -> float:
+def meteor(prediction: str, references: Sequence[str]) -> float:
     r"""METEOR: word matches, exact, by stem and by synonym, penalized for broken order.
 
     .. math:: \frac{10 P R}{R + 9 P} \left(1 - \frac{1}{2} (chunks / matches)^3\right) \in [0, 1)
 
     A right answer of one word, which is one chunk, scores 0.5 and not 1, of two words 0.9375.
+    Synonyms match by their stems, where WordNet is installed (`meteor_stages`).
 
     Source: Banerjee & Lavie, ACL workshop 2005; weights of Lavie & Agarwal, WMT 2007, as in nltk.
-
-    Args:
-        synonyms: look them up where WordNet is installed (`meteor_stages`), by their stems. False
-            gives the same value on every machine.
     """
     said, wanted = words(prediction), [words(r) for r in checked(references)]
     nltk = _nltk()
-    if not (synonyms and _has_wordnet()):
+    if not _has_wordnet():
         return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=_NO_SYNONYMS)
     with _WORDNET_LOCK:  # its reader seeks in files that all threads share
         return nltk.score(wanted, said, stemmer=nltk.stemmer, wordnet=nltk.wordnet)
 
 
 def meteor_stages() -> tuple[str, ...]:
-    """The matching stages of `meteor` here: "synonym" is among them if nltk finds WordNet.
-
-    To add it: `python -m nltk.downloader wordnet`. Nothing is downloaded at run time.
-    """
+    """The matching stages of `meteor` here: "synonym" is among them if nltk finds WordNet, which
+    `python -m nltk.downloader wordnet` brings."""
     return ("exact", "stem", "synonym") if _has_wordnet() else ("exact", "stem")
 
 
@@ -57,10 +51,8 @@ def rouge_l(prediction: str, references: Sequence[str]) -> float:
 
 
 def bleu(prediction: str, references: Sequence[str]) -> float:
-    """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu).
-
-    The order is cut to the prediction's length: a right answer under four words scores 1.
-    """
+    """BLEU-4 of one sentence, exponential smoothing (Papineni et al., ACL 2002; sacrebleu), its
+    order cut to the prediction's length: a right answer under four words scores 1."""
     return _best(_sacrebleu().bleu, prediction, references)
 
 
@@ -70,10 +62,8 @@ def chrf(prediction: str, references: Sequence[str]) -> float:
 
 
 def ter(prediction: str, references: Sequence[str]) -> float:
-    """Edits and shifts per reference word (Snover et al., AMTA 2006), any case; 0 = equal.
-
-    More edits than the reference has words give values above 1.
-    """
+    """Edits and shifts per reference word (Snover et al., AMTA 2006), any case; 0 = equal, and
+    above 1 with more edits than words."""
     score = _sacrebleu().ter.sentence_score
     return min(score(prediction, [r]).score / 100 for r in checked(references))
 

@@ -12,10 +12,8 @@ _LETTER = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\W+)?([a-z])(?:[).:]|\s*
 def read_reply(
     reply: str, options: Sequence[str] = (), *, lead: str | None = "The answer is"
 ) -> str:
-    """The answer alone; where there are options, the one it begins with, by words or by letter.
-
-    The lead-in before an answer and a full stop at its end go, unless `lead` is None.
-    """
+    """The answer alone; where there are options, the one it begins with, by words or by letter. The
+    lead-in before it and a full stop at its end go, unless `lead` is None."""
     said = reply
     if lead is not None:
         said, lead = reply.strip(), lead.strip()
@@ -35,7 +33,6 @@ def read_reply(
 
 MARKER = "So the answer is"
 """What a chain of thought is asked to end with."""
-
 _MARKED = re.compile(
     r"\bthe (?:final |correct )?answer (?:to (?:the|this) question )?is\b:?\s*(.*)", re.IGNORECASE
 )
@@ -46,21 +43,16 @@ _AROUND = " \t\"'“”*"
 
 
 def next_thought(text: str) -> str:
-    """The first sentence of the first line that is not blank, without its bullet or number.
-
-    Initials, common abbreviations and marks before a small letter do not end a sentence. One that
-    says what the answer is ("the answer is", in any case) is no thought: then the text is empty.
-    """
+    """The first sentence of the first line that is not blank, without its bullet or number; ""
+    where it says what the answer is ("the answer is", in any case), which is no thought."""
     line = next((line for line in text.splitlines() if line.strip()), "")
     thought = _to_its_end(_BULLET.sub("", line).strip())
     return "" if _MARKED.search(thought) else thought
 
 
 def concluded(text: str) -> str:
-    """The answer of a chain of thought: the rest of the sentence behind the first marker.
-
-    Without a marker its last line that is not blank. Quotes around it and a final full stop go.
-    """
+    """The answer of a chain of thought: the rest of the sentence behind the first marker, else its
+    last line that is not blank; without quotes around it and a final full stop."""
     marked = _MARKED.search(text)
     lines = [line for line in text.splitlines() if line.strip()]
     said = _to_its_end(marked[1]) if marked else lines[-1] if lines else ""

@@ -14,8 +14,6 @@ from ltrag_plugins.types import Answer, Generation, Passage, Question
 DIRECT_PROMPT = (
     "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
 )
-DirectTemplate = Annotated[str, Holds("question")]
-
 READING_PROMPT = (
     "{passages}\n\nAnswer the question in a few words from the text above, without explanation.\n"
     "Question: {question}\nAnswer:"
@@ -25,7 +23,7 @@ _CONDENSE_PROMPT = (
     "before it: put names in the place of words like 'she' or 'there'. Write the question alone.\n"
     "Last question: {question}\nRewritten question:"
 )
-
+DirectTemplate = Annotated[str, Holds("question")]
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
 _MOST_WORDS = 200  # of a passage or turn that a prompt shows
@@ -54,11 +52,8 @@ def beginning(text: str, max_words: int = _MOST_WORDS) -> str:
 
 def passages_block(passages: Sequence[Passage], *, max_words: int = _MOST_WORDS) -> str:
     """The passages, one paragraph each with its title, each cut to `max_words` words."""
-    return "\n".join(
-        f"{passage.title}: {text}" if passage.title else text
-        for passage in passages
-        for text in [beginning(passage.text, max_words)]
-    )
+    shown = [(f"{p.title}: " if p.title else "") + beginning(p.text, max_words) for p in passages]
+    return "\n".join(shown)
 
 
 def reading_prompt(

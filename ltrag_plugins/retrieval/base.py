@@ -33,10 +33,8 @@ class AsyncRetriever(Retriever, Protocol):
 
 
 class PassagePool(ABC):
-    """A `Retriever` that hands back copies of a list's passages with their score.
-
-    Of equal scores the one handed in first comes first.
-    """
+    """A `Retriever` that hands back copies of a list's passages with their score; of equal scores
+    the one handed in first comes first."""
 
     def __init__(self, passages: Iterable[Passage], kind: str) -> None:
         self.passages, self._kind = tuple(passages), kind

@@ -7,8 +7,7 @@ r"""BM25 over a list of passages.
 with n_w of N passages holding the word w, f of it in d. The idf is Lucene's, which is positive
 for every word; the original's is negative for words in more than half of the passages.
 
-References:
-    Robertson & Zaragoza, 2009; Kamphuis et al., ECIR 2020 (table 1, the variants' idf).
+Source: Robertson & Zaragoza, 2009; Kamphuis et al., ECIR 2020 (table 1, the variants' idf).
 """
 
 import math
@@ -40,9 +39,9 @@ class BM25Retriever(PassagePool):
         passages: the pool; at least one of them with words.
         k1: how fast repeated words stop counting, at least 0.
         b: how much long passages are held back, 0 to 1.
-        engine: "rank-bm25" scores the whole pool at each query; "bm25s" (extra `fast`) looks up
-            scores computed beforehand; "auto" takes bm25s from 5,000 passages where it is
-            installed. All rank alike; the attribute `engine` tells which one is at work.
+        engine: "rank-bm25" scores the whole pool at each query; "bm25s" (extra `fast`) looks scores
+            up; "auto" takes bm25s, where it is installed, from 5,000 passages. All rank alike; the
+            attribute `engine` tells which one is at work.
 
     Raises:
         InvalidInput: no passages, none with words, or settings out of range.
@@ -60,10 +59,8 @@ class BM25Retriever(PassagePool):
         super().__init__(passages, f"bm25:{k1:g}:{b:g}")
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
         if not any(documents):
-            raise InvalidInput(
-                f"BM25Retriever got {len(documents) or 'no'} passages and no word in them; give it "
-                "at least one passage with words"
-            )
+            got = f"{len(documents) or 'no'} passages and no word in them"
+            raise InvalidInput(f"BM25Retriever got {got}; give it at least one passage with words")
         if k1 < 0 or not 0 <= b <= 1:
             raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
         if engine not in get_args(BM25Engine):

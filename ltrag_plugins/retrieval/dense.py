@@ -11,32 +11,27 @@ from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.types import Passage
 
+_BATCH = 256  # passages encoded at once
+
 
 @final
 class DenseRetriever(PassagePool):
     """Finds passages by meaning, with their cosine, -1 to 1, as score; a `Retriever`.
 
-    Every passage is encoded when the retriever is made; a `CachedEncoder` keeps the vectors.
-
-    Args:
-        passages: the pool, as title and text.
-        encoder: of passages and queries alike.
-        batch: passages encoded at once, at least 1.
+    Every passage is encoded, as title and text, when the retriever is made; a `CachedEncoder` keeps
+    the vectors.
 
     Raises:
-        InvalidInput: there are no passages, or batch is below 1.
+        InvalidInput: there are no passages.
     """
 
-    def __init__(self, passages: Iterable[Passage], encoder: Encoder, *, batch: int = 256) -> None:
+    def __init__(self, passages: Iterable[Passage], encoder: Encoder) -> None:
         super().__init__(passages, f"dense:{encoder.name}")
         self._encoder = encoder
-        if not self.passages or batch < 1:
-            raise InvalidInput(
-                f"dense retrieval needs passages and a batch of at least 1, got "
-                f"{len(self.passages)} and {batch}"
-            )
+        if not self.passages:
+            raise InvalidInput("dense retrieval needs at least one passage, got none")
         texts = [f"{p.title}: {p.text}" if p.title else p.text for p in self.passages]
-        parts = [encoder.encode(texts[i : i + batch]) for i in range(0, len(texts), batch)]
+        parts = [encoder.encode(texts[i : i + _BATCH]) for i in range(0, len(texts), _BATCH)]
         self._vectors = unit_rows(np.concatenate([np.asarray(part) for part in parts]))
 
     def _scores(self, queries: Sequence[str]) -> Iterable[Float[np.ndarray, " passages"]]:

@@ -1,32 +1,219 @@
-"""Run flows: alone (`run`), on an event loop (`arun`), side by side (`run_many`), within another
-flow (`together`); and what flows may reach (`World`)."""
+"""Run an algorithm that is written as a generator of requests.
+
+A flow yields what it wants (`Ask` a model, `Fetch` passages, `Embed` texts, `Score` given
+texts, `Agree` on gradients), receives the reply, and returns its answer. It does no I/O, so
+one flow runs alone (`run`), on an event loop (`arun`), or beside many others with their
+requests merged (`run_many`). The idea is httpx's `Auth.auth_flow`.
+
+Write flows with the typed helpers, which keep the type checker's eyes open::
+
+    def brief(question: str) -> Flow[str]:
+        [found] = yield from fetch(question, k=3)
+        [reply] = yield from ask(f"{found[0].text} {question}", max_tokens=16)
+        return reply.text
+
+    run(brief("who wrote Emma?"), World(llm=llm, retriever=retriever))
+"""
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Literal, TypeVar, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, Self, TypeVar, cast
+
+import numpy as np
 
 from ltrag_plugins import errors
-from ltrag_plugins.flow.requests import (
-    Agree,
-    Ask,
-    Compute,
-    Embed,
-    Fetch,
-    Flow,
-    OwnedPrompt,
-    Request,
-    Score,
-    items,
-    merge,
-)
-from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.llm.base import LLM, AsyncLLM, Direction, Encoder, GradientLLM, ScoringLLM
 from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+from ltrag_plugins.types import Generation, GenerationSettings, GradientAgreement, Passage
 
 _T = TypeVar("_T")
 _Y = TypeVar("_Y")
+
+
+class OwnedPrompt(str):
+    """A prompt that knows whose it is, for models that record each call under its owner's run.
+    `run_many(..., owners=...)` makes them."""
+
+    owner: Any
+
+    def __new__(cls, text: str, owner: Any) -> Self:
+        """The same text, owned."""
+        prompt = super().__new__(cls, text)
+        prompt.owner = owner
+        return prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Reply: one `Generation` per prompt."""
+
+    prompts: tuple[str, ...]
+    settings: GenerationSettings = GenerationSettings()
+    may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
+    """Called before these prompts are sent once more, because a call that they shared failed;
+    False gives the flow the failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Reply: at most `k` passages per query, best first."""
+
+    queries: tuple[str, ...]
+    k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Reply: one row of a float32 array per text."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Reply: one `Generation` per (prompt, continuation); see `ScoringLLM`."""
+
+    prompts: tuple[str, ...]
+    continuations: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Agree:
+    """Reply: one `GradientAgreement` per (prompt, continuation); see `GradientLLM`."""
+
+    prompts: tuple[str, ...]
+    continuations: tuple[str, ...]
+    along: Direction
+    cosine: bool = False
+    layers: int = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compute:
+    """Reply: what the function returns, alone in a list. An event loop runs it in a thread."""
+
+    function: Callable[[], Any]
+
+
+Request = Ask | Fetch | Embed | Score | Agree | Compute
+Flow = Generator[Request, Any, _T]
+"""An algorithm that yields requests and returns a `_T`."""
+
+
+def ask(
+    *prompts: str,
+    max_tokens: int = 64,
+    stop: Sequence[str] = (),
+    temperature: float = 0.0,
+    seed: int | None = None,
+    may_repeat: Callable[[], bool] | None = None,
+) -> Flow[list[Generation]]:
+    """Ask the model; one generation per prompt. `may_repeat`: see `Ask`."""
+    settings = GenerationSettings(max_tokens, tuple(stop), temperature, seed)
+    return (yield Ask(prompts, settings, may_repeat))
+
+
+def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
+    """Search; at most `k` passages per query, best first, whatever the retriever hands back."""
+    found = yield Fetch(queries, k)
+    return [list(passages[:k]) for passages in found]
+
+
+def embed(*texts: str) -> Flow[np.ndarray]:
+    """Encode; one row per text."""
+    return (yield Embed(texts))
+
+
+def score(prompts: Sequence[str], continuations: Sequence[str]) -> Flow[list[Generation]]:
+    """How likely each continuation is after its prompt; one generation per pair.
+
+    Raises:
+        InvalidInput: there are more prompts than continuations, or fewer.
+    """
+    if len(prompts) != len(continuations):
+        came = f"{len(prompts)} prompts came with {len(continuations)} continuations"
+        raise InvalidInput(f"{came}; score() takes one continuation for each prompt")
+    return (yield Score(tuple(prompts), tuple(continuations)))
+
+
+def agree(
+    prompts: Sequence[str],
+    continuations: Sequence[str],
+    *,
+    along: Direction,
+    cosine: bool = False,
+    layers: int = 4,
+) -> Flow[list[GradientAgreement]]:
+    """Hold each instance's gradient against the direction `along`."""
+    return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
+
+
+def compute(function: Callable[[], _T]) -> Flow[_T]:
+    """What a function returns, without holding up an event loop."""
+    [found] = yield Compute(function)
+    return found
+
+
+# the fields of a request that have one entry for each reply
+_COLUMNS: dict[type, tuple[str, ...]] = {Ask: ("prompts",), Fetch: ("queries",), Embed: ("texts",)}
+_COLUMNS |= {Score: ("prompts", "continuations"), Agree: ("prompts", "continuations")}
+
+
+def items(request: Request) -> tuple[Any, ...]:
+    """What the request wants a reply for, one each."""
+    if isinstance(request, Compute):
+        return (request.function,)
+    columns = _COLUMNS.get(type(request))
+    return getattr(request, columns[0]) if columns else ()
+
+
+def _merge(
+    requests: dict[int, Request], batch: int | None
+) -> Iterator[tuple[Request, list[tuple[int, int]]]]:
+    """Join requests that can share a call; with each, (flow index, its share of the replies).
+    One flow's request is never cut, however large."""
+    groups: dict[Any, list[int]] = {}
+    for i, request in requests.items():
+        groups.setdefault(_kind(request), []).append(i)
+    for group in groups.values():
+        taken: list[tuple[int, int]] = []
+        for i in group:
+            size = len(items(requests[i]))
+            if batch is not None and taken and sum(n for _, n in taken) + size > batch:
+                yield _joined([requests[j] for j, _ in taken]), taken
+                taken = []
+            taken.append((i, size))
+        yield _joined([requests[j] for j, _ in taken]), taken
+
+
+def _kind(request: Request) -> Any:
+    """Requests of equal kind can share a call."""
+    match request:
+        case Ask(settings=kind) | Fetch(k=kind):
+            return type(request), kind
+        case Embed() | Score():
+            return type(request)
+        case Agree():
+            return Agree, id(request.along), request.cosine, request.layers
+        case _:  # alone; what is no request then raises UnknownRequest into this one flow
+            return object()
+
+
+def _joined(parts: list[Request]) -> Request:
+    first: Any = parts[0]
+    if len(parts) == 1:
+        return first
+    # who may repeat what is asked of each part
+    changes: dict[str, Any] = {"may_repeat": None} if isinstance(first, Ask) else {}
+    for name in _COLUMNS[type(first)]:
+        changes[name] = tuple(item for part in parts for item in getattr(part, name))
+    return replace(first, **changes)
+
+
 _Outcome = Sequence[Any] | Exception
 """The replies to a request, or the model's or retriever's exception, which goes to the flow."""
 _HOPELESS = 3  # parts of a failed call that are tried before the others are given up
@@ -81,12 +268,7 @@ class World:
                     )
                 return llm.score(prompts, continuations)
             case Agree(prompts, continuations, along, cosine, layers):
-                if not isinstance(llm := self._part("llm"), GradientLLM):
-                    raise errors.NeedsGradients(
-                        f"{llm.name} has no gradients. Load local weights with TransformersLLM, or "
-                        "fit the gate with gradients='never'."
-                    )
-                return llm.gradient_agreement(
+                return gradient_llm(self._part("llm")).gradient_agreement(
                     prompts, continuations, along=along, cosine=cosine, layers=layers
                 )
             case Compute(function):
@@ -98,11 +280,10 @@ class World:
                 )
 
     def _part(self, name: Literal["llm", "retriever", "encoder"]) -> Any:
-        part = getattr(self, name)
-        if part is None:
-            kind = errors.NoRetriever if name == "retriever" else errors.ModelError
-            raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
-        return part
+        if (part := getattr(self, name)) is not None:
+            return part
+        kind = errors.NoRetriever if name == "retriever" else errors.ModelError
+        raise kind(f"this flow needs the {name}; run it in World(..., {name}=...)")
 
 
 def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
@@ -112,6 +293,16 @@ def _aligned(request: Request, reply: Sequence[Any]) -> Sequence[Any]:
     raise (errors.RetrievalError if isinstance(request, Fetch) else errors.ModelError)(
         f"{len(reply)} replies came for {wanted} items of {type(request).__name__}; there must be "
         "one for each, in their order (a retriever's is a list of passages)"
+    )
+
+
+def gradient_llm(llm: LLM | None) -> GradientLLM:
+    """The model, if it has gradients."""
+    if isinstance(llm, GradientLLM):
+        return llm
+    raise errors.NeedsGradients(
+        f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), or "
+        "set gradients='never', for scores semantics=False"
     )
 
 
@@ -147,7 +338,7 @@ Observer = Callable[[Step], None]
 
 @dataclass(frozen=True, slots=True)
 class Returned(Generic[_T]):
-    """The last thing a flow that is run step by step gives: its answer."""
+    """What a flow that is run step by step gives last: its answer."""
 
     value: _T
 
@@ -175,9 +366,7 @@ def run_steps(
     flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()
 ) -> Generator[Returned[_T] | None, None, None]:
     """As `run`, pausing: None each time the flow took in a reply, its answer at the end.
-
-    Closing the iterator closes the flow.
-    """
+    Closing the iterator closes the flow."""
     observers = tuple(observers)
     with closing(flow):
         step = _resumed(flow, None)
@@ -216,11 +405,10 @@ def run_many(
     """Run flows side by side; requests of one round that can share a call do.
 
     Per round that is one model call for each distinct generation setting and one search for each
-    distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself,
-    so that a question that cannot be answered takes no other with it; a flow whose part fails
-    again gets the exception at its own `yield`. Where the first three parts fail, the others are
-    not tried, nor are prompts that may not repeat (`Ask.may_repeat`). Observers are told of a reply
-    for each part.
+    distinct `k`. When a merged call raises, the part of each flow is asked for once more by itself;
+    a flow whose part fails again gets the exception at its own `yield`. Where the first three parts
+    fail, the others are not tried, nor are prompts that may not repeat (`Ask.may_repeat`).
+    Observers are told of a reply for each part.
 
     Args:
         batch: most prompts (queries, texts) of one call; None: all that can share a call.
@@ -232,17 +420,14 @@ def run_many(
         InvalidInput: `batch` is below 1.
     """
     if batch is not None and batch < 1:
-        raise errors.InvalidInput(
-            f"batch must be at least 1, got {batch}; None puts no bound on it"
-        )
+        raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
     rounds = _side_by_side(flows, batch, owners, keep_exceptions=return_exceptions)
     return run(rounds, world, observers=observers)
 
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
-    """As `run_many`, within a flow: what the flows return, in order.
-
-    What the model or retriever raises ends all of them.
+    """As `run_many`, within a flow: what the flows return, in order. What the model or retriever
+    raises ends all of them.
 
     Args:
         batch: most items of one merged request, and so the most that a failure loses; None: all.
@@ -285,10 +470,8 @@ def _side_by_side(
     *,
     keep_exceptions: bool = False,
 ) -> Generator[Any, Any, list[Any]]:
-    """Flows that go on round by round, as a flow that yields their merged requests as `Step`s.
-
-    A part of a request that failed, by itself, is a "reply" step: observers know of the request.
-    """
+    """Flows that go on round by round, as a flow that yields their merged requests as `Step`s. A
+    part of a request that failed, by itself, is a "reply" step: observers know of the request."""
     flows = list(flows)
     done: dict[int, Any] = {}
     waiting: dict[int, Request] = {}
@@ -315,7 +498,7 @@ def _side_by_side(
             resume(i, None)
         while waiting:
             asked, waiting = waiting, {}
-            for request, members in merge(asked, batch):
+            for request, members in _merge(asked, batch):
                 indices, sizes = zip(*members, strict=True)
                 merged = Step("request", request, flows=indices, shares=sizes)
                 replies = yield from _outcome(merged)
