@@ -291,8 +291,8 @@ def test_what_is_too_long_is_left_out_and_named(llm, tmp_path):
     long = Example("word " * 300, "yes", "long one")
     dataset = Dataset((*EXAMPLES.examples, long))
     result = finetune(dataset, llm, out=tmp_path / "a", settings=replace(ONE_STEP, max_tokens=200))
-    [dropped] = result.dropped
-    assert (dropped.id, dropped.tokens > 300, result.examples) == ("long one", True, 4)
+    [(name, tokens)] = result.dropped
+    assert (name, tokens > 300, result.examples) == ("long one", True, 4)
     with pytest.raises(InvalidInput, match="all 1 examples are longer than 200 tokens"):
         finetune(
             Dataset((long,)), llm, out=tmp_path / "b", settings=replace(ONE_STEP, max_tokens=200)

@@ -60,6 +60,7 @@ DIRECT = Method(
     answer=lambda question, settings, _: direct(
         question.text, template=settings.template, max_tokens=settings.max_tokens
     ),
+    needs=frozenset(),
 )
 SINGLE = Method(
     name="single",
@@ -67,5 +68,4 @@ SINGLE = Method(
     source="Lewis et al., NeurIPS 2020",
     settings=ReadingSettings,
     answer=lambda question, settings, _: settings.searching(question),
-    needs=frozenset({"retriever"}),
 )

@@ -10,6 +10,7 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, fetch, together
@@ -34,10 +35,7 @@ class GateSettings(RoutingSettings):
 
 
 def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
-    """A gate by a signal of the direct answer, or by the frequency of the question's words.
-
-    The first drafts: where nothing is found, the draft stands; `Answer.uncertainty` is the signal.
-    """
+    """A gate by a signal of the direct answer, which stands where nothing is found, or of words."""
     drafts = signal != "word_frequency"
 
     def evidence_of(question: Question, settings: GateSettings) -> Flow[Evidence]:
@@ -56,8 +54,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         return FittedGate.on_signal(evidence, own, target_rate=rate, frequencies=words)
 
     def answer(question: Question, settings: GateSettings, learned: FittedGate) -> Flow[Answer]:
-        if learned.settings.scorer != signal:
-            given = learned.settings.scorer
+        if (given := learned.settings.scorer) != signal:
             raise InvalidInput(f"{name} was given a gate on {given}; let it learn its own")
         evidence = yield from evidence_of(question, settings)
         if not drafts:
@@ -71,16 +68,15 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         read = yield from settings.read(question, found, [reply])
         return replace(read, uncertainty=estimate(read.trace[1], signal))
 
+    needs, most = frozenset[Any]({"retriever", "labelled questions"}), 2 if drafts else 1
     return Method(
-        name=name,
-        summary=f"retrieves beyond a threshold on {of}",
-        source=source,
-        settings=GateSettings,
-        answer=answer,
-        most_calls=lambda _: 2 if drafts else 1,
-        needs=frozenset(
-            {"retriever", "labelled questions", *(("probabilities",) if drafts else ())}
-        ),
+        name,
+        f"retrieves beyond a threshold on {of}",
+        source,
+        GateSettings,
+        answer,
+        lambda _: most,
+        needs=needs | {"probabilities"} if drafts else needs,
         learn=learn,
     )
 

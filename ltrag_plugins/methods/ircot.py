@@ -82,5 +82,4 @@ METHOD = Method(
     settings=IRCoTSettings,
     answer=_answer,
     most_calls=lambda settings: settings.steps + 1,
-    needs=frozenset({"retriever"}),
 )

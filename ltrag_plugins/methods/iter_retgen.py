@@ -64,5 +64,4 @@ METHOD = Method(
     settings=IterRetGenSettings,
     answer=_answer,
     most_calls=lambda settings: settings.iterations,
-    needs=frozenset({"retriever"}),
 )

@@ -75,5 +75,4 @@ METHOD = Method(
     settings=KSamplesSettings,
     answer=_answer,
     most_calls=lambda settings: settings.samples,
-    needs=frozenset({"retriever"}),
 )

@@ -117,5 +117,4 @@ METHOD = Method(
     settings=ListwiseSettings,
     answer=_answer,
     most_calls=lambda s: len(_windows(s.candidates, s.window, s.step)) + 1,
-    needs=frozenset({"retriever"}),
 )

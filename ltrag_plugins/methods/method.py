@@ -18,8 +18,8 @@ from ltrag_plugins.prompts.templates import (
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 
+# what a method cannot do without, beside a model that writes
 _Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
-"""What a method cannot do without, beside a model that writes."""
 _A = TypeVar("_A", bound=Answer)
 
 
@@ -63,7 +63,7 @@ class Method:
     """(question, settings, what `learn` returned) to the flow that answers it."""
     most_calls: Callable[[Any], int] = lambda _: 1
     """From settings to the most prompts that one question may send to the model."""
-    needs: frozenset[_Need] = frozenset()
+    needs: frozenset[_Need] = frozenset({"retriever"})
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
@@ -89,10 +89,10 @@ class Method:
         """What `flow` needs as `learned`; None for a method that learns nothing."""
         if self.train is not None:
             return self.train(labelled, settings, world, observers)
-        if self.learn is None:
-            return None
-        flow = self.learn([*map(self._shown, labelled)], settings)
-        return run(searching_for(labelled, flow), world, observers=observers)
+        if self.learn is not None:
+            flow = self.learn([*map(self._shown, labelled)], settings)
+            return run(searching_for(labelled, flow), world, observers=observers)
+        return None
 
     def _shown(self, question: Question) -> Question:
         """The question as `answer` and `learn` see it: with everything in its text."""

@@ -11,7 +11,8 @@ References:
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -25,9 +26,6 @@ from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled, render_question
 from ltrag_plugins.settings import Count, Holds, Range, Settings, Whole
 from ltrag_plugins.types import Answer, Question
-
-if TYPE_CHECKING:
-    from ltrag_plugins.dur.batch import Batch
 
 _SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
 _MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
@@ -89,8 +87,7 @@ def _answer(question: Question, settings: BM25ShotsSettings, learned: _Ranks) ->
     if shots:
         pairs = zip(others, shots, strict=True)
         solved = "\n\n".join(f"Question: {q}\nAnswer: {shot.answers[0]}" for q, shot in pairs)
-        asked = f"Question: {query}\nAnswer:"
-        prompt = filled(settings.template, shots=solved, question=asked)
+        prompt = filled(settings.template, shots=solved, question=f"Question: {query}\nAnswer:")
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
@@ -129,7 +126,7 @@ class _TrainedShots:
     ranker: ShotRanker
     training: DURSettings
     adapts: bool  # to questions with options or context, by a format that shows them
-    history: "tuple[Batch, ...]"
+    told: Mapping[str, Any]  # plain values, for pictures
 
 
 def _trained_shots(
@@ -157,8 +154,8 @@ def _trained_shots(
     training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
-    ranker = ShotRanker.learned(result.ranker, examples)
-    return _TrainedShots(ranker, training, adapts, result.history)
+    told = {"history": [*map(asdict, result.history)], "settings": {"shots": training.shots}}
+    return _TrainedShots(ShotRanker.learned(result.ranker, examples), training, adapts, told)
 
 
 def _showing(questions: Sequence[Question]) -> str:
@@ -176,55 +173,44 @@ def _answer_trained(
     form = learned.training.format
     if learned.adapts:
         form = max(str(form), _showing([question]), key=_MORE.index)
-    form = format_for(form)
-    [best] = learned.ranker([question], np.asarray(vectors, float))
+    form, [best] = format_for(form), learned.ranker([question], np.asarray(vectors, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
 
 
-def _told(learned: _TrainedShots) -> dict[str, Any]:
-    """The training as plain values, as far as pictures need them."""
-    history = [asdict(batch) for batch in learned.history]
-    return {"history": history, "settings": {"shots": learned.training.shots}}
-
-
-def _row(name: str, summary: str, source: str, settings: type, **others: Any) -> Method:
-    others = {"answer": _answer, "needs": frozenset({"labelled questions"})} | others
-    return Method(name, f"{summary}; no retrieval", source, settings, spells_out=True, **others)
-
-
+_row = partial(Method, answer=_answer, needs=frozenset({"labelled questions"}), spells_out=True)
 RANDOM_SHOTS = _row(
     "random-shots",
-    "solved examples drawn at random in front of the question",
+    "solved examples drawn at random in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     RandomShotsSettings,
     train=_random,
 )
 BM25_SHOTS = _row(
     "bm25-shots",
-    "the solved examples nearest by BM25 in front of the question",
+    "the solved examples nearest by BM25 in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     BM25ShotsSettings,
     train=_bm25,
 )
-_TRAINED: Mapping[str, Any] = {
-    "answer": _answer_trained,
-    "needs": frozenset({"encoder", "labelled questions"}),
-    "train": _trained_shots,
-    "told": _told,
-}
-DUR_SHOTS = _row(
+_trained_row = partial(
+    Method,
+    answer=_answer_trained,
+    needs=frozenset({"encoder", "labelled questions"}),
+    train=_trained_shots,
+    told=lambda learned: learned.told,
+    spells_out=True,
+)
+DUR_SHOTS = _trained_row(
     "dur-shots",
-    "solved examples that help this model first, ranked by a head trained in the run",
+    "solved examples that help this model first, ranked by a head trained in the run; no retrieval",
     "Yu et al., NAACL 2025",
     DURShotsSettings,
-    **_TRAINED,
 )
-PROMPTPG = _row(
+PROMPTPG = _trained_row(
     "promptpg",
-    "solved examples ranked by a head that one reward for all of them trains",
+    "solved examples ranked by a head that one reward for all of them trains; no retrieval",
     "Lu et al., ICLR 2023",
     PromptPGSettings,
-    **_TRAINED,
 )

@@ -143,5 +143,4 @@ METHOD = Method(
     settings=SuReSettings,
     answer=_answer,
     most_calls=lambda settings: 1 + settings.candidates + settings.candidates**2,
-    needs=frozenset({"retriever"}),
 )

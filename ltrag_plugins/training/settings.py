@@ -17,8 +17,7 @@ class FinetuneSettings(Settings):
     """The paper's numbers, and for what it does not say those of the tool it used.
 
     References:
-        Chen et al. (SGIC), appendix A.1: batch 16, learning rate 5e-5, 3 epochs, LoRA for
-        Llama-2-7B and full tuning for Phi-3.5-mini, with LLaMA-Factory.
+        Chen et al. (SGIC), appendix A.1: LoRA for Llama-2-7B and full tuning for Phi-3.5-mini.
     """
 
     method: Literal["lora", "full"] = "lora"
@@ -68,10 +67,7 @@ class FinetuneSettings(Settings):
 
     def _check_together(self) -> None:
         if self.micro_batch is not None and self.batch % self.micro_batch:
-            raise InvalidInput(
-                f"micro_batch {self.micro_batch} does not divide batch {self.batch}; choose one "
-                "that does."
-            )
+            raise InvalidInput(f"micro_batch {self.micro_batch} must divide batch {self.batch}.")
         if self.method == "full" and self.layers is not None:
             raise InvalidInput("layers is for method='lora'; full tuning trains all of them.")
         if self.method == "full" and self.dtype == "bfloat16":

@@ -8,10 +8,9 @@ ends it, and logits are computed only there:
 References:
     Chen et al. (SGIC), section 3.3 and appendix A.1.
 
-The folder of a run: `run.json` names the run from its first moment, and `finetune.json` is written
-last, when there is a result. A checkpoint counts once `complete.json` in it has the hashes of its
-files, so that a killed run goes on from the last whole one. What torch saved in it is read back
-with ``weights_only=True``, which builds numbers and nothing else.
+`run.json` names a run from its first moment; `finetune.json` is written last. A checkpoint counts
+once `complete.json` in it has the hashes of its files. What torch saved in it is read back with
+``weights_only=True``, which builds numbers and nothing else.
 """
 
 import copy
@@ -33,12 +32,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
-from ltrag_plugins.errors import (
-    InvalidInput,
-    ModelError,
-    UnwritableArtifact,
-    missing_extra,
-)
+from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
 from ltrag_plugins.llm import loading
 from ltrag_plugins.llm.loading import quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -61,23 +55,10 @@ except ImportError as error:
 
 _RUN, _CHECKPOINTS, _HISTORY = "run.json", "checkpoints", "history.json"
 _VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
-_IGNORED = -100
-"""The label of a position without a loss."""
-_MICRO_TOKENS = 16_384
-"""Most tokens of a micro-batch that is chosen here, on a GPU."""
-_COMPLETE = "complete.json"
-"""Written last into a checkpoint, with the hashes of its files."""
-_Row = dict[str, Any]
-"""An example as the trainer takes it, `input_ids` and `labels`, and the `id` of its question, or
-where it has none its place in the data."""
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """An example that was left out."""
-
-    id: str
-    tokens: int
+_IGNORED = -100  # the label of a position without a loss
+_MICRO_TOKENS = 16_384  # most of a micro-batch that is chosen here, on a GPU
+_COMPLETE = "complete.json"  # written last into a checkpoint, with the hashes of its files
+_Row = dict[str, Any]  # `input_ids` and `labels`, and the `id` of the question or the row's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +78,6 @@ class FinetuneStep:
     """Read in this step, prompts and padding included."""
     seconds: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """How fast it went."""
-        return self.tokens / self.seconds if self.seconds else math.inf
-
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
@@ -116,8 +92,8 @@ class FinetuneResult:
     examples: int
     """Learned from."""
     held_out: int
-    dropped: tuple[TooLong, ...]
-    """Left out, being longer than the model reads or `max_tokens`."""
+    dropped: tuple[tuple[str, int], ...]
+    """(id, tokens) of those left out, being longer than the model reads or `max_tokens`."""
 
 
 def finetune(
@@ -131,38 +107,32 @@ def finetune(
     """Train an adapter for `model`, or a copy of it.
 
     Equal arguments give equal weights on the CPU, to the last bit, whether or not the run was
-    killed in between. Memory, beside the model: with "lora" the adapter three times (with its
-    gradient and the optimizer's two moments) and the activations of one micro-batch, the frozen
-    weights being shared with the model handed in; with "full" four times the float32 weights.
+    killed in between. Memory, beside the model: with "lora" the activations of one micro-batch and
+    the adapter, its gradient and two moments; with "full" four times the float32 weights.
 
     Args:
-        dataset: what to learn; see `load`.
-        model: the model, which is not changed, or what `TransformersLLM.load` takes.
+        model: is not changed; or what `TransformersLLM.load` takes.
         out: a new or empty folder, or that of the same run, which goes on; if it is finished, its
             result is handed back.
-        settings: see `FinetuneSettings`.
-        on_step: told of each step.
 
     Raises:
         InvalidInput: nothing to learn from, or `out` holds other files.
         ArtifactMismatch: `out` holds a run with other arguments.
-        UnreadableArtifact: the run in `out` is damaged.
-        UnwritableArtifact: `out` cannot be written to.
+        UnreadableArtifact, UnwritableArtifact: `out` is damaged, or cannot be written to.
         ModelError: a loss or gradient is no number; what was saved before is kept.
     """
     settings = settings or FinetuneSettings()
     llm = model if isinstance(model, TransformersLLM) else TransformersLLM.load(model)
     rows, held_out, dropped = rows_of(dataset, llm, settings)
     said = [json.dumps([one.id, one.prompt, one.target]) + "\n" for one in dataset.examples]
-    numbers = asdict(settings)
-    del numbers["save_every"]  # changes no number of the result
     data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
-    how = {"prompting": llm.prompting.name, "settings": numbers}
+    how: dict[str, Any] = {"prompting": llm.prompting.name, "settings": asdict(settings)}
+    del how["settings"]["save_every"]  # changes no number of the result
     folder, base = Path(out).expanduser(), loading.fingerprints(llm.model)
     _begin(folder, {"format": loading.FORMAT, **data, "base": base["float32"], **how})
     if not (folder / loading.MANIFEST).exists():
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
-        steps, left_out = losses["steps"], [asdict(one) for one in dropped]
+        steps, left_out = losses["steps"], [{"id": name, "tokens": size} for name, size in dropped]
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
         summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
@@ -183,14 +153,11 @@ def finetune(
     remedy = "The weights are fine; to train again, name another folder."
     with reading(f"{folder / _HISTORY} cannot be read", remedy):
         history = json.loads((folder / _HISTORY).read_bytes())
-        return FinetuneResult(
-            folder,
-            tuple(FinetuneStep(**step) for step in history["steps"]),
-            tuple((step, loss) for step, loss in history["validation"]),
-            history["examples"],
-            history["held_out"],
-            tuple(TooLong(**one) for one in history["dropped"]),
-        )
+        steps = tuple(FinetuneStep(**step) for step in history["steps"])
+        losses = tuple((step, loss) for step, loss in history["validation"])
+        left_out = tuple((one["id"], one["tokens"]) for one in history["dropped"])
+        counts = history["examples"], history["held_out"]
+        return FinetuneResult(folder, steps, losses, *counts, left_out)
 
 
 def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
@@ -201,10 +168,8 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
         _write(folder, _RUN, identity)
         return
     if _RUN not in there:
-        raise InvalidInput(
-            f"{folder} holds other files ({', '.join(sorted(there)[:3])}); name a new or empty "
-            "folder."
-        )
+        some = ", ".join(sorted(there)[:3])
+        raise InvalidInput(f"{folder} holds other files ({some}); name a new or empty folder.")
     with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
         before = dict(json.loads((folder / _RUN).read_bytes()))
     remedy = "Name another folder, or go on with the same arguments."
@@ -231,17 +196,16 @@ def _save(
     config["base_model_name_or_path"] = None  # a path of the machine it was trained on
     text = json.dumps(config, indent=1, sort_keys=True, default=sorted)
     weights = save_tensors(tensors, metadata={"format": "pt"})
-    hashes = {}
+    files = {loading.WEIGHTS: weights, loading.CONFIG: text.encode()}
     with writing(folder):
-        for name, content in {loading.WEIGHTS: weights, loading.CONFIG: text.encode()}.items():
+        for name, content in files.items():
             replace_file(folder / name, content)
-            hashes[name] = hashlib.sha256(content).hexdigest()
-    return hashes
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def rows_of(
     dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings
-) -> tuple[list[_Row], list[_Row], list[TooLong]]:
+) -> tuple[list[_Row], list[_Row], list[tuple[str, int]]]:
     """Rows to learn from, rows held out (each question wholly on one side), what is too long."""
     if not dataset.examples:
         raise InvalidInput("there are no examples to learn from; build a data set first.")
@@ -258,10 +222,9 @@ def rows_of(
         found.append({"id": name, "input_ids": prompt + answer, "labels": labels})
     limit = min(settings.max_tokens or math.inf, prompting.limit or math.inf)
     rows = [row for row in found if len(row["labels"]) <= limit]
-    sizes = [(row["id"], len(row["labels"])) for row in found]
-    dropped = [TooLong(name, tokens) for name, tokens in sizes if tokens > limit]
+    dropped = [(row["id"], len(row["labels"])) for row in found if len(row["labels"]) > limit]
     if not rows:
-        shortest = min(one.tokens for one in dropped)
+        shortest = min(tokens for _, tokens in dropped)
         raise InvalidInput(
             f"all {len(found)} examples are longer than {limit:,} tokens (the shortest has "
             f"{shortest:,}); show fewer or shorter documents, or raise max_tokens as far as the "
@@ -321,8 +284,6 @@ def _trained(
             np.random.set_state(numpy)
     log, names = trainer.state.log_history, [field.name for field in fields(FinetuneStep)]
     steps = [{name: one[name] for name in names} for one in log if "loss" in one]
-    for one in steps:
-        one["epoch"] = round(one["epoch"], 4)
     losses = [[x["step"], x["validation_loss"]] for x in log if "validation_loss" in x]
     return trainer.model, {"steps": steps, "validation": losses}
 
@@ -380,6 +341,7 @@ class _AnswerTrainer(SFTTrainer):
         if self.on_step is not None:
             self.on_step(step)
         super().log(asdict(step), start_time)
+        self.state.log_history[-1]["epoch"] = epoch  # the trainer's is not rounded
         if done % self.steps_per_epoch == 0 or done == step.steps:
             self._validate()
 
@@ -449,9 +411,9 @@ def _lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
     count = int(model.config.get_text_config().num_hidden_layers)
     first = max(0, count - (settings.layers or count))
     # PEFT takes "all-linear" for all layers alone; these are the names that it would find
-    parts = (pair for pair in model.named_modules() if isinstance(pair[1], nn.Linear | Conv1D))
-    head = model.get_output_embeddings()
-    linear = {name.rpartition(".")[2] for name, part in parts if part is not head}
+    head, parts = model.get_output_embeddings(), model.named_modules()
+    found = {n for n, part in parts if isinstance(part, nn.Linear | Conv1D) and part is not head}
+    linear = {name.rpartition(".")[2] for name in found}
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
