@@ -224,35 +224,24 @@ def test_overlap_keeps_the_nearest_sentence():
     assert taught(example) == "Bread is good."
 
 
-def test_examples_by_cxmi_take_one_search_and_one_request_for_all_questions():
-    class Shelf:
-        asked = 0
-
-        def search(self, queries, k):
-            self.asked += 1
-            return [[BREAD] for _ in queries]
-
-    llm, shelf = Likely(Austen=-0.5, good=-1.0), Shelf()
-    others = [Question("Good?", ("yes",)), Question("Baked?", ("no",))]
+def test_examples_by_cxmi_take_one_request_for_all_questions():
+    llm = Likely(Austen=-0.5, good=-1.0)
+    others = [Question("Good?", ("yes",), "", (BREAD,)), Question("Baked?", ("no",), "", (BREAD,))]
     settings = FilterDataSettings(measure="cxmi", threshold=1.0)
-    made = run(filter_examples([WHO, *others], settings), World(llm=llm, retriever=shelf))
+    made = run(filter_examples([WHO, *others], settings), World(llm=llm))
     assert [taught(example) for example in made] == [
         "It was written by Jane Austen.",
         "Bread is good.",
         "Bread is good.",
         "Bread is good.",
     ]
-    assert (shelf.asked, len(llm.scored)) == (1, 1)
+    assert len(llm.scored) == 1
 
 
 def test_a_question_without_any_passage_makes_no_example():
-    class Nothing:
-        def search(self, queries, k):
-            return [[] for _ in queries]
-
     for measure in ("inclusion", "overlap", "cxmi"):
         flow = filter_examples([Question("Why?", ("so",))], FilterDataSettings(measure=measure))
-        assert run(flow, World(retriever=Nothing())) == []
+        assert run(flow, World()) == []
 
 
 def test_unlabelled_questions_and_settings_out_of_range_are_named():

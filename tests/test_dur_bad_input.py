@@ -172,10 +172,10 @@ def raising():
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        (raising, "the reward function raised ZeroDivisionError: oops"),
+        (raising, "the reward raised ZeroDivisionError: oops"),
         (lambda: math.nan, "the reward function returned nan"),
         (lambda: -math.inf, "the reward function returned -inf"),
-        (lambda: "good", "the reward function raised ValueError"),
+        (lambda: "good", "the reward raised ValueError"),
     ],
     ids=["raises", "nan", "infinite", "a word"],
 )

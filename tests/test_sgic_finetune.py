@@ -382,9 +382,9 @@ WRONG = [
     ({"method": "qlora"}, "method"),
     ({"schedule": "steps"}, "schedule"),
     ({"dtype": "float16"}, "dtype"),
-    ({"batch": 16, "micro_batch": 3}, "does not divide"),
+    ({"batch": 16, "micro_batch": 3}, "must divide"),
     ({"method": "full", "layers": 2}, "layers is for method='lora'"),
-    ({"method": "full", "dtype": "bfloat16"}, "loses steps"),
+    ({"method": "full", "dtype": "bfloat16"}, "loses small steps"),
 ]
 
 

@@ -5,8 +5,7 @@ shot, and go one step along
 
 .. math:: \frac{1}{N} \sum_{i=1}^N \sum_{j=1}^{k_i} A_{ij} \nabla \log \pi(e_i^j \mid p_i)
 
-A is the raw reward in the paper (eq. 9); by default it is what shot j changed, standardized
-over the batch.
+A is the raw reward in the paper (eq. 9); by default what shot j changed, standardized.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
@@ -114,12 +113,7 @@ def trained_batch(
     place: tuple[int, int],
     observers: Sequence[Observer] = (),
 ) -> tuple[Adam, Batch]:
-    """One step on a batch's questions, and what happened.
-
-    Args:
-        start: the head before training.
-        place: the epoch, and the batch's number within it.
-    """
+    """One step on the questions of the batch at `place` (epoch, number), and what happened."""
     counter, random = CostCounter(), np.random.default_rng([settings.seed, 1, *place])
     scored = [(case, adam.head.scores(case.vector, case.vectors)) for case in cases]
     # algorithm 1 as printed: a turn moves sigma before the next question is asked
@@ -167,16 +161,13 @@ def _climbed(
 
 
 def _calibrated(ladders: Sequence[_Ladder]) -> list[_Ladder]:
-    """The feedback of each rung, less the batch's mean view of the options there.
-
-    A rung that few questions reach gets the mean of the rung before.
-    """
+    """The feedback of each rung, less the batch's mean view of the options there."""
     columns = [list(ladder.feedback) for ladder in ladders]
     over: list[Feedback] = []
     for j in range(max(map(len, columns))):
         here = [column for column in columns if j < len(column)]
         rung = [column[j] for column in here]
-        if j == 0 or len(here) >= _LEAST_TO_CALIBRATE:
+        if j == 0 or len(here) >= _LEAST_TO_CALIBRATE:  # else the mean of the rung before
             over = rung
         for column, found in zip(here, contextual_calibration(rung, over), strict=True):
             column[j] = found

@@ -32,6 +32,7 @@ _PROMPTS_AT_ONCE = 128  # in one call to the model
 _CONTENT_FREE = "N/A"  # stands in the question's place when options are calibrated against it
 _LEAST = -30.0  # log-probability; below it a reward would be all noise
 _TEXT_REWARDS = {"f1": f1, "rouge_l": rouge_l, "bleu": bleu}
+_REMEDY = "use TransformersLLM, or reward='match'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,7 @@ class Feedback:
             right = [option in self.question.answers for option in self.question.options]
             return max(_LEAST, float(np.logaddexp.reduce(shares[right])))
         if self.gold is None:
-            raise NoTokenProbabilities(
-                "no probability of the answer was read; use TransformersLLM, or reward='match'"
-            )
+            raise NoTokenProbabilities(f"no probability of the answer was read; {_REMEDY}")
         return max(_LEAST, self.gold)
 
 
@@ -106,9 +105,7 @@ def reading(
 ) -> Flow[list[Feedback]]:
     """Ask a question after each of these sequences of shots.
 
-    Args:
-        scores: whether the model scores given text.
-        both: read the reference's probability and an answer, not only what the reward needs.
+    If the model `scores` given text, that is used; `both`: not only for what the reward needs.
     """
     form = format_for(settings.format)
     gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
@@ -130,10 +127,7 @@ def reading(
         said = [read_reply(reply.text, lead=form.lead) for reply in written]
         found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
     elif any(f.greedy is None for f in found):
-        raise NoTokenProbabilities(
-            "the model does not tell the likeliest tokens, hence not what it would have "
-            "answered; use TransformersLLM, or reward='match'"
-        )
+        raise NoTokenProbabilities(f"the model does not tell the likeliest tokens; {_REMEDY}")
     return found
 
 
@@ -151,10 +145,7 @@ def _options(
 def _after(lead: str, scored: Generation) -> tuple[float, bool | None]:
     """Log-probability of what follows the lead-in; whether its tokens are likeliest, if told."""
     if not scored.tokens:
-        raise NoTokenProbabilities(
-            "the model scored a text and gave no token probabilities; use TransformersLLM, or "
-            "reward='match'"
-        )
+        raise NoTokenProbabilities(f"a scored text has no token probabilities; {_REMEDY}")
     # the answer begins with the token that reaches beyond the lead-in; one without text goes
     # with the next
     ends, length = np.cumsum([len(token.text) for token in scored.tokens]), len(lead.rstrip())
@@ -190,19 +181,13 @@ def reward(found: Feedback, settings: DURSettings) -> float:
 def contextual_calibration(
     found: Sequence[Feedback], over: Sequence[Feedback] | None = None
 ) -> list[Feedback]:
-    """The feedback with log-shares of the options less their mean; without options, as it is.
-
-    Args:
-        over: the feedback of which the mean is taken; None: the same.
-    """
+    """The feedback with log-shares of the options less their mean, of `over` if that is given."""
     known = [f for f in over or found if f.options is not None]
     if not known:
         return list(found)
     if len({f.question.options for f in known}) > 1:
-        raise InvalidInput(
-            "option_calibration='batch' needs questions that all offer the same options; use "
-            "'content-free'"
-        )
+        why = "needs questions that all offer the same options; use 'content-free'"
+        raise InvalidInput(f"option_calibration='batch' {why}")
     prior = log_softmax(np.array([f.options for f in known]), axis=1).mean(axis=0)
     shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
     return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]

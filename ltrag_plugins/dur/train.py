@@ -85,8 +85,7 @@ class TrainingResult:
     @property
     def calls(self) -> int:
         """Prompts of all batches and of the choice, whether the model or its cache answered."""
-        more = 0 if self.choice is None else self.choice.calls
-        return more + sum(batch.calls for batch in self.history)
+        return sum(one.calls for one in (*self.history, self.choice) if one is not None)
 
 
 @final
@@ -154,16 +153,14 @@ class DURTrainer:
         batches = settings.batches(len(cases))
         # each vector once, in order
         offered = {row.tobytes(): row for case in cases for row in case.vectors}
-        vectors = np.stack([*(case.vector for case in cases), *offered.values()])
-        start = initial_head(vectors, settings)
+        asked = [case.vector for case in cases]
+        start = initial_head(np.stack([*asked, *offered.values()]), settings)
         path = None if checkpoint is None else Path(checkpoint, "checkpoint.safetensors")
         run = _identity(cases, settings, self.encoder, self.llm)
         adam, history, choice = _read(path, run) or (Adam.start(start), (), None)
         if len(history) > settings.epochs * batches:
-            raise ArtifactMismatch(
-                f"{checkpoint} holds a run of {len(history) // batches} epochs, more than "
-                f"epochs={settings.epochs}; name another folder, or as many"
-            )
+            done = f"{checkpoint} holds a run of {len(history) // batches} epochs"
+            raise ArtifactMismatch(f"{done}, more than epochs={settings.epochs}; name another")
         stopped, sigma = None, history[-1].sigma if history else 0.0
         while len(history) < settings.epochs * batches:
             if stopped := _spent(history, max_calls, max_tokens):
@@ -216,8 +213,8 @@ class DURTrainer:
             picks = preselector.choose(question, vector)
             if not len(picks):
                 raise InvalidInput(
-                    f"every candidate is the question {question.text[:40]!r} itself; a question "
-                    "is never its own example. Add others."
+                    f"there is no candidate but {question.text[:40]!r} itself; a question is never "
+                    "its own example"
                 )
             chosen = tuple(candidates[i] for i in picks)
             cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
@@ -281,15 +278,13 @@ def _check(validation: Sequence[Question], candidates: Sequence[Shot] | None) ->
             "or leave ids empty"
         )
     for question in validation:
+        name = repr(question.text[:40])
         if candidates is None and not question.passages:
-            raise InvalidInput(
-                f"{question.text[:40]!r} has no passages of its own; add some, or give candidates "
-                "that all questions share"
-            )
+            raise InvalidInput(f"{name} has no passages of its own; add some, or give candidates")
         if question.options and not set(question.options) & set(question.answers):
             raise InvalidInput(
-                f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
-                f"among its options {list(question.options)}; write them alike"
+                f"{name} has none of the accepted answers {list(question.answers)} among its "
+                f"options {list(question.options)}; write them alike"
             )
 
 
@@ -341,8 +336,8 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, _Choice | None] 
             choice = _Choice(**choice | lists)
     if known != run:
         raise ArtifactMismatch(
-            f"{path} belongs to a run with other candidates, questions, settings, encoder or "
-            "model. Train in another folder, or move it away to begin again."
+            f"{path} is of a run with other candidates, questions, settings, encoder or model. "
+            "Train in another folder, or move it away to begin again."
         )
     return adam, history, choice
 
@@ -358,10 +353,9 @@ def _identity(cases: _Cases, settings: DURSettings, encoder: Encoder, llm: LLM) 
     values, reward = asdict(settings), settings.reward
     del values["epochs"]
     values["reward"] = reward if isinstance(reward, str) else _code(reward)
-    lines = [_FORMAT, values, encoder.name, llm.name]
-    lines += [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
-    content = json.dumps(lines, sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()
+    lines = [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
+    content = [_FORMAT, values, encoder.name, llm.name, *lines]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _code(function: Any) -> str:

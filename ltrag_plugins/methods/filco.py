@@ -66,17 +66,12 @@ class FilterDataSettings(Settings):
     """A sentence is kept only above it: 0 to 1, for "cxmi" in nats."""
     most: Count = 1
     """Sentences to keep of a passage, the best first (authors' code: 1)."""
-    k: Count = 3
-    """Passages to fetch for a question that has none of its own."""
     template: _FilterTemplate = _FILTER_PROMPT
     """The filter's prompt; `{passage}` and `{question}` are replaced."""
 
 
 def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer]:
-    """One search, one request with a prompt for each passage, one answer from what was kept.
-
-    Where all passages would be left out, they all come back whole, as in the authors' code.
-    """
+    """One search, a prompt for each passage, one answer from what was kept; if nothing, of all."""
     [found] = yield from fetch(question.text, k=settings.k)
     prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
     length = settings.filter_tokens
@@ -132,25 +127,20 @@ def _sentences(text: str) -> list[str]:
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
 ) -> Flow[list[_Chat]]:
-    """An example for each question and passage; at most one search and one request for all.
+    """An example for each question and each passage of its own; at most one request for all.
 
     Each is a line of chat JSON: the prompt as the user's message, the wanted reply as the
     assistant's. A passage with no sentence above the threshold teaches to say "none".
     """
     settings = settings or FilterDataSettings()
     questions = labelled_questions(questions, "filco")
-    searching = [question.text for question in questions if not question.passages]
-    found = iter((yield from fetch(*searching, k=settings.k)) if searching else ())
-    flows = [_examples(q, q.passages or next(found), settings) for q in questions]
-    made = yield from together(flows)
+    made = yield from together([_examples(question, settings) for question in questions])
     return [example for examples in made for example in examples]
 
 
-def _examples(
-    question: Question, passages: Sequence[Passage], settings: FilterDataSettings
-) -> Flow[list[_Chat]]:
+def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[_Chat]]:
     # a prompt has single spaces, and the filter is to copy it
-    split = [[" ".join(s.split()) for s in _sentences(_as_shown(p))] for p in passages]
+    split = [[" ".join(s.split()) for s in _sentences(_as_shown(p))] for p in question.passages]
     found = [sentence for own in split for sentence in own]
     if settings.measure == "cxmi":
         values = yield from _cross_mutual_information(question.text, question.answers[0], found)
@@ -158,7 +148,7 @@ def _examples(
         measure = contains if settings.measure == "inclusion" else f1
         values = [measure(sentence, question.answers) for sentence in found]
     rest, examples = iter(values), []
-    for passage, own in zip(passages, split, strict=True):
+    for passage, own in zip(question.passages, split, strict=True):
         value = [*islice(rest, len(own))]
         helping = [i for i in range(len(own)) if value[i] > settings.threshold]
         best = sorted(nlargest(settings.most, helping, key=value.__getitem__))

@@ -1,7 +1,7 @@
 """Gates by one plain signal: retrieve where the direct answer, or the question, looks doubtful.
 
-Each is a gate of `gece` on that signal. Its threshold is the quantile of the signal over labelled
-questions at which a target share of them retrieves; what their accepted answers are is not read.
+Each is a gate of `gece` whose threshold is the quantile of the signal over labelled questions at
+which a target share of them retrieves; their accepted answers are not read.
 
 References:
     Jiang et al., EMNLP 2023 (least token probability); Mallen et al., ACL 2023 (a threshold on
@@ -68,17 +68,10 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         read = yield from settings.read(question, found, [reply])
         return replace(read, uncertainty=estimate(read.trace[1], signal))
 
-    needs, most = frozenset[Any]({"retriever", "labelled questions"}), 2 if drafts else 1
-    return Method(
-        name,
-        f"retrieves beyond a threshold on {of}",
-        source,
-        GateSettings,
-        answer,
-        lambda _: most,
-        needs=needs | {"probabilities"} if drafts else needs,
-        learn=learn,
-    )
+    needs = frozenset[Any]({"retriever", "labelled questions", "probabilities"})
+    needs, most = (needs, 2) if drafts else (needs - {"probabilities"}, 1)
+    about = name, f"retrieves beyond a threshold on {of}", source
+    return Method(*about, GateSettings, answer, lambda _: most, needs, learn)
 
 
 _JIANG, _MALLEN = "Jiang et al., EMNLP 2023", "after Mallen et al., ACL 2023"

@@ -100,10 +100,7 @@ class SelfRAGAnswer(Answer):
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
-    """At most one search; by reflection tokens at most 1 + `k` model calls, else 1 + 4 `k`.
-
-    Where nothing is found, the model answers as if it had seen no need to search.
-    """
+    """At most one search; by reflection tokens at most 1 + `k` model calls, else 1 + 4 `k`."""
     asked, need, answering, begun = question.text, None, _by_tokens, []
     if settings.reflection_tokens:
         prompt = filled(_TRAINED_PROMPT, question=asked)
@@ -175,8 +172,7 @@ def _by_yes_and_no(
 
 def _reflection_value(reply: Generation, group: str) -> float | None:
     r"""The group's expected value, :math:`\sum_{t \in G} v_t p_t / \sum_{t \in G} p_t`, where the
-    reply first has a token of it or, of the groups that open a reply, at its start. Without token
-    probabilities the token that the text names first; None without any.
+    reply first has a token of it; by its text without token probabilities; None without any.
     """
     value_of = _REFLECTION[group]
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]

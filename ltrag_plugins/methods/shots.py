@@ -1,7 +1,6 @@
-"""Solved examples in front of the question, and no retrieval.
+"""Solved examples in front of the question: random, nearest by BM25, or ranked by a trained head.
 
-They are drawn at random, the nearest by BM25, or ranked by a head that is trained with the model of
-the run: it ranks one part of the labelled questions and learns from the other.
+The head is trained in the run: it ranks one part of the labelled questions, the other teaches it.
 
 References:
     Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et al.,
@@ -19,7 +18,7 @@ import numpy as np
 from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.replies import read_reply
@@ -63,16 +62,12 @@ def _bm25(known: Sequence[Question], settings: BM25ShotsSettings, *_: Any) -> Sh
 
 
 def _random(known: Sequence[Question], settings: RandomShotsSettings, *_: Any) -> ShotRanker:
-    def drawn(questions: Sequence[Question], _: Any, picks: list[np.ndarray]) -> list[np.ndarray]:
-        found = []
-        for question, others in zip(questions, picks, strict=True):
-            rng = random.Random(f"{settings.seed} {render_question(question)}")
-            drawn = rng.sample(others.tolist(), min(settings.shots, len(others)))
-            found.append(np.array(drawn, dtype=int))
-        return found
+    def draw(question: Question, others: np.ndarray) -> np.ndarray:
+        rng = random.Random(f"{settings.seed} {render_question(question)}")
+        return np.array(rng.sample(others.tolist(), min(settings.shots, len(others))), dtype=int)
 
     found = Preselector(labelled_questions(known, "random-shots"), text=_rendered)
-    return ShotRanker(found, settings.shots, drawn)
+    return ShotRanker(found, settings.shots, lambda asked, _, picks: [*map(draw, asked, picks)])
 
 
 def _rendered(shot: Shot) -> str:
@@ -109,8 +104,7 @@ class DURShotsSettings(Settings):
     """Longest answer, in tokens; the training's are as long as its format says."""
 
     def _check_together(self) -> None:
-        if not isinstance(self.training, DURSettings):
-            raise InvalidInput(f"training must be DURSettings, got {self.training!r:.60}")
+        checked(self.training, DURSettings, "training", "DURSettings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +136,7 @@ def _trained_shots(
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
     known = labelled_questions(questions, "a head")
     if len(known) < 2:
-        raise CalibrationError(
-            "a head needs at least two labelled questions: one to show, one to learn from"
-        )
+        raise CalibrationError("a head needs at least two labelled questions: one is shown")
     order = np.random.default_rng([settings.seed, 5]).permutation(len(known))
     count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
     examples = tuple(known[i] for i in sorted(order[:count]))

@@ -63,9 +63,8 @@ class Example:
     id: str = ""
     """Of the question; this and the next two are empty or None where a file does not say them."""
     kind: _Kind | None = None
-    """What it teaches: to give a better answer than those shown ("mended"), to keep the one shown
-    ("preserved"), to answer from the plain documents ("direct"), or the answer that the model
-    never gave ("wrong")."""
+    """What it teaches: a better answer than those shown ("mended"), to keep the one shown
+    ("preserved"), to answer from plain documents ("direct"), what was never said ("wrong")."""
     round: int | None = None
     """Whose prompt it is, from 0."""
 
@@ -120,8 +119,7 @@ def build(
     settings = replace(settings or SGICSettings.paper(), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         raise InvalidInput(
-            f"prompts of rounds need a model and rounds, got llm={llm}, rounds={settings.rounds}; "
-            "give both, or form='direct' for plain prompts"
+            f"give a model and rounds, or form='direct'; got llm={llm}, rounds={settings.rounds}"
         )
     model = llm if corpus.form == "sgic" else None
     questions = list(questions)
@@ -154,10 +152,7 @@ def build(
     with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
         pass
     if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
-        raise ArtifactMismatch(
-            f"{folder} holds a {_LINES} and no {_MANIFEST}, so it is not known whose it is. Name "
-            "another folder, or move it away."
-        )
+        raise ArtifactMismatch(f"{folder} holds a {_LINES} and no {_MANIFEST}. Move it away.")
     if model is None:
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
@@ -171,8 +166,8 @@ def build(
     if all(example.kind == "direct" for example in examples):
         raise CalibrationError(
             f"none of {len(asked)} questions was answered right in any of {settings.rounds + 1} "
-            "rounds (0 to k), so all were pruned. Keep them (keep_wrong=1.0), call more answers "
-            "right (right='f1'), or take a better model; the answers so far are kept."
+            "rounds. Keep them (keep_wrong=1.0), call more right (right='f1'), or take a better "
+            "model; the answers so far are kept."
         )
     origin |= _counts(examples, [first for first, _ in found], len(asked), settings.rounds)
     of = {"estimator": line[0].scale.estimator, "means": list(line[0].scale.means)}
@@ -184,12 +179,10 @@ def build(
 def load(path: str | PathLike[str]) -> Dataset:
     """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines.
 
-    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there,
-    other fields are left alone. A bare file needs no manifest and is not held against one.
+    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
 
     Raises:
-        UnreadableArtifact: missing, empty, or changed since it was built; a line is not what it
-            should be (the message says which one, and why).
+        UnreadableArtifact: missing, empty, or changed since it was built; or names a bad line.
     """
     path = Path(path)
     lines = path / _LINES if path.is_dir() else path
@@ -212,8 +205,7 @@ def load(path: str | PathLike[str]) -> Dataset:
             raise ValueError(f"not format {_FORMAT}, which this version reads")
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise UnreadableArtifact(
-            f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
-            f"{_LINES} itself to read it without the manifest."
+            f"{path / _MANIFEST} is of another {_LINES}. Build again, or name that file itself."
         )
     return Dataset(tuple(examples), manifest)
 
@@ -227,10 +219,8 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     try:
         f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"question {name!r} has half of a surrogate pair in its texts, which cannot be "
-            "written; repair it where it was read"
-        ) from error
+        why = "half of a surrogate pair in its texts; repair it where it was read"
+        raise InvalidInput(f"question {name!r} has {why}") from error
     return replace(question, answers=answers), Example(prompt, answers[0], name, "direct", 0)
 
 

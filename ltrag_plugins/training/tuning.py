@@ -140,7 +140,7 @@ def finetune(
             "format": loading.FORMAT,
             "method": settings.method,
             "base": {"label": llm.name.partition("@")[0], "fingerprints": base},
-            "files": _save(folder, own, llm, settings),
+            "files": _save(folder, own, llm, settings.method),
             **data,
             **how,
             "losses": summary | {"validation": losses["validation"]},
@@ -172,8 +172,7 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
         raise InvalidInput(f"{folder} holds other files ({some}); name a new or empty folder.")
     with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
         before = dict(json.loads((folder / _RUN).read_bytes()))
-    remedy = "Name another folder, or go on with the same arguments."
-    check_same(f"{folder} holds another run", before, identity, remedy)
+    check_same(f"{folder} holds another run", before, identity, "Name another folder.")
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
@@ -181,11 +180,9 @@ def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
         replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
-def _save(
-    folder: Path, model: Any, llm: TransformersLLM, settings: FinetuneSettings
-) -> dict[str, str]:
+def _save(folder: Path, model: Any, llm: TransformersLLM, method: str) -> dict[str, str]:
     """Write the adapter, and give its files' hashes; a whole model goes as its libraries do it."""
-    if settings.method == "full":
+    if method == "full":
         with quiet():
             model.save_pretrained(folder)
             llm.tokenizer.save_pretrained(folder)
@@ -227,8 +224,7 @@ def rows_of(
         shortest = min(tokens for _, tokens in dropped)
         raise InvalidInput(
             f"all {len(found)} examples are longer than {limit:,} tokens (the shortest has "
-            f"{shortest:,}); show fewer or shorter documents, or raise max_tokens as far as the "
-            "model reads."
+            f"{shortest:,}); show fewer or shorter documents, or raise max_tokens."
         )
     ids = sorted({row["id"] for row in rows})
     order = np.random.default_rng([settings.seed, 7]).permutation(len(ids))
@@ -246,8 +242,9 @@ def _end_token(llm: TransformersLLM) -> int:
         turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]
         after = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition("Paris")[2]
         found[:0] = [i for i in tokenizer.encode(after, add_special_tokens=False) if i in ends]
-    if ids := [token for token in found if isinstance(token, int)]:
-        return ids[0]
+    for token in found:
+        if isinstance(token, int):
+            return token
     raise InvalidInput("the tokenizer and the model name no end of a text; set eos_token.")
 
 
@@ -290,13 +287,12 @@ def _trained(
 
 def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
     """A model of its own; what stays frozen shares its numbers with the one handed in."""
-    lora, device = settings.method == "lora", model.device
+    lora, kind = settings.method == "lora", settings.dtype
     own: Any = loading.twin(model) if lora else copy.deepcopy(model)
     # PEFT would ask the hub about a base model with a name, at every checkpoint
     own.name_or_path = own.config._name_or_path = ""
-    half = settings.dtype == "auto" and lora and _has_bfloat16(device)
-    bfloat16 = half or settings.dtype == "bfloat16"
-    return own.requires_grad_(not lora).to(torch.bfloat16 if bfloat16 else torch.float32)
+    half = lora and _has_bfloat16(model.device) if kind == "auto" else kind == "bfloat16"
+    return own.requires_grad_(not lora).to(torch.bfloat16 if half else torch.float32)
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -312,7 +308,6 @@ class _AnswerTrainer(SFTTrainer):
     _loss, _tokens, _since = 0.0, 0, 0.0
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch."""
         if not self._since:  # the first one of this process
             if not self.state.log_history:
                 self._validate()
@@ -320,7 +315,7 @@ class _AnswerTrainer(SFTTrainer):
         return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batch's share of the step's mean over answer tokens."""
+        # the micro-batch's share of the step's mean over answer tokens
         self._tokens += inputs["input_ids"].numel()
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         _check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
@@ -350,16 +345,15 @@ class _AnswerTrainer(SFTTrainer):
         if not self.held_out:
             return
         model: Any = self.model
-        total, tokens = 0.0, 0
+        sizes = [sum(label != _IGNORED for label in row["labels"]) for row in self.held_out]
+        total = 0.0
         model.eval()
         with torch.no_grad(), self.compute_loss_context_manager():
-            for row in self.held_out:
-                size = sum(label != _IGNORED for label in row["labels"])
+            for size, row in zip(sizes, self.held_out, strict=True):
                 inputs = self._prepare_inputs(self.data_collator([row]))
                 total += size * float(super().compute_loss(model, inputs))
-                tokens += size
         model.train()
-        entry: Any = {"step": self.state.global_step, "validation_loss": total / tokens}
+        entry: Any = {"step": self.state.global_step, "validation_loss": total / sum(sizes)}
         self.state.log_history.append(entry)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -375,16 +369,12 @@ class _AnswerTrainer(SFTTrainer):
             raise UnwritableArtifact(f"cannot write a checkpoint to {folder}: {error}") from error
 
     def _send_telemetry(self) -> None:
-        # the trainer's base class reports each construction to its makers' server
-        pass
+        """Nothing: the trainer's base class reports each construction to its makers' server."""
 
 
 def _check_finite(what: str, value: float) -> None:
     if not math.isfinite(value):
-        raise ModelError(
-            f"{what} is {value}. The weights before it are as they were saved; lower the learning "
-            "rate, or compute in float32."
-        )
+        raise ModelError(f"{what} is {value}; lower the learning rate, or compute in float32.")
 
 
 def _last_whole(folder: Path) -> str | None:
