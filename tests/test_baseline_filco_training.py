@@ -249,6 +249,6 @@ def test_unlabelled_questions_and_settings_out_of_range_are_named():
         run(filter_examples([]), World())
     with pytest.raises(MissingReferences, match="has no accepted"):
         run(filter_examples([Question("Why?")]), World())
-    for wrong in ({"measure": "luck"}, {"most": 0}, {"k": 0}, {"template": "{passage}"}):
+    for wrong in ({"measure": "luck"}, {"most": 0}, {"template": "{passage}"}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             FilterDataSettings(**wrong)

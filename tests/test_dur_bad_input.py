@@ -52,8 +52,9 @@ def test_questions_and_candidates_that_are_plain_strings():
 
 
 def test_a_validation_question_without_answers():
-    bare = [*VALIDATION, Question("Who wrote Emma?")]
-    refused(MissingReferences, "'Who wrote Emma.*leave it out", validation=bare)
+    for answers in ((), (" ",)):
+        bare = [*VALIDATION, Question("Who wrote Emma?", answers)]
+        refused(MissingReferences, "'Who wrote Emma.*leave it out", validation=bare)
 
 
 def test_a_solved_example_without_an_answer():
