@@ -336,8 +336,8 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, _Choice | None] 
             choice = _Choice(**choice | lists)
     if known != run:
         raise ArtifactMismatch(
-            f"{path} is of a run with other candidates, questions, settings, encoder or model. "
-            "Train in another folder, or move it away to begin again."
+            f"{path} belongs to a run with other candidates, questions, settings, encoder or "
+            "model. Train in another folder, or move it away to begin again."
         )
     return adam, history, choice
 
