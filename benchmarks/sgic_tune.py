@@ -50,7 +50,7 @@ def settings_of(options: argparse.Namespace) -> FinetuneSettings:
 def told(step: FinetuneStep) -> None:
     print(
         f"step {step.step} of {step.steps}: loss {step.loss:.3f}, "
-        f"{step.tokens_per_second:.0f} tokens/s",
+        f"{step.tokens / (step.seconds or 1):.0f} tokens/s",
         flush=True,
     )
 

@@ -25,6 +25,14 @@ from ltrag_plugins.training import load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
+def shown(example: dict) -> str:
+    return example["messages"][0]["content"]
+
+
+def taught(example: dict) -> str:
+    return example["messages"][1]["content"]
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -55,7 +63,7 @@ def test_string_inclusion_is_of_whole_normalized_words():
     text = "It is by Jane Austenova. It is by JANE Austen!"
     asked = Question("Who?", ("Eliot", "Jane Austen"), passages=(Passage(text),))
     [example] = run(filter_examples([asked]), World())
-    assert example.reply == "It is by JANE Austen!"
+    assert taught(example) == "It is by JANE Austen!"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,7 @@ def test_lexical_overlap_by_hand(threshold, reply):
     passage = Passage("The novel by Jane Austen")
     asked = Question("Who?", ("Jane Austen herself",), passages=(passage,))
     [example] = run(filter_examples([asked], settings), World())
-    assert example.reply == reply
+    assert taught(example) == reply
 
 
 class Likely:
@@ -129,13 +137,13 @@ def test_the_best_sentences_come_in_the_order_of_the_text(threshold, most, reply
     asked = Question("Who?", ("Jane Austen",), passages=(Passage(text),))
     settings = FilterDataSettings(measure="overlap", threshold=threshold, most=most)
     [example] = run(filter_examples([asked], settings), World())
-    assert example.reply == reply
+    assert taught(example) == reply
 
 
 def test_of_equally_good_sentences_the_first_is_kept():
     asked = Question("Who?", ("Austen",), passages=(Passage("It is Austen. By Austen."),))
     [example] = run(filter_examples([asked]), World())
-    assert example.reply == "It is Austen."
+    assert taught(example) == "It is Austen."
 
 
 def filter_prompt(question, passage):
@@ -150,12 +158,12 @@ WHO = Question("Who wrote Emma?", ("Jane Austen",), passages=(EMMA, BREAD))
 
 def test_training_examples_by_string_inclusion_worked_by_hand():
     first, second = run(filter_examples([WHO]), World())
-    assert first.prompt == filter_prompt("Who wrote Emma?", EMMA)
-    assert first.reply == "It was written by Jane Austen."
-    assert (second.prompt, second.reply) == (filter_prompt("Who wrote Emma?", BREAD), "none")
-    assert json.loads(json.dumps(first.chat)) == {
+    assert shown(first) == filter_prompt("Who wrote Emma?", EMMA)
+    assert taught(first) == "It was written by Jane Austen."
+    assert (shown(second), taught(second)) == (filter_prompt("Who wrote Emma?", BREAD), "none")
+    assert json.loads(json.dumps(first)) == {
         "messages": [
-            {"role": "user", "content": first.prompt},
+            {"role": "user", "content": shown(first)},
             {"role": "assistant", "content": "It was written by Jane Austen."},
         ]
     }
@@ -163,19 +171,19 @@ def test_training_examples_by_string_inclusion_worked_by_hand():
 
 def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
     examples = run(filter_examples([WHO]), World())
-    lines = [json.dumps(example.chat, ensure_ascii=False) for example in examples]
+    lines = [json.dumps(example, ensure_ascii=False) for example in examples]
     (tmp_path / "filter.jsonl").write_text("\n".join(lines), encoding="utf-8")
     read = load(tmp_path / "filter.jsonl").examples
-    assert [(one.prompt, one.target) for one in read] == [(e.prompt, e.reply) for e in examples]
+    assert [(one.prompt, one.target) for one in read] == [(shown(e), taught(e)) for e in examples]
 
 
 def test_what_the_filter_is_taught_to_write_is_what_is_parsed():
     examples = run(filter_examples([WHO]), World())
-    replies = iter([*(example.reply for example in examples), "Jane Austen"])
+    replies = iter([*(taught(example) for example in examples), "Jane Austen"])
     found = World(llm=ScriptedLLM(lambda _: next(replies)), retriever=Found())
     answer = run(flow_of("filco", "Who wrote Emma?"), found)
-    assert [passage.text for passage in answer.passages] == [examples[0].reply]
-    assert examples[1].reply == "none"  # so the second passage is left out
+    assert [passage.text for passage in answer.passages] == [taught(examples[0])]
+    assert taught(examples[1]) == "none"  # so the second passage is left out
 
 
 class Found:
@@ -198,8 +206,8 @@ FILLER = " ".join(["Filler words go on."] * 49)  # 196 words of the 200 that a p
 def test_the_filter_is_taught_to_copy_only_what_its_prompt_shows(text, reply):
     asked = Question("Who wrote Emma?", ("Jane Austen",), passages=(Passage(text),))
     [example] = run(filter_examples([asked]), World())
-    assert example.reply == reply
-    assert reply == "none" or reply in example.prompt
+    assert taught(example) == reply
+    assert reply == "none" or reply in shown(example)
 
 
 def test_no_sentence_that_the_prompt_does_not_show_is_scored():
@@ -213,38 +221,27 @@ def test_no_sentence_that_the_prompt_does_not_show_is_scored():
 def test_overlap_keeps_the_nearest_sentence():
     asked = Question("What is bread?", ("good bread",), passages=(BREAD,))
     [example] = run(filter_examples([asked], FilterDataSettings(measure="overlap")), World())
-    assert example.reply == "Bread is good."
+    assert taught(example) == "Bread is good."
 
 
-def test_examples_by_cxmi_take_one_search_and_one_request_for_all_questions():
-    class Shelf:
-        asked = 0
-
-        def search(self, queries, k):
-            self.asked += 1
-            return [[BREAD] for _ in queries]
-
-    llm, shelf = Likely(Austen=-0.5, good=-1.0), Shelf()
-    others = [Question("Good?", ("yes",)), Question("Baked?", ("no",))]
+def test_examples_by_cxmi_take_one_request_for_all_questions():
+    llm = Likely(Austen=-0.5, good=-1.0)
+    others = [Question("Good?", ("yes",), "", (BREAD,)), Question("Baked?", ("no",), "", (BREAD,))]
     settings = FilterDataSettings(measure="cxmi", threshold=1.0)
-    made = run(filter_examples([WHO, *others], settings), World(llm=llm, retriever=shelf))
-    assert [example.reply for example in made] == [
+    made = run(filter_examples([WHO, *others], settings), World(llm=llm))
+    assert [taught(example) for example in made] == [
         "It was written by Jane Austen.",
         "Bread is good.",
         "Bread is good.",
         "Bread is good.",
     ]
-    assert (shelf.asked, len(llm.scored)) == (1, 1)
+    assert len(llm.scored) == 1
 
 
 def test_a_question_without_any_passage_makes_no_example():
-    class Nothing:
-        def search(self, queries, k):
-            return [[] for _ in queries]
-
     for measure in ("inclusion", "overlap", "cxmi"):
         flow = filter_examples([Question("Why?", ("so",))], FilterDataSettings(measure=measure))
-        assert run(flow, World(retriever=Nothing())) == []
+        assert run(flow, World()) == []
 
 
 def test_unlabelled_questions_and_settings_out_of_range_are_named():
@@ -252,6 +249,6 @@ def test_unlabelled_questions_and_settings_out_of_range_are_named():
         run(filter_examples([]), World())
     with pytest.raises(MissingReferences, match="has no accepted"):
         run(filter_examples([Question("Why?")]), World())
-    for wrong in ({"measure": "luck"}, {"most": 0}, {"k": 0}, {"template": "{passage}"}):
+    for wrong in ({"measure": "luck"}, {"most": 0}, {"template": "{passage}"}):
         with pytest.raises(InvalidInput, match=next(iter(wrong))):
             FilterDataSettings(**wrong)

@@ -46,27 +46,25 @@ def test_no_validation_questions():
 
 
 def test_questions_and_candidates_that_are_plain_strings():
-    refused(InvalidInput, r"candidate 2 is a str.*Question\(text, answers\)",
+    refused(InvalidInput, r"candidate must be a Question\(text, answers\).*'Who\?'",
             candidates=[CANDIDATES[0], "Who?"])  # fmt: skip
-    refused(InvalidInput, r"validation question 1 is a str.*Question\(text, answers\)",
-            validation=["Who?"])  # fmt: skip
+    refused(InvalidInput, r"Question\(text, answers\).*'Who\?'", validation=["Who?"])
 
 
 def test_a_validation_question_without_answers():
-    bare = [*VALIDATION, Question("Who wrote Emma?")]
-    refused(
-        MissingReferences, "validation question 11.*'Who wrote Emma.*leave it out", validation=bare
-    )
+    for answers in ((), (" ",)):
+        bare = [*VALIDATION, Question("Who wrote Emma?", answers)]
+        refused(MissingReferences, "'Who wrote Emma.*leave it out", validation=bare)
 
 
 def test_a_solved_example_without_an_answer():
     bare = [*CANDIDATES, Question("Who wrote Emma?")]
-    refused(MissingReferences, "candidate 13.*'Who wrote Emma.*Passage", candidates=bare)
+    refused(MissingReferences, "'Who wrote Emma.*leave it out", candidates=bare)
 
 
 def test_ids_that_come_twice():
     twice = [*CANDIDATES, replace(CANDIDATES[3], text="else")]
-    refused(InvalidInput, "candidates 4 and 13 have the same id '103'", candidates=twice)
+    refused(InvalidInput, "several candidates have the same id '103'", candidates=twice)
 
 
 def test_candidates_without_ids_are_nobodys_twins():
@@ -175,10 +173,10 @@ def raising():
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        (raising, "the reward function raised ZeroDivisionError: oops"),
+        (raising, "the reward raised ZeroDivisionError: oops"),
         (lambda: math.nan, "the reward function returned nan"),
         (lambda: -math.inf, "the reward function returned -inf"),
-        (lambda: "good", "the reward function raised ValueError"),
+        (lambda: "good", "the reward raised ValueError"),
     ],
     ids=["raises", "nan", "infinite", "a word"],
 )

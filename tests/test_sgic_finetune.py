@@ -291,8 +291,8 @@ def test_what_is_too_long_is_left_out_and_named(llm, tmp_path):
     long = Example("word " * 300, "yes", "long one")
     dataset = Dataset((*EXAMPLES.examples, long))
     result = finetune(dataset, llm, out=tmp_path / "a", settings=replace(ONE_STEP, max_tokens=200))
-    [dropped] = result.dropped
-    assert (dropped.id, dropped.tokens > 300, result.examples) == ("long one", True, 4)
+    [(name, tokens)] = result.dropped
+    assert (name, tokens > 300, result.examples) == ("long one", True, 4)
     with pytest.raises(InvalidInput, match="all 1 examples are longer than 200 tokens"):
         finetune(
             Dataset((long,)), llm, out=tmp_path / "b", settings=replace(ONE_STEP, max_tokens=200)
@@ -382,9 +382,9 @@ WRONG = [
     ({"method": "qlora"}, "method"),
     ({"schedule": "steps"}, "schedule"),
     ({"dtype": "float16"}, "dtype"),
-    ({"batch": 16, "micro_batch": 3}, "does not divide"),
+    ({"batch": 16, "micro_batch": 3}, "must divide"),
     ({"method": "full", "layers": 2}, "layers is for method='lora'"),
-    ({"method": "full", "dtype": "bfloat16"}, "loses steps"),
+    ({"method": "full", "dtype": "bfloat16"}, "loses small steps"),
 ]
 
 

@@ -127,7 +127,7 @@ def test_what_cannot_be_trained_is_refused():
         DURShotsSettings(max_calls=0)
     with pytest.raises(InvalidInput, match="training must be"):
         DURShotsSettings(training="paper")
-    with pytest.raises(InvalidInput, match="call method"):
+    with pytest.raises(InvalidInput, match=r"method\.taught"):
         METHODS["promptpg"].flow(ASKED[0])
 
 

@@ -233,7 +233,7 @@ def _finetune(
                 task,
                 completed=step.step,
                 total=step.steps,
-                note=f"loss {step.loss:.3f}, {step.tokens_per_second:,.0f} tokens/s",
+                note=f"loss {step.loss:.3f}, {step.tokens / (step.seconds or 1):,.0f} tokens/s",
             ),
         )
     what, use = (
@@ -312,7 +312,7 @@ def _tuning_record(result: "training.FinetuneResult") -> dict[str, Any]:
         "out": str(result.folder),
         "examples": result.examples,
         "held_out": result.held_out,
-        "left_out": [{"id": one.id, "tokens": one.tokens} for one in result.dropped],
+        "left_out": [{"id": name, "tokens": tokens} for name, tokens in result.dropped],
         "steps": last.step,
         "loss": [result.history[0].loss, last.loss],
         "validation": [{"step": step, "loss": loss} for step, loss in result.validation],

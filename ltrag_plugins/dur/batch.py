@@ -5,8 +5,7 @@ shot, and go one step along
 
 .. math:: \frac{1}{N} \sum_{i=1}^N \sum_{j=1}^{k_i} A_{ij} \nabla \log \pi(e_i^j \mid p_i)
 
-A is the raw reward in the paper (eq. 9); by default it is what shot j changed, standardized
-over the batch.
+A is the raw reward in the paper (eq. 9); by default what shot j changed, standardized.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
@@ -76,7 +75,6 @@ class Batch:
     easy: int | None = None
     """Questions that were right without shots; None where that was not asked."""
     easy_right: int | None = None
-    """Of these, how many were right at the last rung."""
     hard_right: int | None = None
     """Of the others, how many were right at the last rung."""
     turned_easy: int | None = None
@@ -95,7 +93,6 @@ class _Ladder:
 
     @property
     def right(self) -> list[bool]:
-        """Of each rung."""
         return [found.right for found in self.feedback]
 
     def sigmas(self) -> list[float]:
@@ -110,19 +107,13 @@ def trained_batch(
     adam: Adam,
     llm: LLM,
     settings: DURSettings,
-    *,
     start: Head,
+    *,
     sigma: float,
     place: tuple[int, int],
     observers: Sequence[Observer] = (),
 ) -> tuple[Adam, Batch]:
-    """One step on a batch's questions, and what happened.
-
-    Args:
-        start: the head before training.
-        sigma: the threshold after the batch before.
-        place: the epoch, and the batch's number within it.
-    """
+    """One step on the questions of the batch at `place` (epoch, number), and what happened."""
     counter, random = CostCounter(), np.random.default_rng([settings.seed, 1, *place])
     scored = [(case, adam.head.scores(case.vector, case.vectors)) for case in cases]
     # algorithm 1 as printed: a turn moves sigma before the next question is asked
@@ -137,14 +128,12 @@ def trained_batch(
         ladders = _calibrated(ladders)
     rewards = [[reward(f, settings) for f in ladder.feedback] for ladder in ladders]
     loss, gradient = _loss(adam.head, ladders, _credits(rewards, settings), settings)
-    if settings.pull:
-        gradient = Head(
-            gradient.weight + settings.pull * (adam.head.weight - start.weight),
-            gradient.bias + settings.pull * (adam.head.bias - start.bias),
-        )
-    if settings.sigma == "batch":
-        turned = [one for ladder in ladders for one in ladder.sigmas()[:1]]
-        sigma = float(np.mean(turned)) if turned else sigma
+    if pull := settings.pull:
+        weight = gradient.weight + pull * (adam.head.weight - start.weight)
+        gradient = Head(weight, gradient.bias + pull * (adam.head.bias - start.bias))
+    turned = [one for ladder in ladders for one in ladder.sigmas()[:1]]
+    if settings.sigma == "batch" and turned:
+        sigma = float(np.mean(turned))
     value = float(np.mean([row[-1] for row in rewards]))
     record = Batch(*place, loss, value, sigma, **_counts(ladders, counter.cost, settings))
     return adam.step(gradient, settings.learning_rate), record
@@ -163,23 +152,22 @@ def _climbed(
     choose = top if settings.exploration == "top" else partial(draw, random=random)
     picks = [choose(scores, k) for (_, scores), k in zip(group, counts, strict=True)]
     first = 0 if settings.rungs == "all" else -1
-    rungs = [case.ladder(chosen)[first:] for (case, _), chosen in zip(group, picks, strict=True)]
-    questions, turn = [case.question for case, _ in group], settings.stop_at_turn
-    found = read_feedback(questions, rungs, llm, settings, stop_at_turn=turn, observers=observers)
+    asked = [
+        (case.question, case.ladder(chosen)[first:])
+        for (case, _), chosen in zip(group, picks, strict=True)
+    ]
+    found = read_feedback(asked, llm, settings, observers)
     return [_Ladder(*g, p, f) for g, p, f in zip(group, picks, found, strict=True)]
 
 
 def _calibrated(ladders: Sequence[_Ladder]) -> list[_Ladder]:
-    """The feedback of each rung, less the batch's mean view of the options there.
-
-    A rung that few questions reach gets the mean of the rung before.
-    """
+    """The feedback of each rung, less the batch's mean view of the options there."""
     columns = [list(ladder.feedback) for ladder in ladders]
     over: list[Feedback] = []
     for j in range(max(map(len, columns))):
         here = [column for column in columns if j < len(column)]
         rung = [column[j] for column in here]
-        if j == 0 or len(here) >= _LEAST_TO_CALIBRATE:
+        if j == 0 or len(here) >= _LEAST_TO_CALIBRATE:  # else the mean of the rung before
             over = rung
         for column, found in zip(here, contextual_calibration(rung, over), strict=True):
             column[j] = found
@@ -187,11 +175,8 @@ def _calibrated(ladders: Sequence[_Ladder]) -> list[_Ladder]:
 
 
 def _credits(rewards: Sequence[Sequence[float]], settings: DURSettings) -> list[_Row]:
-    """What each shot is credited with; as advantages, less the mean of its rung, standardized.
-
-    Rung by rung, because the first shot shows the model the form of an answer, which no later one
-    does: against a common mean any first shot would look good and any later one bad.
-    """
+    """What each shot is credited with; as advantages, less the mean of its rung, standardized."""
+    # rung by rung, because the first shot alone shows the model the form of an answer
     credits = [np.array(row, dtype=float) for row in rewards]
     if settings.rungs == "all":
         credits = [np.diff(row) if settings.credit == "change" else row[1:] for row in credits]
@@ -241,10 +226,7 @@ def _counts(ladders: Sequence[_Ladder], cost: Cost, settings: DURSettings) -> di
 
 
 def total(batches: Sequence[Batch]) -> Batch:
-    """Some batches as one: counts are added up (None: one does not tell), the reward is a mean.
-
-    Epoch, number, loss and sigma are those of the last.
-    """
+    """Some batches as one: counts added up, the reward a mean, all else as in the last."""
     names, added = [field.name for field in fields(Batch)], {}
     for name in names[names.index("questions") :]:
         column = [getattr(batch, name) for batch in batches]

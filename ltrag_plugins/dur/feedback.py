@@ -1,8 +1,7 @@
 """What a model makes of a prompt: its answer, and how likely it finds the right one.
 
-`read_feedback` asks for log-probabilities of the options (multiple choice) or of the reference
-text where the model scores given text, else for an answer. `reward` says what the feedback is
-worth.
+A model that scores given text is asked for log-probabilities of the options (multiple choice) or
+of the reference text, any other for an answer. `reward` says what that is worth.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3, sections 6.1 and 8;
@@ -33,6 +32,7 @@ _PROMPTS_AT_ONCE = 128  # in one call to the model
 _CONTENT_FREE = "N/A"  # stands in the question's place when options are calibrated against it
 _LEAST = -30.0  # log-probability; below it a reward would be all noise
 _TEXT_REWARDS = {"f1": f1, "rouge_l": rouge_l, "bleu": bleu}
+_REMEDY = "use TransformersLLM, or reward='match'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,56 +75,37 @@ class Feedback:
             right = [option in self.question.answers for option in self.question.options]
             return max(_LEAST, float(np.logaddexp.reduce(shares[right])))
         if self.gold is None:
-            raise NoTokenProbabilities(
-                "no probability of the answer was read; use TransformersLLM, or reward='match'"
-            )
+            raise NoTokenProbabilities(f"no probability of the answer was read; {_REMEDY}")
         return max(_LEAST, self.gold)
 
 
 def read_feedback(
-    questions: Sequence[Question],
-    ladders: Sequence[_Rungs],
+    asked: Sequence[tuple[Question, _Rungs]],
     llm: LLM,
     settings: DURSettings,
-    *,
-    stop_at_turn: bool = False,
     observers: Sequence[Observer] = (),
 ) -> list[list[Feedback]]:
-    """Ask each question after each sequence of shots of its ladder.
-
-    Args:
-        stop_at_turn: ask rung by rung, and no more once a right answer has turned wrong.
-    """
+    """Ask each question after each sequence of shots of its ladder."""
     scores = isinstance(llm, ScoringLLM)
 
     def climb(question: Question, rungs: _Rungs) -> Flow[list[Feedback]]:
-        if not stop_at_turn:
-            return (yield from reading(question, rungs, settings, scores=scores))
         found: list[Feedback] = []
-        for shots in rungs:
-            found += yield from reading(question, [shots], settings, scores=scores)
+        for part in [[shots] for shots in rungs] if settings.stop_at_turn else [rungs]:
+            found += yield from reading(question, part, settings, scores=scores)
             if [f.right for f in found[-2:]] == [True, False]:
                 break
         return found
 
-    flows = [climb(question, rungs) for question, rungs in zip(questions, ladders, strict=True)]
+    flows = [climb(question, rungs) for question, rungs in asked]
     return run_many(flows, World(llm=llm), observers=observers, batch=_PROMPTS_AT_ONCE)
 
 
 def reading(
-    question: Question,
-    rungs: _Rungs,
-    settings: DURSettings,
-    *,
-    scores: bool,
-    both: bool = False,
+    question: Question, rungs: _Rungs, settings: DURSettings, *, scores: bool, both: bool = False
 ) -> Flow[list[Feedback]]:
     """Ask a question after each of these sequences of shots.
 
-    Args:
-        scores: whether the model scores given text.
-        both: whether to read the probability of the reference and a written answer too, not only
-            that of the two which the reward needs.
+    If the model `scores` given text, that is used; `both`: not only for what the reward needs.
     """
     form = format_for(settings.format)
     gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
@@ -139,17 +120,14 @@ def reading(
     if gold:
         scored = yield from score(prompts, [form.said(checked(question.answers)[0])] * len(prompts))
         known = [_after(form.lead, generation) for generation in scored]
-        found = [replace(f, gold=s, greedy=g) for f, (s, g) in zip(found, known, strict=True)]
+        found = [Feedback(question, gold=gold, greedy=greedy) for gold, greedy in known]
     if both or not gold:
         stop = (form.separator.strip(" ") or "\n",) if "\n" in form.separator else ()
         written = yield from ask(*prompts, max_tokens=form.max_tokens, stop=(*stop, "\n"))
         said = [read_reply(reply.text, lead=form.lead) for reply in written]
         found = [replace(f, text=text) for f, text in zip(found, said, strict=True)]
     elif any(f.greedy is None for f in found):
-        raise NoTokenProbabilities(
-            "the model does not tell the likeliest tokens, hence not what it would have "
-            "answered; use TransformersLLM, or reward='match'"
-        )
+        raise NoTokenProbabilities(f"the model does not tell the likeliest tokens; {_REMEDY}")
     return found
 
 
@@ -165,19 +143,12 @@ def _options(
 
 
 def _after(lead: str, scored: Generation) -> tuple[float, bool | None]:
-    """Log-probability of what follows the lead-in, and whether its tokens are the likeliest.
-
-    None: the model does not tell which are.
-    """
+    """Log-probability of what follows the lead-in; whether its tokens are likeliest, if told."""
     if not scored.tokens:
-        raise NoTokenProbabilities(
-            "the model scored a text and gave no token probabilities; use TransformersLLM, or "
-            "reward='match'"
-        )
+        raise NoTokenProbabilities(f"a scored text has no token probabilities; {_REMEDY}")
     # the answer begins with the token that reaches beyond the lead-in; one without text goes
     # with the next
-    ends = np.cumsum([len(token.text) for token in scored.tokens])
-    length = len(lead.rstrip())
+    ends, length = np.cumsum([len(token.text) for token in scored.tokens]), len(lead.rstrip())
     inside = [i for i, end in enumerate(ends) if scored.tokens[i].text and end <= length]
     answer = scored.tokens[inside[-1] + 1 if inside else 0 :]
     total = sum(checked_token(token, "the model").logprob for token in answer)
@@ -191,10 +162,8 @@ def reward(found: Feedback, settings: DURSettings) -> float:
     kind = settings.reward
     if kind == "match":
         return 1.0 if found.right else -1.0
-    if kind == "p_gold":
-        return math.exp(found.log_p_gold)
-    if kind == "log_p_gold":
-        return found.log_p_gold
+    if kind in ("p_gold", "log_p_gold"):
+        return math.exp(found.log_p_gold) if kind == "p_gold" else found.log_p_gold
     said = found.answer or ""
     if isinstance(kind, str):
         value = _TEXT_REWARDS[kind](said, checked(found.question.answers))
@@ -203,9 +172,7 @@ def reward(found: Feedback, settings: DURSettings) -> float:
     try:
         value = float(kind(said, found.question))
     except Exception as error:
-        raise InvalidInput(
-            f"the reward function raised {type(error).__name__}: {error}, {about}"
-        ) from error
+        raise InvalidInput(f"the reward raised {type(error).__name__}: {error}, {about}") from error
     if not math.isfinite(value):
         raise InvalidInput(f"the reward function returned {value}, no finite number, {about}")
     return value
@@ -214,19 +181,13 @@ def reward(found: Feedback, settings: DURSettings) -> float:
 def contextual_calibration(
     found: Sequence[Feedback], over: Sequence[Feedback] | None = None
 ) -> list[Feedback]:
-    """The feedback with log-shares of the options less their mean; without options, as it is.
-
-    Args:
-        over: the feedback of which the mean is taken; None: the same.
-    """
+    """The feedback with log-shares of the options less their mean, of `over` if that is given."""
     known = [f for f in over or found if f.options is not None]
     if not known:
         return list(found)
     if len({f.question.options for f in known}) > 1:
-        raise InvalidInput(
-            "option_calibration='batch' needs questions that all offer the same options; use "
-            "'content-free'"
-        )
+        why = "needs questions that all offer the same options; use 'content-free'"
+        raise InvalidInput(f"option_calibration='batch' {why}")
     prior = log_softmax(np.array([f.options for f in known]), axis=1).mean(axis=0)
     shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
     return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]

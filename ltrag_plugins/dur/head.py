@@ -2,8 +2,7 @@ r"""The trainable head: one linear map that questions and candidates share.
 
 .. math:: h(x) = W\,\mathrm{enc}(x) + b, \qquad s(e \mid p) = h(p) \cdot h(e)
 
-The ranking score is the softmax of s over the candidates of a question (eq. 4). The encoder
-is frozen, so that its vectors are computed once; W and b are all that is learned.
+The ranking score is the softmax of s over a question's candidates (eq. 4); only W and b learn.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 5.1, eq. 4.
@@ -54,11 +53,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adam:
-    """A head after `steps` steps, and the running means of its gradient and of the square.
-
-    References:
-        Kingma & Ba, ICLR 2015, "Adam: A Method for Stochastic Optimization", algorithm 1.
-    """
+    """A head after `steps` steps of Adam (Kingma & Ba, ICLR 2015), means of gradient and square."""
 
     head: Head
     mean: Head
@@ -90,9 +85,8 @@ def initial_head(vectors: _Vectors, settings: DURSettings) -> Head:
 
     "random" is what `torch.nn.Linear` begins with: uniform in :math:`\pm 1/\sqrt{n}`, n the
     encoder's dimension. "encoder" ranks by the dot products of the encoder's own vectors, less
-    their mean, which b takes out. W maps onto the `dim` directions in which the vectors vary most.
-    Few texts span few directions; others at right angles follow, as a new question may vary in
-    them. The scores of a text with the others have the standard deviation `sharpness`.
+    their mean, which b takes out. W maps onto the `dim` directions in which the vectors vary most,
+    then others; the scores of different texts have the standard deviation `sharpness`.
     """
     size, dim = _checked(vectors).shape[1], settings.dim
     if settings.initial == "random":
@@ -103,7 +97,7 @@ def initial_head(vectors: _Vectors, settings: DURSettings) -> Head:
     _, spread, directions = np.linalg.svd(vectors - mean, full_matrices=False)
     if spread[0] < 1e-9:
         raise InvalidInput("all candidates and questions have the same vector; nothing to rank by")
-    if len(directions) < dim:  # few texts
+    if len(directions) < dim:  # few texts span few; a new question may vary in the others
         others = np.linalg.svd(directions)[2][len(directions) :]
         directions = np.concatenate([directions, others])
     weight = np.zeros((dim, size))
@@ -113,10 +107,7 @@ def initial_head(vectors: _Vectors, settings: DURSettings) -> Head:
 
 
 def _scatter(seen: _Vectors) -> float:
-    """Standard deviation of the dot products of different texts; by sums, as pairs are too many.
-
-    Texts all equally far apart have no scatter to scale by: their largest product takes its place.
-    """
+    """Standard deviation of the dot products of different texts; their largest, if it is 0."""
     own = (seen**2).sum(axis=1)
     pairs = len(seen) * (len(seen) - 1)
     mean = ((seen.sum(axis=0) ** 2).sum() - own.sum()) / pairs
@@ -124,13 +115,11 @@ def _scatter(seen: _Vectors) -> float:
     scatter, most = float(np.sqrt(max(0.0, square - mean**2))), float(own.max())
     if scatter > 1e-6 * most:
         return scatter
-    return max(
-        float(np.abs(np.delete(seen, i, axis=0) @ row).max()) for i, row in enumerate(seen[:100])
-    )
+    rows = enumerate(seen[:100])
+    return max(float(np.abs(np.delete(seen, i, axis=0) @ row).max()) for i, row in rows)
 
 
 def _checked(vectors: _Vectors) -> _Vectors:
-    """The vectors themselves, if all their numbers are finite."""
     if not np.isfinite(vectors).all():
         raise ModelError(
             "the encoder gave NaN or infinity for a question or candidate. Check its weights, and "

@@ -14,8 +14,7 @@ The threshold sigma says how many shots a question is asked with:
     \sigma = \max_{e \in E^{k_i} - E^{j-1}} S(e) \quad (10)
 
 sigma moves when an answer turns from right to wrong at shot j. Left to itself it can rise
-until nothing is asked any more, and learning ends: `shot_counts` brings it to where the questions
-of a batch still get a least number of shots, and can hold their cost under a bound.
+until nothing is asked any more: `shot_counts` holds it within a floor and a bound on the cost.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4-7, 9, 10 and section 6.5;
@@ -55,11 +54,8 @@ def top(scores: _Scores, k: int) -> _Picks:
 
 
 def draw(scores: _Scores, k: int, random: np.random.Generator) -> _Picks:
-    """`k` drawn one after the other without replacement, each by softmax of what is left.
-
-    Adding Gumbel noise to the scores and sorting draws exactly so (Yellott, "The relationship
-    between Luce's choice axiom, ...", Journal of Mathematical Psychology 1977).
-    """
+    """`k` drawn one after the other without replacement, each by softmax of what is left."""
+    # so draws Gumbel noise: Yellott, Journal of Mathematical Psychology 1977
     return top(scores + random.gumbel(size=len(scores)), k)
 
 
@@ -68,8 +64,7 @@ def shot_counts(
 ) -> list[int]:
     """k_i of each question of a batch, by the S of its candidates (eq. 6).
 
-    The threshold is the nearest to `sigma` that keeps within `least_shots` and `budget`; where they
-    exclude each other, within `least_shots`.
+    The threshold is the nearest to `sigma` within `budget` and, before that, `least_shots`.
     """
     leading = [np.sort(row)[::-1][: settings.shots] for row in scores]
     levels = np.unique(np.concatenate([[0.0, sigma], *leading]))

@@ -1,8 +1,5 @@
 """How solved examples, passages and the question become a prompt.
 
-The three formats of the paper's table 5 and one for passages are in `FORMATS`; a `PromptFormat`
-of one's own takes their place anywhere.
-
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 1 and table 5.
 """
@@ -55,12 +52,7 @@ class PromptFormat(Settings):
             raise InvalidInput("the reply template must end in {answer}, to which it leads")
 
     def prompt(self, shots: Sequence[Shot], question: Question) -> str:
-        """The shots in their order, then the question.
-
-        Raises:
-            InvalidInput: a passage where the format has no {text}, a solved example where it has no
-                {answer}, or options beyond Z.
-        """
+        """The shots, then the question; InvalidInput if one has no place, or options beyond Z."""
         shown = _named(self.shot, "shot")
         for kind, field, use in ((Question, "answer", "'Q-A'"), (Passage, "text", "'passages'")):
             if field not in shown and any(isinstance(shot, kind) for shot in shots):
@@ -86,15 +78,12 @@ class PromptFormat(Settings):
             text = beginning(text, self.context_words)
         if isinstance(item, Passage):
             return dict.fromkeys(_FIELDS, "") | {"title": item.title, "text": text}
-        if len(item.options) > 26:
-            raise InvalidInput(
-                f"{item.text[:40]!r} has {len(item.options)} options; there are 26 letters for them"
-            )
+        if (count := len(item.options)) > 26:
+            raise InvalidInput(f"{item.text[:40]!r} has {count} options; there are 26 letters")
         options = zip(string.ascii_uppercase, item.options, strict=False)
         shown = " ".join(f"({letter}) {option}" for letter, option in options)
-        answer = item.answers[0] if item.answers else ""
-        fields = {"question": item.text, "options": shown, "context": text, "answer": answer}
-        return fields | {"text": item.text, "title": ""}
+        fields = {"question": item.text, "options": shown, "context": text, "text": item.text}
+        return fields | {"answer": item.answers[0] if item.answers else "", "title": ""}
 
 
 def text_of(shot: Shot) -> str:

@@ -1,8 +1,7 @@
 """What can be set about DUR, and the presets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from ltrag_plugins.dur import Preset
@@ -53,9 +52,8 @@ class DURSettings(Settings):
     """What chooses them: BM25 (paper), nearness of vectors, the two in turn, or nobody (all)."""
     reward: _Reward | Callable[[str, Question], float] = "auto"
     """What the model's reply is worth: "match" +1 or -1; "p_gold" and "log_p_gold" the
-    probability of the right option or of the reference text; "f1", "rouge_l", "bleu" +1 above
-    `threshold`, else -1; or a function. "auto": "log_p_gold" where the model scores given text,
-    else "match"."""
+    probability of the right option or of the reference; "f1", "rouge_l", "bleu" +1 above
+    `threshold`, else -1; a function. "auto": "log_p_gold" if the model scores, else "match"."""
     threshold: Share = 0.5
     """For "f1", "rouge_l" and "bleu"."""
     option_calibration: Literal["none", "content-free", "batch"] = "none"
@@ -106,7 +104,7 @@ class DURSettings(Settings):
         format_for(self.format)
         if self.rungs == "last" and self.credit == "change":
             raise InvalidInput(
-                "with rungs='last' nobody knows what one shot changed; set credit='outcome'"
+                "rungs='last' does not tell what a shot changed; set credit='outcome'"
             )
 
     def questions_learned(self, questions: int) -> int:
@@ -121,39 +119,23 @@ class DURSettings(Settings):
     @classmethod
     def preset(cls, name: Preset) -> Self:
         """The defaults, or another start: algorithm 1, its authors' code, or PromptPG."""
-        starts: Mapping[Preset, Callable[[], Self]] = {
-            "default": cls,
-            "paper": cls.paper,
-            "paper-batch": partial(cls.paper, sigma="batch"),
-            "promptpg": cls.promptpg,
-        }
-        return starts[name]()
+        if name in ("paper", "paper-batch"):
+            return cls.paper(sigma="immediate" if name == "paper" else "batch")
+        return {"default": cls, "promptpg": cls.promptpg}[name]()
 
     @classmethod
-    def paper(
-        cls,
-        *,
-        sigma: Literal["immediate", "batch"] = "immediate",
-        format: str | PromptFormat = "Q-A",
-        seed: int = 0,
-    ) -> Self:
-        """Algorithm 1 to the letter; "batch" is the reading of the authors' code.
-
-        It is kept to reproduce the paper. With a small model it loses to nearest neighbours;
-        docs/dur.md has the figures.
-        """
-        given = {"sigma": sigma, "stop_at_turn": sigma == "batch", "format": format, "seed": seed}
+    def paper(cls, *, sigma: Literal["immediate", "batch"] = "immediate", seed: int = 0) -> Self:
+        """Algorithm 1 to the letter, to reproduce the paper; "batch": as its authors' code."""
+        given = {"sigma": sigma, "stop_at_turn": sigma == "batch", "seed": seed}
         return cls(**_PUBLISHED | given, preselect="bm25", exploration="top")
 
     @classmethod
-    def promptpg(
-        cls, *, preselect: Preselect = "none", format: str | PromptFormat = "Q-A", seed: int = 0
-    ) -> Self:
+    def promptpg(cls, *, preselect: Preselect = "none", seed: int = 0) -> Self:
         """PromptPG: the same head, one reward for the whole set of K shots, no threshold.
 
         References:
             Lu et al., ICLR 2023, "Dynamic Prompt Learning via Policy Gradient for
             Semi-structured Mathematical Reasoning", section 4 and algorithm 1.
         """
-        given = {"preselect": preselect, "format": format, "seed": seed}
+        given = {"preselect": preselect, "seed": seed}
         return cls(**_PUBLISHED | given, exploration="sample", rungs="last", sigma="off")

@@ -1,8 +1,6 @@
 """Which shots a question is asked with: a preselection from a pool, and an order.
 
-`ShotRanker` is the one interface of random shots, BM25's, nearest neighbours, and those of a
-trained head (DUR; PromptPG is a head trained with `DURSettings.promptpg()`). A solved example is
-never shown for its own question, since it would hold the answer.
+A solved example is never shown for its own question, since it would hold the answer.
 
 References:
     Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and algorithm 1, line 8.
@@ -43,7 +41,6 @@ class Preselector:
     vectors: _Vectors | None = None
     """Of the candidates; only "encoder" and "both" need them."""
     how: Preselect = "none"
-    """BM25, nearness of the vectors, the two in turn ("both"), or all of the pool."""
     size: int = 20
     """|C'|."""
     fill: bool = True
@@ -75,7 +72,7 @@ class Preselector:
 
     @cached_property
     def _keys(self) -> list[str | None]:
-        """Passages have none: one may well have the question's text."""
+        # passages have none: one may well have the question's text
         return [_key(c) if isinstance(c, Question) else None for c in self.candidates]
 
     @cached_property
@@ -142,31 +139,26 @@ class ShotRanker:
         """
         if vectors is None:
             vectors = ranker.encoder.encode([text_of(c) for c in candidates])
-        rows = vectors.astype(float)
-        most = ranker.shots if shots is None else shots
+        rows, most = vectors.astype(float), ranker.shots if shots is None else shots
 
-        def ranked(_: Any, asked: _Vectors, picks: list[_Picks]) -> list[_Picks]:
-            found = []
-            for vector, chosen in zip(asked, picks, strict=True):
-                places = ranker.rank_vectors(vector, rows[chosen], top_n=most, sigma=sigma)
-                found.append(chosen[[place.index for place in places]])
-            return found
+        def best(vector: _Vector, chosen: _Picks) -> _Picks:
+            places = ranker.rank_vectors(vector, rows[chosen], top_n=most, sigma=sigma)
+            return chosen[[place.index for place in places]]
 
         how, size = ranker.settings.preselect, ranker.settings.preselected
-        return cls(Preselector(candidates, rows, how, size), most, ranked, ranker.encoder)
+        found = Preselector(candidates, rows, how, size)
+        return cls(found, most, lambda _, asked, picks: [*map(best, asked, picks)], ranker.encoder)
 
-    def places(
-        self, questions: Sequence[Question], vectors: _Vectors | None = None
-    ) -> list[_Picks]:
+    def places(self, asked: Sequence[Question], vectors: _Vectors | None = None) -> list[_Picks]:
         """For each question indices into the pool, best first."""
         if vectors is None and self.encoder is not None:
-            vectors = self.encoder.encode([question.text for question in questions])
-        rows = np.zeros((len(questions), 0)) if vectors is None else vectors
+            vectors = self.encoder.encode([question.text for question in asked])
+        rows = np.zeros((len(asked), 0)) if vectors is None else vectors
         if self.preselector.vectors is not None:
             rows = rows.astype(self.preselector.vectors.dtype)
-        picks = [self.preselector.choose(q, row) for q, row in zip(questions, rows, strict=True)]
+        picks = [*map(self.preselector.choose, asked, rows)]
         if self.order is not None:
-            picks = self.order(questions, rows, picks)
+            picks = self.order(asked, rows, picks)
         return [chosen[: self.shots] for chosen in picks]
 
     def __call__(
@@ -179,11 +171,7 @@ class ShotRanker:
 
 @final
 class ExamplePool(Generic[_T]):
-    """Examples that a head ranks by their questions; it may grow while several threads ask it.
-
-    Args:
-        shots, sigma: as in `ShotRanker.learned`.
-    """
+    """As `ShotRanker.learned`, over examples that may grow while several threads ask."""
 
     def __init__(self, ranker: DURRanker, *, shots: int | None = None, sigma: float = 0.0) -> None:
         self._encode = ranker.encoder.encode

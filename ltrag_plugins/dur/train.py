@@ -4,13 +4,13 @@ A head can learn what is true of its training questions alone, and a small model
 with one or two shots than with five. So the trainer chooses at the end: the head as it was trained
 or as it began, on questions that training did not see, and the number of shots, on all questions.
 
-A run on disk is one file, `checkpoint.safetensors`, replaced in one step after every batch.
-Numbers are stored to the last bit, and the draws of a batch depend on seed, epoch and batch alone:
-a run that was killed goes on, and ends where it would have ended.
+A run on disk is `checkpoint.safetensors`, replaced after every batch: as the draws of a batch
+depend on seed, epoch and batch alone, a run that was killed ends where it would have ended.
 """
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from ltrag_plugins.artifacts import reading, replace_file, writing
+from ltrag_plugins.data import check_labelled
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head, initial_head
@@ -32,12 +33,7 @@ from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    InvalidInput,
-    MissingReferences,
-    NoTokenProbabilities,
-)
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, NoTokenProbabilities, checked
 from ltrag_plugins.flow import Observer
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
@@ -54,20 +50,13 @@ _PARTS = ("head", "mean", "square")
 class _Choice:
     """What the model's replies were worth after training, and what follows from it."""
 
-    questions: int
-    """Held out: training did not see them."""
-    trained: tuple[float, ...]
-    """Mean reward with the best 0, 1, ..., K shots by the trained head."""
-    start: tuple[float, ...]
-    """The same by the head as it was before training."""
-    error: float
-    """Standard error, over the questions, of the difference between the best of both."""
-    everywhere: tuple[float, ...]
-    """As `trained`, over all questions, also those that were trained on."""
-    calls: int
-    """Prompts sent to find out."""
-    tokens: int | None
-    """Read and written; None: the model does not tell."""
+    questions: int  # held out: training did not see them
+    trained: tuple[float, ...]  # mean reward with the best 0, 1, ..., K shots by the trained head
+    start: tuple[float, ...]  # the same by the head as it was before training
+    error: float  # standard error, over the questions, of the difference between the best of both
+    everywhere: tuple[float, ...]  # as `trained`, over all questions, also those trained on
+    calls: int  # prompts sent to find out
+    tokens: int | None  # read and written; None: the model does not tell
 
     @property
     def head(self) -> Literal["trained", "start"]:
@@ -96,21 +85,18 @@ class TrainingResult:
     @property
     def calls(self) -> int:
         """Prompts of all batches and of the choice, whether the model or its cache answered."""
-        more = 0 if self.choice is None else self.choice.calls
-        return more + sum(batch.calls for batch in self.history)
+        return sum(one.calls for one in (*self.history, self.choice) if one is not None)
 
 
 @final
 class DURTrainer:
     """Trains a ranking head from a model's own feedback.
 
-    The head's numbers depend on nothing but the arguments: equal candidates, questions,
-    settings and answers give equal heads, to the last bit.
+    Equal candidates, questions, settings and answers give equal heads, to the last bit.
 
     Args:
         encoder: gives the vectors; it is not trained. Wrap it in a `CachedEncoder` to keep them.
-        llm: the model whose answers are to get better. Wrap it in a `CachedLLM`, and no prompt
-            is paid for twice, in this run or the next.
+        llm: the model whose answers are to get better. In a `CachedLLM` no prompt is paid twice.
 
     Raises:
         NoTokenProbabilities: the reward needs them, and the model does not score given text.
@@ -146,14 +132,12 @@ class DURTrainer:
         Args:
             candidates: solved examples or passages that all questions share; None: each
                 question's own `passages`.
-            validation: questions with their accepted answers. They must not be candidates: a
-                question is never its own example.
+            validation: questions with their accepted answers.
             checkpoint: a folder that is written after every batch; where it holds a run with
                 the same arguments, that run goes on.
             max_calls, max_tokens: no batch is begun once so many prompts were sent, or tokens
                 read and written. Where they leave no room for choosing the number of shots, the
                 trained head answers with K.
-            on_batch: gets each batch when it ends.
 
         Raises:
             InvalidInput: nothing to train on, ids that come twice, or a reward that raised.
@@ -169,34 +153,26 @@ class DURTrainer:
         batches = settings.batches(len(cases))
         # each vector once, in order
         offered = {row.tobytes(): row for case in cases for row in case.vectors}
-        vectors = np.stack([*(case.vector for case in cases), *offered.values()])
-        start = initial_head(vectors, settings)
+        asked = [case.vector for case in cases]
+        start = initial_head(np.stack([*asked, *offered.values()]), settings)
         path = None if checkpoint is None else Path(checkpoint, "checkpoint.safetensors")
         run = _identity(cases, settings, self.encoder, self.llm)
         adam, history, choice = _read(path, run) or (Adam.start(start), (), None)
         if len(history) > settings.epochs * batches:
-            raise ArtifactMismatch(
-                f"{checkpoint} holds a run of {len(history) // batches} epochs, more than "
-                f"epochs={settings.epochs}; name another folder, or as many"
-            )
-        stopped = None
+            done = f"{checkpoint} holds a run of {len(history) // batches} epochs"
+            raise ArtifactMismatch(f"{done}, more than epochs={settings.epochs}; name another")
+        stopped, sigma = None, history[-1].sigma if history else 0.0
         while len(history) < settings.epochs * batches:
             if stopped := _spent(history, max_calls, max_tokens):
                 break
             epoch, number = divmod(len(history), batches)
             order = np.random.default_rng([settings.seed, 3, epoch]).permutation(count)
-            first = number * settings.batch_size
+            first, place = number * settings.batch_size, (epoch, number)
+            part = [learned_from[i] for i in order[first : first + settings.batch_size]]
             adam, batch = trained_batch(
-                [learned_from[i] for i in order[first : first + settings.batch_size]],
-                adam,
-                self.llm,
-                settings,
-                start=start,
-                sigma=_sigma(history),
-                place=(epoch, number),
-                observers=observers,
+                part, adam, self.llm, settings, start, sigma=sigma, place=place, observers=observers
             )
-            history, choice = (*history, batch), None
+            history, choice, sigma = (*history, batch), None, batch.sigma
             _write(path, run, adam, history, choice)
             if on_batch is not None:
                 on_batch(batch)
@@ -213,7 +189,7 @@ class DURTrainer:
                 _write(path, run, adam, history, choice)
         head = start if choice and choice.head == "start" else adam.head
         shots = choice.shots if choice else settings.shots
-        ranker = DURRanker(head, self.encoder, settings, sigma=_sigma(history), shots=shots)
+        ranker = DURRanker(head, self.encoder, settings, sigma=sigma, shots=shots)
         return TrainingResult(ranker, history, stopped, choice)
 
     def _cases(
@@ -237,26 +213,21 @@ class DURTrainer:
             picks = preselector.choose(question, vector)
             if not len(picks):
                 raise InvalidInput(
-                    f"every candidate is the question {question.text[:40]!r} itself; a question "
-                    "is never its own example. Add others."
+                    f"there is no candidate but {question.text[:40]!r} itself; a question is never "
+                    "its own example"
                 )
             chosen = tuple(candidates[i] for i in picks)
             cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
         return cases
 
     def _choice(
-        self,
-        learned_from: _Cases,
-        held_out: _Cases,
-        trained: Head,
-        start: Head,
-        observers: _Observers,
+        self, seen: _Cases, held_out: _Cases, trained: Head, start: Head, observers: _Observers
     ) -> _Choice:
         """What the trained head and the one before are worth, by the number of shots."""
         counter = CostCounter()
         watching = (*observers, counter)
-        by_trained = self._by_shots([*learned_from, *held_out], trained, watching)
-        unseen = by_trained[:, len(learned_from) :]
+        by_trained = self._by_shots([*seen, *held_out], trained, watching)
+        unseen = by_trained[:, len(seen) :]
         # where no batch was trained they are one and the same
         by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
         best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
@@ -274,15 +245,15 @@ class DURTrainer:
         self, cases: _Cases, head: Head, observers: _Observers
     ) -> Float[np.ndarray, "counts questions"]:
         """What the model's reply to each case is worth with the best 0, 1, ..., K shots."""
-        settings = self.settings
+        settings = replace(self.settings, stop_at_turn=False)
         if settings.reward == "log_p_gold":
             # in a mean of logarithms a single hopeless question would outweigh many others
             settings = replace(settings, reward="p_gold")
         picks = [top(head.scores(case.vector, case.vectors), settings.shots) for case in cases]
-        ladders = [case.ladder(chosen) for case, chosen in zip(cases, picks, strict=True)]
-        questions = [case.question for case in cases]
-        found = read_feedback(questions, ladders, self.llm, settings, observers=observers)
-        values = []
+        asked = [
+            (case.question, case.ladder(best)) for case, best in zip(cases, picks, strict=True)
+        ]
+        found, values = read_feedback(asked, self.llm, settings, observers), []
         for j in range(max(map(len, found))):
             # where a question has fewer candidates, all of them are its best j
             rung = [row[min(j, len(row) - 1)] for row in found]
@@ -294,41 +265,27 @@ class DURTrainer:
 
 def _check(validation: Sequence[Question], candidates: Sequence[Shot] | None) -> None:
     """Refuse what nothing can be learned from; `candidates` None: the questions' own passages."""
-    for kind, items in (("validation question", validation), ("candidate", candidates)):
+    for kind, items in (("validation questions", validation), ("candidates", candidates)):
         if items is not None and not items:
-            raise InvalidInput(f"there are no {kind}s; give at least one")
-        ids: dict[str, int] = {}
-        for i, item in enumerate(items or (), 1):
-            if not isinstance(item, Question if kind != "candidate" else Shot):
-                raise InvalidInput(
-                    f"{kind} {i} is a {type(item).__name__}; give Question(text, answers), as a "
-                    "candidate also Passage(text)"
-                )
-            if isinstance(item, Question) and not item.answers:
-                raise MissingReferences(
-                    f"{kind} {i} ({item.text[:40]!r}) has no accepted answer; add one, leave it "
-                    "out, or make a text a Passage"
-                )
-            if kind == "candidate" and item.id and ids.setdefault(item.id, i) != i:
-                raise InvalidInput(
-                    f"candidates {ids[item.id]} and {i} have the same id {item.id!r}; give each "
-                    "its own, or leave ids empty"
-                )
+            raise InvalidInput(f"there are no {kind}; give at least one")
+    for one in candidates or ():
+        checked(one, Shot, "a candidate", "a Question(text, answers) or a Passage(text)")
+    check_labelled([*validation, *(c for c in candidates or () if isinstance(c, Question))])
+    ids = Counter(one.id for one in candidates or () if one.id)
+    if ids and max(ids.values()) > 1:
+        raise InvalidInput(
+            f"several candidates have the same id {ids.most_common(1)[0][0]!r}; give each its own, "
+            "or leave ids empty"
+        )
     for question in validation:
+        name = repr(question.text[:40])
         if candidates is None and not question.passages:
-            raise InvalidInput(
-                f"{question.text[:40]!r} has no passages of its own; add some, or give candidates "
-                "that all questions share"
-            )
+            raise InvalidInput(f"{name} has no passages of its own; add some, or give candidates")
         if question.options and not set(question.options) & set(question.answers):
             raise InvalidInput(
-                f"{question.text[:40]!r} has none of the accepted answers {list(question.answers)} "
-                f"among its options {list(question.options)}; write them alike"
+                f"{name} has none of the accepted answers {list(question.answers)} among its "
+                f"options {list(question.options)}; write them alike"
             )
-
-
-def _sigma(history: _History) -> float:
-    return history[-1].sigma if history else 0.0
 
 
 def _spent(
@@ -355,11 +312,8 @@ def _write(
     """Replace the checkpoint of the run with this `_identity`."""
     if path is None:
         return
-    arrays = {
-        f"{part}.{name}": np.ascontiguousarray(getattr(getattr(adam, part), name))
-        for part in _PARTS
-        for name in ("weight", "bias")
-    }
+    heads = {f"{part}.{n}": getattr(adam, part) for part in _PARTS for n in ("weight", "bias")}
+    arrays = {k: np.ascontiguousarray(getattr(h, k.split(".")[1])) for k, h in heads.items()}
     body = {"format": _FORMAT, "run": run, "steps": adam.steps}
     body |= {"choice": choice and asdict(choice), "history": [asdict(one) for one in history]}
     with writing(path.parent):
@@ -399,10 +353,9 @@ def _identity(cases: _Cases, settings: DURSettings, encoder: Encoder, llm: LLM) 
     values, reward = asdict(settings), settings.reward
     del values["epochs"]
     values["reward"] = reward if isinstance(reward, str) else _code(reward)
-    lines = [_FORMAT, values, encoder.name, llm.name]
-    lines += [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
-    content = json.dumps(lines, sort_keys=True, default=str)
-    return hashlib.sha256(content.encode()).hexdigest()
+    lines = [[plain(case.question), [*map(plain, case.candidates)]] for case in cases]
+    content = [_FORMAT, values, encoder.name, llm.name, *lines]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _code(function: Any) -> str:

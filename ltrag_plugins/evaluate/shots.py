@@ -89,5 +89,5 @@ def _method(
         return [one for [one] in run_many(flows, world, observers=observers)]
 
     train = whole_batch if settings.option_calibration == "batch" else None
-    about = "few-shot prompts", "Yu et al., NAACL 2025"
-    return Method(name, *about, DURSettings, answer, lambda _: 2, train=train, spells_out=True)
+    about = "few-shot prompts", "Yu et al., NAACL 2025", DURSettings, answer, lambda _: 2
+    return Method(name, *about, needs=frozenset(), train=train, spells_out=True)

@@ -32,11 +32,7 @@ METHODS: Mapping[str, Method] = {row.name: row for row in (*_PLAIN, *_LEARNING, 
 
 
 def method_named(name: str, methods: Mapping[str, Method] = METHODS) -> Method:
-    """The method of that name.
-
-    Raises:
-        InvalidInput: there is none; names the nearest.
-    """
+    """The method of that name; where there is none, InvalidInput names the nearest."""
     if name in methods:
         return methods[name]
     raise unknown_name("method", name, methods)

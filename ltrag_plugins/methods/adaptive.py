@@ -5,8 +5,7 @@ embedding learns the cheapest that was right or, where none was, the data set's 
 
 References:
     Jeong et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2. There
-    the classifier is a tuned T5-large, and several searches are IRCoT's; here they are
-    ITER-RETGEN's, at a lower bound.
+    the classifier is a tuned T5-large, and several searches are IRCoT's; here ITER-RETGEN's.
 """
 
 from collections.abc import Sequence
@@ -54,8 +53,7 @@ class AdaptiveSettings(RoutingSettings):
 class Complexity:
     """The classifier: the route with the largest linear function of the embedding."""
 
-    routes: tuple[str, ...]
-    """Those that some labelled question took."""
+    routes: tuple[str, ...]  # those that some labelled question took
     weights: Float[np.ndarray, "dim routes"]
     intercepts: Float[np.ndarray, " routes"]
 

@@ -45,11 +45,9 @@ def direct(
     return Answer(reply.text.strip(), trace=(reply,))
 
 
-def single_retrieval(
-    question: str, *, k: int = 3, template: str = templates.READING_PROMPT, max_tokens: int = 24
-) -> Flow[Answer]:
+def single_retrieval(question: str, *, k: int = 3) -> Flow[Answer]:
     """One search, one model call; where nothing is found, the question is asked as in `direct`."""
-    return ReadingSettings(k, template, max_tokens).searching(Question(question))
+    return ReadingSettings(k).searching(Question(question))
 
 
 DIRECT = Method(
@@ -57,9 +55,8 @@ DIRECT = Method(
     summary="the model answers from what it knows; no retrieval",
     source="-",
     settings=DirectSettings,
-    answer=lambda question, settings, _: direct(
-        question.text, template=settings.template, max_tokens=settings.max_tokens
-    ),
+    answer=lambda q, s, _: direct(q.text, template=s.template, max_tokens=s.max_tokens),
+    needs=frozenset(),
 )
 SINGLE = Method(
     name="single",
@@ -67,5 +64,4 @@ SINGLE = Method(
     source="Lewis et al., NeurIPS 2020",
     settings=ReadingSettings,
     answer=lambda question, settings, _: settings.searching(question),
-    needs=frozenset({"retriever"}),
 )

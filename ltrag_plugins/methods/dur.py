@@ -6,7 +6,7 @@ import numpy as np
 
 from ltrag_plugins.dur.prompts import text_of
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import checked
 from ltrag_plugins.flow import Flow, embed, fetch
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.settings import Count
@@ -23,8 +23,7 @@ class DURMethodSettings(ReadingSettings):
     """Passages to rerank."""
 
     def _check_together(self) -> None:
-        if not isinstance(self.ranker, DURRanker | None):
-            raise InvalidInput(f"ranker must be a DURRanker or None, got {self.ranker!r:.60}")
+        checked(self.ranker, DURRanker | None, "ranker", "a DURRanker or None")
         if self.ranker is not None:  # vectors come from the run's encoder; settings travel
             object.__setattr__(self, "ranker", self.ranker.without_encoder())
 

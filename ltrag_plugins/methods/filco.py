@@ -1,7 +1,7 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
 The filter is a prompt to the model that then reads. `filter_examples` makes data to train it to
-filter; each example's `chat` is a line of chat JSON, as `ltrag sgic finetune` takes them.
+filter: lines of chat JSON, as `ltrag sgic finetune` takes them.
 
 References:
     Wang et al., 2023, https://arxiv.org/abs/2311.08377, section 2. There filter and reader are two
@@ -32,6 +32,7 @@ _FILTER_PROMPT = (
     "the question. If no sentence helps, write: none\nQuestion: {question}\nSentences:"
 )
 _FilterTemplate = Annotated[str, Holds("passage", "question")]
+_Chat = dict[str, list[dict[str, str]]]
 _NONE = "none"  # what the filter writes where no sentence helps
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
 
@@ -59,32 +60,25 @@ class FilterDataSettings(Settings):
     """Which sentences a filter is taught to keep."""
 
     measure: Literal["inclusion", "overlap", "cxmi"] = "inclusion"
-    """"inclusion" of an accepted answer, lexical "overlap" with one, or "cxmi" (which needs a
-    model that tells how likely a text is). The paper finds these best for short answers, for
-    dialogue and for questions of several steps."""
+    """"inclusion" of an accepted answer (paper: for short answers), lexical "overlap" with one
+    (dialogue), or "cxmi" (several steps), for a model that tells how likely a text is."""
     threshold: float = 0.0
     """A sentence is kept only above it: 0 to 1, for "cxmi" in nats."""
     most: Count = 1
     """Sentences to keep of a passage, the best first (authors' code: 1)."""
-    k: Count = 3
-    """Passages to fetch for a question that has none of its own."""
     template: _FilterTemplate = _FILTER_PROMPT
     """The filter's prompt; `{passage}` and `{question}` are replaced."""
 
 
 def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer]:
-    """One search, one request with a prompt for each passage, one answer from what was kept.
-
-    A passage is left out if the filter said "none", and whole if its reply is of no use. Where all
-    would be left out, they all come back whole, as in the authors' code.
-    """
+    """One search, a prompt for each passage, one answer from what was kept; if nothing, of all."""
     [found] = yield from fetch(question.text, k=settings.k)
     prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
     length = settings.filter_tokens
     replies = (yield from ask(*prompts, max_tokens=length, stop=("\n\n",))) if found else []
     left = []
     for passage, reply in zip(found, replies, strict=True):
-        kept = _kept_sentences(reply.text, _as_shown(passage).text)
+        kept = _kept_sentences(reply.text, _as_shown(passage))
         if kept is None:
             left.append(passage)
         elif kept:
@@ -93,21 +87,16 @@ def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer
 
 
 def _filter_prompt(question: str, passage: Passage, template: str) -> str:
-    return filled(
-        template, passage=templates.passages_block([_as_shown(passage)]), question=question
-    )
+    return filled(template, passage=templates.passages_block([passage]), question=question)
 
 
-def _as_shown(passage: Passage) -> Passage:
+def _as_shown(passage: Passage) -> str:
     shown = templates.beginning(passage.text)
-    return passage if shown.split() == passage.text.split() else replace(passage, text=shown)
+    return passage.text if shown.split() == passage.text.split() else shown
 
 
 def _kept_sentences(reply: str, text: str) -> list[str] | None:
-    """The sentences of `text` that the reply holds, or holds a piece of as a sentence, as `words`.
-
-    None where the reply is of no use: it copies nothing and does not say "none".
-    """
+    """The sentences of `text` that the reply holds whole or in part; None: it is of no use."""
     said, kept = _padded(reply), []
     pieces = [_padded(s) for s in _sentences(reply) if len(words(s)) >= _FEWEST_WORDS]
     for sentence in _sentences(text):
@@ -122,11 +111,7 @@ def _padded(text: str) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """The sentences of a text, in order, without the white space around them.
-
-    A full stop after an initial ("J.", "U.S.") or a common abbreviation, or before a small letter,
-    ends none.
-    """
+    """The sentences of a text; initials, common abbreviations and small letters after end none."""
     found, start = [], 0
     for end in _END.finditer(text):
         if end[0].startswith("."):
@@ -139,40 +124,23 @@ def _sentences(text: str) -> list[str]:
     return [sentence for sentence in [*found, text[start:].strip()] if sentence]
 
 
-@dataclass(frozen=True, slots=True)
-class _FilterExample:
-    prompt: str
-    reply: str
-
-    @property
-    def chat(self) -> dict[str, list[dict[str, str]]]:
-        """As one line of chat JSON: a user's message, then an assistant's."""
-        said = {"user": self.prompt, "assistant": self.reply}
-        return {"messages": [{"role": role, "content": text} for role, text in said.items()]}
-
-
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
-) -> Flow[list[_FilterExample]]:
-    """An example for each question and passage; at most one search and one request for all.
+) -> Flow[list[_Chat]]:
+    """An example for each question and each passage of its own; at most one request for all.
 
-    Only sentences that the prompt shows are taught. A passage with none above the threshold
-    teaches the filter to say "none".
+    Each is a line of chat JSON: the prompt as the user's message, the wanted reply as the
+    assistant's. A passage with no sentence above the threshold teaches to say "none".
     """
     settings = settings or FilterDataSettings()
     questions = labelled_questions(questions, "filco")
-    searching = [question.text for question in questions if not question.passages]
-    found = iter((yield from fetch(*searching, k=settings.k)) if searching else ())
-    flows = [_examples(q, q.passages or next(found), settings) for q in questions]
-    made = yield from together(flows)
+    made = yield from together([_examples(question, settings) for question in questions])
     return [example for examples in made for example in examples]
 
 
-def _examples(
-    question: Question, passages: Sequence[Passage], settings: FilterDataSettings
-) -> Flow[list[_FilterExample]]:
+def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[_Chat]]:
     # a prompt has single spaces, and the filter is to copy it
-    split = [[" ".join(s.split()) for s in _sentences(_as_shown(p).text)] for p in passages]
+    split = [[" ".join(s.split()) for s in _sentences(_as_shown(p))] for p in question.passages]
     found = [sentence for own in split for sentence in own]
     if settings.measure == "cxmi":
         values = yield from _cross_mutual_information(question.text, question.answers[0], found)
@@ -180,24 +148,21 @@ def _examples(
         measure = contains if settings.measure == "inclusion" else f1
         values = [measure(sentence, question.answers) for sentence in found]
     rest, examples = iter(values), []
-    for passage, own in zip(passages, split, strict=True):
+    for passage, own in zip(question.passages, split, strict=True):
         value = [*islice(rest, len(own))]
         helping = [i for i in range(len(own)) if value[i] > settings.threshold]
         best = sorted(nlargest(settings.most, helping, key=value.__getitem__))
         prompt = _filter_prompt(question.text, passage, settings.template)
-        examples.append(_FilterExample(prompt, " ".join(own[i] for i in best) or _NONE))
+        said = {"user": prompt, "assistant": " ".join(own[i] for i in best) or _NONE}
+        messages = [{"role": role, "content": text} for role, text in said.items()]
+        examples.append({"messages": messages})
     return examples
 
 
 def _cross_mutual_information(
     question: str, answer: str, found: Sequence[str]
 ) -> Flow[list[float]]:
-    r"""How much likelier each sentence makes the answer, in nats; one request for all.
-
-    .. math:: \log p(a \mid s, q) - \log p(a \mid q)
-
-    Above 0 the sentence helps.
-    """
+    r"""How much likelier each sentence makes the answer: :math:`\log p(a|s, q) - \log p(a|q)`."""
     if not found:
         return []
     if not answer.strip():
@@ -216,5 +181,4 @@ METHOD = Method(
     settings=FILCOSettings,
     answer=_answer,
     most_calls=lambda settings: settings.k + 1,
-    needs=frozenset({"retriever"}),
 )

@@ -1,7 +1,7 @@
 """Gates by one plain signal: retrieve where the direct answer, or the question, looks doubtful.
 
-Each is a gate of `gece` on that signal. Its threshold is the quantile of the signal over labelled
-questions at which a target share of them retrieves; what their accepted answers are is not read.
+Each is a gate of `gece` whose threshold is the quantile of the signal over labelled questions at
+which a target share of them retrieves; their accepted answers are not read.
 
 References:
     Jiang et al., EMNLP 2023 (least token probability); Mallen et al., ACL 2023 (a threshold on
@@ -10,6 +10,7 @@ References:
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, fetch, together
@@ -34,10 +35,7 @@ class GateSettings(RoutingSettings):
 
 
 def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
-    """A gate by a signal of the direct answer, or by the frequency of the question's words.
-
-    The first drafts: where nothing is found, the draft stands; `Answer.uncertainty` is the signal.
-    """
+    """A gate by a signal of the direct answer, which stands where nothing is found, or of words."""
     drafts = signal != "word_frequency"
 
     def evidence_of(question: Question, settings: GateSettings) -> Flow[Evidence]:
@@ -56,8 +54,7 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         return FittedGate.on_signal(evidence, own, target_rate=rate, frequencies=words)
 
     def answer(question: Question, settings: GateSettings, learned: FittedGate) -> Flow[Answer]:
-        if learned.settings.scorer != signal:
-            given = learned.settings.scorer
+        if (given := learned.settings.scorer) != signal:
             raise InvalidInput(f"{name} was given a gate on {given}; let it learn its own")
         evidence = yield from evidence_of(question, settings)
         if not drafts:
@@ -71,18 +68,10 @@ def _row(name: str, signal: str, of: str, source: str = "-") -> Method:
         read = yield from settings.read(question, found, [reply])
         return replace(read, uncertainty=estimate(read.trace[1], signal))
 
-    return Method(
-        name=name,
-        summary=f"retrieves beyond a threshold on {of}",
-        source=source,
-        settings=GateSettings,
-        answer=answer,
-        most_calls=lambda _: 2 if drafts else 1,
-        needs=frozenset(
-            {"retriever", "labelled questions", *(("probabilities",) if drafts else ())}
-        ),
-        learn=learn,
-    )
+    needs = frozenset[Any]({"retriever", "labelled questions", "probabilities"})
+    needs, most = (needs, 2) if drafts else (needs - {"probabilities"}, 1)
+    about = name, f"retrieves beyond a threshold on {of}", source
+    return Method(*about, GateSettings, answer, lambda _: most, needs, learn)
 
 
 _JIANG, _MALLEN = "Jiang et al., EMNLP 2023", "after Mallen et al., ACL 2023"

@@ -44,15 +44,9 @@ class IRCoTSettings(ReadingSettings):
 
 
 def _answer(question: Question, settings: IRCoTSettings, _: None) -> Flow[Answer]:
-    """At most `steps` + 1 searches and model calls.
-
-    The reasoning also ends where it can change nothing more: a sentence is blank or was said
-    before, or there is no room for another passage.
-    """
+    """At most `steps` + 1 searches and model calls; fewer where they could change nothing more."""
     collected: dict[tuple[str, str], Passage] = {}
-    thoughts: list[str] = []
-    trace: list[Generation] = []
-    query = question.text
+    thoughts, trace, query = list[str](), list[Generation](), question.text
     while True:
         [found] = yield from fetch(query, k=settings.k)
         for passage in found:
@@ -82,5 +76,4 @@ METHOD = Method(
     settings=IRCoTSettings,
     answer=_answer,
     most_calls=lambda settings: settings.steps + 1,
-    needs=frozenset({"retriever"}),
 )

@@ -40,8 +40,7 @@ class IterRetGenSettings(ReadingSettings):
 
 def _answer(question: Question, settings: IterRetGenSettings, _: None) -> Flow[Answer]:
     """At most `iterations` searches and model calls; fewer where the same or nothing is found."""
-    read: list[Passage] = []
-    trace: list[Generation] = []
+    read, trace = list[Passage](), list[Generation]()
     prompt, query = "", question.text
     for _round in range(settings.iterations):
         [found] = yield from fetch(query, k=settings.k)
@@ -64,5 +63,4 @@ METHOD = Method(
     settings=IterRetGenSettings,
     answer=_answer,
     most_calls=lambda settings: settings.iterations,
-    needs=frozenset({"retriever"}),
 )

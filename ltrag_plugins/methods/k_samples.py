@@ -51,10 +51,7 @@ def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Ans
 
 
 def _surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
-    """The least uncertain, the first of equals, and how uncertain it is, in [0, 1].
-
-    Without token probabilities normalized answers vote; a single one has nothing to agree with.
-    """
+    """The least uncertain, or without token probabilities the most frequent, and how uncertain."""
     if all(one.tokens is not None for one in said):
         least, best = min((estimate(one, "product"), i) for i, one in enumerate(said))
         return said[best], least
@@ -75,5 +72,4 @@ METHOD = Method(
     settings=KSamplesSettings,
     answer=_answer,
     most_calls=lambda settings: settings.samples,
-    needs=frozenset({"retriever"}),
 )

@@ -71,8 +71,7 @@ def _places(reply: str, count: int) -> list[int]:
     """The order in a reply, as indices from 0: each of `count` once, whatever was written.
 
     Numbers in brackets count, or all numbers where none is in brackets, but for "the 3 passages"
-    and a list's own, from 1: "1. Passage 3". Repeats and numbers that no passage has are left out;
-    passages that were not named follow in their old order.
+    and a list's own, from 1: "1. Passage 3". Passages that were not named follow.
     """
     named = re.findall(rf"\[\s*({_NUMBER})\s*\]", reply)
     if not named:
@@ -117,5 +116,4 @@ METHOD = Method(
     settings=ListwiseSettings,
     answer=_answer,
     most_calls=lambda s: len(_windows(s.candidates, s.window, s.step)) + 1,
-    needs=frozenset({"retriever"}),
 )

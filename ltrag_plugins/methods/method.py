@@ -5,21 +5,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeVar
 
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, fetch, run
+from ltrag_plugins.prompts import templates
 from ltrag_plugins.prompts.replies import read_reply
-from ltrag_plugins.prompts.templates import (
-    READING_PROMPT,
-    ReadingTemplate,
-    answer_from,
-    render_question,
-    searching_for,
-)
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Answer, Generation, Passage, Question
 
+# what a method cannot do without, beside a model that writes
 _Need = Literal["retriever", "encoder", "probabilities", "labelled questions"]
-"""What a method cannot do without, beside a model that writes."""
 _A = TypeVar("_A", bound=Answer)
 
 
@@ -29,7 +23,7 @@ class ReadingSettings(Settings):
 
     k: Count = 3
     """Passages to read."""
-    template: ReadingTemplate = READING_PROMPT
+    template: templates.ReadingTemplate = templates.READING_PROMPT
     """Asks for the answer; `{passages}` and `{question}` are replaced."""
     max_tokens: Count = 24
     """Longest answer, in tokens."""
@@ -39,7 +33,7 @@ class ReadingSettings(Settings):
     ) -> Flow[Answer]:
         """One model call that reads the passages; without any, the question is asked directly."""
         style = {"template": self.template, "max_tokens": self.max_tokens}
-        return answer_from(question.text, passages, **style, trace=trace)
+        return templates.answer_from(question.text, passages, **style, trace=trace)
 
     def searching(self, question: Question) -> Flow[Answer]:
         """One search, one model call."""
@@ -63,7 +57,7 @@ class Method:
     """(question, settings, what `learn` returned) to the flow that answers it."""
     most_calls: Callable[[Any], int] = lambda _: 1
     """From settings to the most prompts that one question may send to the model."""
-    needs: frozenset[_Need] = frozenset()
+    needs: frozenset[_Need] = frozenset({"retriever"})
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
     train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
@@ -89,16 +83,15 @@ class Method:
         """What `flow` needs as `learned`; None for a method that learns nothing."""
         if self.train is not None:
             return self.train(labelled, settings, world, observers)
-        if self.learn is None:
-            return None
-        flow = self.learn([*map(self._shown, labelled)], settings)
-        return run(searching_for(labelled, flow), world, observers=observers)
+        if self.learn is not None:
+            flow = self.learn([*map(self._shown, labelled)], settings)
+            return run(templates.searching_for(labelled, flow), world, observers=observers)
+        return None
 
     def _shown(self, question: Question) -> Question:
-        """The question as `answer` and `learn` see it: with everything in its text."""
         if self.spells_out:
             return question
-        return replace(question, text=render_question(question), options=(), context="")
+        return replace(question, text=templates.render_question(question), options=(), context="")
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
         """Answer a question; where it offers options, with the one that the method picked.
@@ -107,24 +100,17 @@ class Method:
             InvalidInput: settings of another method, or nothing was learned and it must be.
         """
         settings = self.settings() if settings is None else settings
-        if not isinstance(settings, self.settings):
-            raise InvalidInput(
-                f"{self.name} is set by {self.settings.__name__}, got {type(settings).__name__}"
-            )
+        checked(settings, self.settings, f"settings of {self.name}", f"{self.settings.__name__}")
         if self.learns and learned is None:
             raise InvalidInput(
-                f"{self.name} learns from labelled questions first: call "
-                "method.taught(questions, settings, world), and hand its result in as learned="
+                f"{self.name} learns from labelled questions first: hand in learned="
+                "method.taught(questions, settings, world)"
             )
         flow = self.answer(self._shown(question), settings, learned)
         return flow if self.spells_out else _picking(question, flow)
 
     def check(self, world: World, labelled: Sequence[Question]) -> None:
-        """Refuse a world that lacks what the method needs, save what only replies can show.
-
-        Raises:
-            InvalidInput: something is missing; it is named.
-        """
+        """Raise InvalidInput, naming what is missing, save what only replies can show."""
         for need, what, part in (
             ("model", "a model", world.llm),
             ("retriever", "a retriever", world.retriever),
@@ -141,7 +127,7 @@ def picked(answer: _A, options: Sequence[str]) -> _A:
 
 
 def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
-    return picked((yield from searching_for([question], flow)), question.options)
+    return picked((yield from templates.searching_for([question], flow)), question.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +137,7 @@ class Ready:
     method: Method
     world: World
     settings: Any
-    learned: Any = None
+    learned: Any
 
     @classmethod
     def of(
@@ -162,11 +148,7 @@ class Ready:
         settings: Any = None,
         labelled: Sequence[Question] = (),
     ) -> Self:
-        """Check the parts, and learn from the labelled questions where the method does.
-
-        Raises:
-            InvalidInput: a part is missing.
-        """
+        """Check the parts (see `Method.check`), and learn from labelled questions if it does."""
         method.check(world, labelled)
         settings = method.settings() if settings is None else settings
         return cls(method, world, settings, method.taught(labelled, settings, world))
@@ -181,10 +163,7 @@ def labelled_questions(
 ) -> tuple[Question, ...]:
     """The questions, if there are any and, unless `answered` is False, each has an answer."""
     if not questions:
-        raise CalibrationError(
-            f"{method} learns from labelled questions and got none; give it some that are not "
-            "those it is judged on"
-        )
+        raise CalibrationError(f"{method} learns from labelled questions and got none; give some")
     if answered:
         check_labelled(questions)
     return tuple(questions)

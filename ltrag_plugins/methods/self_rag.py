@@ -29,18 +29,14 @@ from ltrag_plugins.settings import Count, Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
+# each group's reflection tokens and their values
+_SUPPORT = ("[No support / Contradictory]", "[Partially supported]", "[Fully supported]")
 _REFLECTION: Mapping[str, Mapping[str, float]] = {
     "retrieve": {"[Retrieval]": 1.0, "[No Retrieval]": 0.0},
     "relevant": {"[Relevant]": 1.0, "[Irrelevant]": 0.0},
-    "support": {
-        "[Fully supported]": 1.0,
-        "[Partially supported]": 0.5,
-        "[No support / Contradictory]": 0.0,
-    },
+    "support": {token: i / 2 for i, token in enumerate(_SUPPORT)},
     "useful": {f"[Utility:{i}]": (i - 3) / 2 for i in range(1, 6)},
 }
-"""Each group's reflection tokens and their values; usefulness runs from -1 to 1."""
-
 _NOT_ANSWER = re.compile(
     r"<paragraph>.*?(?:</paragraph>|\Z)|\[Continue to Use Evidence\]|"
     + "|".join(re.escape(token) for group in _REFLECTION.values() for token in group),
@@ -104,11 +100,7 @@ class SelfRAGAnswer(Answer):
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
-    """At most one search; its `passages` hold the one that the answer is from.
-
-    By reflection tokens at most 1 + `k` model calls, by yes and no 1 + 4 `k`. Where nothing is
-    found, the model answers as if it had seen no need to search (by yes and no: as in `direct`).
-    """
+    """At most one search; by reflection tokens at most 1 + `k` model calls, else 1 + 4 `k`."""
     asked, need, answering, begun = question.text, None, _by_tokens, []
     if settings.reflection_tokens:
         prompt = filled(_TRAINED_PROMPT, question=asked)
@@ -127,10 +119,8 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
         mode = "yes-no probabilities" if known else "yes-no texts"
     if not found:
         return SelfRAGAnswer(texts[0], trace=trace, mode=mode)
-    critiques = tuple(
-        (math.exp(mean_logprob(draft)) if draft.tokens else 0.0, *three)
-        for draft, three in zip(drafts, values, strict=True)
-    )
+    likely = [math.exp(mean_logprob(draft)) if draft.tokens else 0.0 for draft in drafts]
+    critiques = tuple((p, *three) for p, three in zip(likely, values, strict=True))
 
     def score(place: int) -> float:
         likelihood, relevance, support, usefulness = critiques[place]
@@ -142,8 +132,7 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
     return SelfRAGAnswer(texts[best], None, (found[best],), trace, mode, critiques)
 
 
-# a text for each passage, or one without any; the replies they are from; relevance, support and
-# usefulness of each; and the replies that judge them
+# a text for each passage (or one), the replies they are from, what was judged of each, by which
 _Answered = tuple[list[str], list[Generation], list[list[float]], list[Generation]]
 
 
@@ -182,12 +171,8 @@ def _by_yes_and_no(
 
 
 def _reflection_value(reply: Generation, group: str) -> float | None:
-    r"""The expected value of a group's tokens, in the range of their values.
-
-    .. math:: \sum_{t \in G} v_t p_t / \sum_{t \in G} p_t
-
-    where the reply first has a token of the group or, of the groups that open a reply, at its
-    start. Without token probabilities the token that the text names first; None without any.
+    r"""The group's expected value, :math:`\sum_{t \in G} v_t p_t / \sum_{t \in G} p_t`, where the
+    reply first has a token of it; by its text without token probabilities; None without any.
     """
     value_of = _REFLECTION[group]
     spelled = [(token.text.strip(), _options(token)) for token in reply.tokens or ()]
@@ -218,5 +203,4 @@ METHOD = Method(
     settings=SelfRAGSettings,
     answer=_answer,
     most_calls=lambda settings: 1 + 4 * settings.k + settings.reflection_tokens,
-    needs=frozenset({"retriever"}),
 )

@@ -1,7 +1,6 @@
-"""Solved examples in front of the question, and no retrieval.
+"""Solved examples in front of the question: random, nearest by BM25, or ranked by a trained head.
 
-They are drawn at random, the nearest by BM25, or ranked by a head that is trained with the model of
-the run: it ranks one part of the labelled questions and learns from the other.
+The head is trained in the run: it ranks one part of the labelled questions, the other teaches it.
 
 References:
     Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et al.,
@@ -11,23 +10,21 @@ References:
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import Annotated, Any
 
 import numpy as np
 
 from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
 from ltrag_plugins.flow import Flow, Observer, World, ask, embed
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled, render_question
 from ltrag_plugins.settings import Count, Holds, Range, Settings, Whole
 from ltrag_plugins.types import Answer, Question
-
-if TYPE_CHECKING:
-    from ltrag_plugins.dur.batch import Batch
 
 _SHOTS_PROMPT = "Answer each question in a few words, as the examples do.\n\n{shots}\n\n{question}"
 _MORE = ("Q-A", "QO-A", "SQO-A")  # each shows more than the one before
@@ -65,16 +62,12 @@ def _bm25(known: Sequence[Question], settings: BM25ShotsSettings, *_: Any) -> Sh
 
 
 def _random(known: Sequence[Question], settings: RandomShotsSettings, *_: Any) -> ShotRanker:
-    def drawn(questions: Sequence[Question], _: Any, picks: list[np.ndarray]) -> list[np.ndarray]:
-        found = []
-        for question, others in zip(questions, picks, strict=True):
-            rng = random.Random(f"{settings.seed} {render_question(question)}")
-            drawn = rng.sample(others.tolist(), min(settings.shots, len(others)))
-            found.append(np.array(drawn, dtype=int))
-        return found
+    def draw(question: Question, others: np.ndarray) -> np.ndarray:
+        rng = random.Random(f"{settings.seed} {render_question(question)}")
+        return np.array(rng.sample(others.tolist(), min(settings.shots, len(others))), dtype=int)
 
     found = Preselector(labelled_questions(known, "random-shots"), text=_rendered)
-    return ShotRanker(found, settings.shots, drawn)
+    return ShotRanker(found, settings.shots, lambda asked, _, picks: [*map(draw, asked, picks)])
 
 
 def _rendered(shot: Shot) -> str:
@@ -89,8 +82,7 @@ def _answer(question: Question, settings: BM25ShotsSettings, learned: _Ranks) ->
     if shots:
         pairs = zip(others, shots, strict=True)
         solved = "\n\n".join(f"Question: {q}\nAnswer: {shot.answers[0]}" for q, shot in pairs)
-        asked = f"Question: {query}\nAnswer:"
-        prompt = filled(settings.template, shots=solved, question=asked)
+        prompt = filled(settings.template, shots=solved, question=f"Question: {query}\nAnswer:")
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options), trace=(reply,))
 
@@ -112,8 +104,7 @@ class DURShotsSettings(Settings):
     """Longest answer, in tokens; the training's are as long as its format says."""
 
     def _check_together(self) -> None:
-        if not isinstance(self.training, DURSettings):
-            raise InvalidInput(f"training must be DURSettings, got {self.training!r:.60}")
+        checked(self.training, DURSettings, "training", "DURSettings")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +120,7 @@ class _TrainedShots:
     ranker: ShotRanker
     training: DURSettings
     adapts: bool  # to questions with options or context, by a format that shows them
-    history: "tuple[Batch, ...]"
+    told: Mapping[str, Any]  # plain values, for pictures
 
 
 def _trained_shots(
@@ -145,9 +136,7 @@ def _trained_shots(
         raise InvalidInput("a head is trained with a model and an encoder; the world lacks one")
     known = labelled_questions(questions, "a head")
     if len(known) < 2:
-        raise CalibrationError(
-            "a head needs at least two labelled questions: one to show, one to learn from"
-        )
+        raise CalibrationError("a head needs at least two labelled questions: one is shown")
     order = np.random.default_rng([settings.seed, 5]).permutation(len(known))
     count = min(max(1, round(settings.examples * len(known))), len(known) - 1)
     examples = tuple(known[i] for i in sorted(order[:count]))
@@ -157,8 +146,8 @@ def _trained_shots(
     training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
     result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
-    ranker = ShotRanker.learned(result.ranker, examples)
-    return _TrainedShots(ranker, training, adapts, result.history)
+    told = {"history": [*map(asdict, result.history)], "settings": {"shots": training.shots}}
+    return _TrainedShots(ShotRanker.learned(result.ranker, examples), training, adapts, told)
 
 
 def _showing(questions: Sequence[Question]) -> str:
@@ -176,55 +165,44 @@ def _answer_trained(
     form = learned.training.format
     if learned.adapts:
         form = max(str(form), _showing([question]), key=_MORE.index)
-    form = format_for(form)
-    [best] = learned.ranker([question], np.asarray(vectors, float))
+    form, [best] = format_for(form), learned.ranker([question], np.asarray(vectors, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
 
 
-def _told(learned: _TrainedShots) -> dict[str, Any]:
-    """The training as plain values, as far as pictures need them."""
-    history = [asdict(batch) for batch in learned.history]
-    return {"history": history, "settings": {"shots": learned.training.shots}}
-
-
-def _row(name: str, summary: str, source: str, settings: type, **others: Any) -> Method:
-    others = {"answer": _answer, "needs": frozenset({"labelled questions"})} | others
-    return Method(name, f"{summary}; no retrieval", source, settings, spells_out=True, **others)
-
-
+_row = partial(Method, answer=_answer, needs=frozenset({"labelled questions"}), spells_out=True)
 RANDOM_SHOTS = _row(
     "random-shots",
-    "solved examples drawn at random in front of the question",
+    "solved examples drawn at random in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     RandomShotsSettings,
     train=_random,
 )
 BM25_SHOTS = _row(
     "bm25-shots",
-    "the solved examples nearest by BM25 in front of the question",
+    "the solved examples nearest by BM25 in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     BM25ShotsSettings,
     train=_bm25,
 )
-_TRAINED: Mapping[str, Any] = {
-    "answer": _answer_trained,
-    "needs": frozenset({"encoder", "labelled questions"}),
-    "train": _trained_shots,
-    "told": _told,
-}
-DUR_SHOTS = _row(
+_trained_row = partial(
+    Method,
+    answer=_answer_trained,
+    needs=frozenset({"encoder", "labelled questions"}),
+    train=_trained_shots,
+    told=lambda learned: learned.told,
+    spells_out=True,
+)
+DUR_SHOTS = _trained_row(
     "dur-shots",
-    "solved examples that help this model first, ranked by a head trained in the run",
+    "solved examples that help this model first, ranked by a head trained in the run; no retrieval",
     "Yu et al., NAACL 2025",
     DURShotsSettings,
-    **_TRAINED,
 )
-PROMPTPG = _row(
+PROMPTPG = _trained_row(
     "promptpg",
-    "solved examples ranked by a head that one reward for all of them trains",
+    "solved examples ranked by a head that one reward for all of them trains; no retrieval",
     "Lu et al., ICLR 2023",
     PromptPGSettings,
-    **_TRAINED,
 )

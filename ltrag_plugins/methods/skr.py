@@ -9,11 +9,7 @@ nearest to a new one (cosine of embeddings), :math:`\ell` are known; of all, :ma
 
 References:
     Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
-    (nearest neighbours). The authors' code leaves ties out; here, as in the paper, a question that
-    is right both ways is known. Our wording.
-
-    Li et al., ACL 2024 (GECE), appendix A: in their "SKR with GECE" the gate replaces the
-    known/unknown judgment, which here is "single" with the gate.
+    (nearest neighbours). As in the paper, not in its code, what is right both ways is known.
 """
 
 from collections.abc import Sequence
@@ -49,8 +45,7 @@ class SKRSettings(RoutingSettings):
 class SelfKnowledge:
     """Which labelled questions the model knew."""
 
-    vectors: Float[np.ndarray, "questions dim"]
-    """Of the labelled questions, of length 1 (or 0)."""
+    vectors: Float[np.ndarray, "questions dim"]  # of the labelled questions, of length 1 (or 0)
     known: Bool[np.ndarray, " questions"]
 
     def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
@@ -82,8 +77,7 @@ def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKno
     if not len(kept):
         raise CalibrationError(
             f"none of the {len(questions)} labelled questions is answered right, without retrieval "
-            "or with it, so there is nothing to tell apart. Give easier or more questions, or look "
-            f"at the prompts, the retriever and correct={settings.correct!r}."
+            f"or with it. Give easier or more, or look at correct={settings.correct!r}."
         )
     vectors = yield from embed(*(questions[i].text for i in kept))
     return SelfKnowledge(unit_rows(vectors), without[kept])

@@ -63,10 +63,7 @@ class SuReSettings(Settings):
 
 
 def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]:
-    """One search and, for n candidates, 1 + n + n^2 model calls in three requests.
-
-    A single candidate is the answer; without any the passages are read as in `single`.
-    """
+    """One search and, for n > 1 candidates, 1 + n + n^2 model calls in three requests."""
     asked, listed, candidates = question.text, [], []
     [found] = yield from fetch(asked, k=settings.k)
     passages = passages_block(found)
@@ -97,10 +94,7 @@ def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]
 
 
 def _listed_candidates(reply: str, most: int) -> list[str]:
-    """The distinct answers of a list, by lines or within one: "(a) one, (b) two", "1. one 2. two".
-
-    Bullets, numbers and letters before them go, and so do lines that end in a colon.
-    """
+    """The distinct answers of a list, by lines or within one, as in "(a) one, (b) two"."""
     pieces = [part for line in reply.splitlines() for part in _LETTERED.split(line)]
     begun = {int(head[1]) for head in map(_NUMBERED.match, pieces) if head}
     distinct: dict[str, str] = {}
@@ -143,5 +137,4 @@ METHOD = Method(
     settings=SuReSettings,
     answer=_answer,
     most_calls=lambda settings: 1 + settings.candidates + settings.candidates**2,
-    needs=frozenset({"retriever"}),
 )

@@ -11,7 +11,7 @@ from ltrag_plugins.lazy import lazily
 if TYPE_CHECKING:
     from ltrag_plugins.training.dataset import Dataset, Example, build, load
     from ltrag_plugins.training.settings import CorpusSettings, FinetuneSettings
-    from ltrag_plugins.training.tuning import FinetuneResult, FinetuneStep, TooLong, finetune
+    from ltrag_plugins.training.tuning import FinetuneResult, FinetuneStep, finetune
 
 __all__ = [
     "CorpusSettings",
@@ -20,7 +20,6 @@ __all__ = [
     "FinetuneResult",
     "FinetuneSettings",
     "FinetuneStep",
-    "TooLong",
     "build",
     "finetune",
     "load",
@@ -29,7 +28,7 @@ __all__ = [
 _MODULES = {
     "dataset": "Dataset Example build load",
     "settings": "CorpusSettings FinetuneSettings",
-    "tuning": "FinetuneResult FinetuneStep TooLong finetune",
+    "tuning": "FinetuneResult FinetuneStep finetune",
 }
 # settings and data need neither torch nor TRL
 __getattr__, __dir__ = lazily(__name__, _MODULES)

@@ -2,8 +2,7 @@
 
 Every question is calibrated through all rounds; the first right round gives the example:
 
-* Wrong first, right in round n: the prompt of round n, which shows the wrong answers before it;
-  the target is the accepted answer. ("mended")
+* Wrong first, right in round n: the prompt of round n, the accepted answer. ("mended")
 * Right at once: the prompt of round 1, which shows that answer with its score; the target is the
   answer itself ("preserved"), or where it was not certain, or is another number to which EM is
   blind, the accepted answer ("mended" where that says more).
@@ -49,10 +48,9 @@ from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
 
 _FORMAT, _LINES, _MANIFEST = 1, "train.jsonl", "manifest.json"
-_UNFINISHED = "unfinished.sqlite"
-"""The model's answers so far, in the folder of data that is not done."""
+_UNFINISHED = "unfinished.sqlite"  # the model's answers so far
+# what two builds must share to give the same data
 _SAME = ("llm", "questions_sha256", "settings", "corpus", "given_scale", "judge")
-"""What two builds must share to give the same data."""
 _Kind = Literal["mended", "preserved", "direct", "wrong"]
 
 
@@ -65,9 +63,8 @@ class Example:
     id: str = ""
     """Of the question; this and the next two are empty or None where a file does not say them."""
     kind: _Kind | None = None
-    """What it teaches: to give a better answer than those shown ("mended"), to keep the one shown
-    ("preserved"), to answer from the plain documents ("direct"), or the answer that the model
-    never gave ("wrong")."""
+    """What it teaches: a better answer than those shown ("mended"), to keep the one shown
+    ("preserved"), to answer from plain documents ("direct"), what was never said ("wrong")."""
     round: int | None = None
     """Whose prompt it is, from 0."""
 
@@ -96,26 +93,21 @@ def build(
 ) -> Dataset:
     """Calibrate labelled questions, and write `train.jsonl` (chat JSON lines) and `manifest.json`.
 
-    Until then the folder keeps the model's answers, batch by batch: neither the same call after a
-    kill nor one with other `corpus` settings asks for an answer again. Where the folder holds this
-    very data already, it is read and nothing is asked.
+    Until then the folder keeps the model's answers: neither the same call after a kill nor one with
+    other `corpus` settings asks for one again. Where it holds this very data, nothing is asked.
 
     Args:
-        questions: for training, with accepted answers and the passages to answer from. Tune and
-            judge on different ones.
+        questions: with accepted answers and passages. Tune and judge on different ones.
         llm: the model that is to be tuned; a `CachedLLM` keeps its answers in a file of yours
             instead. None will do for `form="direct"`.
-        out: the folder.
         settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings.paper()`. Stop
             rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
-        corpus: which examples are made. None: the defaults.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
         batch: most prompts of one model call, and so the most that a kill loses.
 
     Raises:
-        CalibrationError: there are no questions; one has no passages; nothing is left to learn
-            from.
+        CalibrationError: no questions; one has no passages; nothing is left to learn from.
         MissingReferences: one has no accepted answers.
         InvalidInput: something else than questions; settings that make no rounds to learn from.
         ArtifactMismatch: the folder holds other data; or the scale is of another estimator.
@@ -127,8 +119,7 @@ def build(
     settings = replace(settings or SGICSettings.paper(), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         raise InvalidInput(
-            f"prompts of rounds need a model and rounds, got llm={llm}, rounds={settings.rounds}; "
-            "give both, or form='direct' for plain prompts"
+            f"give a model and rounds, or form='direct'; got llm={llm}, rounds={settings.rounds}"
         )
     model = llm if corpus.form == "sgic" else None
     questions = list(questions)
@@ -138,10 +129,7 @@ def build(
         raise CalibrationError("no questions to learn from; give some with answers and passages")
     asked, direct = zip(*checked, strict=True)
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
-    judges = {
-        "encoder": getattr(encoder, "name", None),
-        "relevance": relevance and _name(relevance),
-    }
+    judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
     rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     origin = {
         "version": version("ltrag-plugins"),
@@ -151,7 +139,7 @@ def build(
         "settings": asdict(settings),
         "corpus": asdict(corpus) | rules,
         "given_scale": None if scale is None else scale.means,
-        "judge": judges.get(settings.source),
+        "judge": judge.get(settings.source),
     }
     origin = json.loads(json.dumps(origin))
     if (folder / _MANIFEST).exists():
@@ -164,10 +152,7 @@ def build(
     with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
         pass
     if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
-        raise ArtifactMismatch(
-            f"{folder} holds a {_LINES} and no {_MANIFEST}, so it is not known whose it is. Name "
-            "another folder, or move it away."
-        )
+        raise ArtifactMismatch(f"{folder} holds a {_LINES} and no {_MANIFEST}. Move it away.")
     if model is None:
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
@@ -181,8 +166,8 @@ def build(
     if all(example.kind == "direct" for example in examples):
         raise CalibrationError(
             f"none of {len(asked)} questions was answered right in any of {settings.rounds + 1} "
-            "rounds (0 to k), so all were pruned. Keep them (keep_wrong=1.0), call more answers "
-            "right (right='f1'), or take a better model; the answers so far are kept."
+            "rounds. Keep them (keep_wrong=1.0), call more right (right='f1'), or take a better "
+            "model; the answers so far are kept."
         )
     origin |= _counts(examples, [first for first, _ in found], len(asked), settings.rounds)
     of = {"estimator": line[0].scale.estimator, "means": list(line[0].scale.means)}
@@ -194,12 +179,10 @@ def build(
 def load(path: str | PathLike[str]) -> Dataset:
     """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines.
 
-    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there,
-    other fields are left alone. A bare file needs no manifest and is not held against one.
+    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
 
     Raises:
-        UnreadableArtifact: missing, empty, or changed since it was built; a line is not what it
-            should be (the message says which one, and why).
+        UnreadableArtifact: missing, empty, or changed since it was built; or names a bad line.
     """
     path = Path(path)
     lines = path / _LINES if path.is_dir() else path
@@ -222,16 +205,13 @@ def load(path: str | PathLike[str]) -> Dataset:
             raise ValueError(f"not format {_FORMAT}, which this version reads")
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
         raise UnreadableArtifact(
-            f"{lines} is not the file that {path / _MANIFEST} belongs to. Build it again, or name "
-            f"{_LINES} itself to read it without the manifest."
+            f"{path / _MANIFEST} is of another {_LINES}. Build again, or name that file itself."
         )
     return Dataset(tuple(examples), manifest)
 
 
 def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Question, Example]:
-    """The question with its answers on one line each, blank ones left out, and its plain example:
-    the first prompt, with nothing beside the documents, and the first accepted answer.
-    """
+    """The question with its answers on one line each, and its plain example."""
     name = question.id or f"question {place}"
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
     texts = Documents.of(question.passages, settings).shown(None)
@@ -239,10 +219,8 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     try:
         f"{prompt}{answers[0]}".encode()
     except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"question {name!r} has half of a surrogate pair in its texts, which cannot be "
-            "written; repair it where it was read"
-        ) from error
+        why = "half of a surrogate pair in its texts; repair it where it was read"
+        raise InvalidInput(f"question {name!r} has {why}") from error
     return replace(question, answers=answers), Example(prompt, answers[0], name, "direct", 0)
 
 
@@ -298,23 +276,21 @@ def _counts(
     """What came of the questions; of `pruned` ones, `wrong` stayed with the accepted answer."""
     kinds, first = Counter(example.kind for example in examples), Counter(right_in)
     kept = kinds["mended"] + kinds["preserved"]
-    return {
-        "examples": len(examples),
-        "kept": kept,
-        "pruned": questions - kept if right_in else 0,
-        **{kind: kinds[kind] for kind in ("mended", "preserved", "wrong", "direct")},
-        "first_right_in_round": [first[n] for n in range(rounds + 1)] if right_in else [],
-    }
+    told = {"examples": len(examples), "kept": kept, "pruned": questions - kept if right_in else 0}
+    told |= {kind: kinds[kind] for kind in ("mended", "preserved", "wrong", "direct")}
+    turns = [first[n] for n in range(rounds + 1)] if right_in else []
+    return {**told, "first_right_in_round": turns}
 
 
 def _write(folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]) -> Dataset:
     """Write the lines, then the manifest, each in one step."""
-    lines = []
+    lines = ""
     for one in examples:
         said = {"user": one.prompt, "assistant": one.target}
         messages = [{"role": role, "content": text} for role, text in said.items()]
-        lines.append({"messages": messages, "id": one.id, "kind": one.kind, "round": one.round})
-    content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
+        line = {"messages": messages, "id": one.id, "kind": one.kind, "round": one.round}
+        lines += f"{json.dumps(line, ensure_ascii=False)}\n"
+    content = lines.encode()
     told = {"format": _FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
     text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
@@ -330,15 +306,13 @@ def _forget(folder: Path) -> None:
 
 
 def _example(told: object) -> Example:
-    match told:
-        case {
-            "messages": [
-                {"role": "user", "content": str(prompt)},
-                {"role": "assistant", "content": str(target)},
-            ],
-            **rest,
-        } if prompt.strip() and target.strip():
-            name, kind, place = rest.get("id"), rest.get("kind"), rest.get("round")
+    row = told if isinstance(told, dict) else {}
+    match row.get("messages"):
+        case [
+            {"role": "user", "content": str(prompt)},
+            {"role": "assistant", "content": str(target)},
+        ] if prompt.strip() and target.strip():
+            name, kind, place = row.get("id"), row.get("kind"), row.get("round")
         case _:
             raise ValueError(
                 "expected {'messages': [a user's, then an assistant's]}, each with a text (put a "

@@ -17,8 +17,7 @@ class FinetuneSettings(Settings):
     """The paper's numbers, and for what it does not say those of the tool it used.
 
     References:
-        Chen et al. (SGIC), appendix A.1: batch 16, learning rate 5e-5, 3 epochs, LoRA for
-        Llama-2-7B and full tuning for Phi-3.5-mini, with LLaMA-Factory.
+        Chen et al. (SGIC), appendix A.1: LoRA for Llama-2-7B and full tuning for Phi-3.5-mini.
     """
 
     method: Literal["lora", "full"] = "lora"
@@ -30,8 +29,8 @@ class FinetuneSettings(Settings):
     batch: Count = 16
     """Examples in a step (paper: 16)."""
     micro_batch: Count | None = None
-    """Examples computed at once; must divide `batch`. None: 1 on the CPU, where more is no
-    faster and padding is wasted; elsewhere as many as 16,384 tokens hold."""
+    """Examples computed at once; must divide `batch`. None: 1 on the CPU, elsewhere as many as
+    16,384 tokens hold."""
     rank: Count = 8
     """Of the adapter's matrices (LLaMA-Factory: 8); not for "full"."""
     alpha: Positive | None = None
@@ -39,11 +38,9 @@ class FinetuneSettings(Settings):
     dropout: _BelowOne = 0.0
     """Share of an adapter's inputs left out while training (LLaMA-Factory: 0)."""
     layers: Count | None = None
-    """Put the adapter beside the last so many layers alone: those before them need no
-    backward pass. None: all; not for "full"."""
+    """Put the adapter beside the last so many layers alone. None: all; not for "full"."""
     max_tokens: Count | None = None
-    """Longest prompt and answer together, in tokens; longer examples are left out and named in
-    the result. None: what the model reads."""
+    """Longest prompt and answer together; longer ones are left out. None: what the model reads."""
     held_out: _BelowOne = 0.05
     """Share of the questions kept for the validation loss."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -59,8 +56,7 @@ class FinetuneSettings(Settings):
     gradient_checkpointing: bool = False
     """Compute activations twice instead of keeping them: less memory, a third slower."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the frozen weights; "auto" takes float32 on the CPU and bfloat16 on a GPU. What is
-    trained is always float32."""
+    """Of the frozen weights; "auto": float32 on the CPU and bfloat16 on a GPU."""
     save_every: Count = 20
     """Steps between checkpoints."""
     seed: int = 0
@@ -68,16 +64,11 @@ class FinetuneSettings(Settings):
 
     def _check_together(self) -> None:
         if self.micro_batch is not None and self.batch % self.micro_batch:
-            raise InvalidInput(
-                f"micro_batch {self.micro_batch} does not divide batch {self.batch}; choose one "
-                "that does."
-            )
+            raise InvalidInput(f"micro_batch {self.micro_batch} must divide batch {self.batch}.")
         if self.method == "full" and self.layers is not None:
             raise InvalidInput("layers is for method='lora'; full tuning trains all of them.")
         if self.method == "full" and self.dtype == "bfloat16":
-            raise InvalidInput(
-                "full tuning in bfloat16 loses steps smaller than its precision; use dtype='auto'."
-            )
+            raise InvalidInput("full tuning in bfloat16 loses small steps; use dtype='auto'.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +76,13 @@ class CorpusSettings(Settings):
     """Which examples are made of calibrated questions."""
 
     form: Literal["sgic", "direct"] = "sgic"
-    """"sgic": prompts of the rounds. "direct": the plain first prompt of every question with its
-    accepted answer, and no call of a model; tuned on that, a model is the baseline."""
+    """"sgic": prompts of the rounds. "direct", the baseline: plain first prompts, accepted answers,
+    and no call of a model."""
     include_direct: Literal["all", "kept", "none"] = "all"
-    """Whether the plain first prompts are added, line for line those of form="direct": of all
-    questions, of those that got right, or none (paper). A tuned model gives its first answer, and
-    its answer to each document, from such prompts; without them it unlearns their form."""
+    """Whether the plain first prompts are added: of all questions, of those that got right, or none
+    (paper). First answers are given from such prompts; without them their form is unlearned."""
     keep_wrong: Share = 0.0
-    """Share of the questions that never got right that stay, their last prompt with the
-    accepted answer (paper: 0). For models that are right too rarely to learn from the rest."""
+    """Share of the questions never right that stay, with the accepted answer (paper: 0)."""
     right: Literal["em", "f1"] | Callable[[str, Sequence[str]], float] = "em"
     """When an answer is right: exact match after SQuAD's normalization (paper), word F1, or a
     function of yours, from an answer and the accepted ones to how right it is, 0 to 1."""

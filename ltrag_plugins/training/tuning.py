@@ -8,10 +8,9 @@ ends it, and logits are computed only there:
 References:
     Chen et al. (SGIC), section 3.3 and appendix A.1.
 
-The folder of a run: `run.json` names the run from its first moment, and `finetune.json` is written
-last, when there is a result. A checkpoint counts once `complete.json` in it has the hashes of its
-files, so that a killed run goes on from the last whole one. What torch saved in it is read back
-with ``weights_only=True``, which builds numbers and nothing else.
+`run.json` names a run from its first moment; `finetune.json` is written last. A checkpoint counts
+once `complete.json` in it has the hashes of its files. What torch saved in it is read back with
+``weights_only=True``, which builds numbers and nothing else.
 """
 
 import copy
@@ -33,12 +32,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
-from ltrag_plugins.errors import (
-    InvalidInput,
-    ModelError,
-    UnwritableArtifact,
-    missing_extra,
-)
+from ltrag_plugins.errors import InvalidInput, ModelError, UnwritableArtifact, missing_extra
 from ltrag_plugins.llm import loading
 from ltrag_plugins.llm.loading import quiet
 from ltrag_plugins.llm.transformers import TransformersLLM
@@ -61,23 +55,10 @@ except ImportError as error:
 
 _RUN, _CHECKPOINTS, _HISTORY = "run.json", "checkpoints", "history.json"
 _VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
-_IGNORED = -100
-"""The label of a position without a loss."""
-_MICRO_TOKENS = 16_384
-"""Most tokens of a micro-batch that is chosen here, on a GPU."""
-_COMPLETE = "complete.json"
-"""Written last into a checkpoint, with the hashes of its files."""
-_Row = dict[str, Any]
-"""An example as the trainer takes it, `input_ids` and `labels`, and the `id` of its question, or
-where it has none its place in the data."""
-
-
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """An example that was left out."""
-
-    id: str
-    tokens: int
+_IGNORED = -100  # the label of a position without a loss
+_MICRO_TOKENS = 16_384  # most of a micro-batch that is chosen here, on a GPU
+_COMPLETE = "complete.json"  # written last into a checkpoint, with the hashes of its files
+_Row = dict[str, Any]  # `input_ids` and `labels`, and the `id` of the question or the row's place
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +78,6 @@ class FinetuneStep:
     """Read in this step, prompts and padding included."""
     seconds: float
 
-    @property
-    def tokens_per_second(self) -> float:
-        """How fast it went."""
-        return self.tokens / self.seconds if self.seconds else math.inf
-
 
 @dataclass(frozen=True, slots=True)
 class FinetuneResult:
@@ -116,8 +92,8 @@ class FinetuneResult:
     examples: int
     """Learned from."""
     held_out: int
-    dropped: tuple[TooLong, ...]
-    """Left out, being longer than the model reads or `max_tokens`."""
+    dropped: tuple[tuple[str, int], ...]
+    """(id, tokens) of those left out, being longer than the model reads or `max_tokens`."""
 
 
 def finetune(
@@ -131,38 +107,32 @@ def finetune(
     """Train an adapter for `model`, or a copy of it.
 
     Equal arguments give equal weights on the CPU, to the last bit, whether or not the run was
-    killed in between. Memory, beside the model: with "lora" the adapter three times (with its
-    gradient and the optimizer's two moments) and the activations of one micro-batch, the frozen
-    weights being shared with the model handed in; with "full" four times the float32 weights.
+    killed in between. Memory, beside the model: with "lora" the activations of one micro-batch and
+    the adapter, its gradient and two moments; with "full" four times the float32 weights.
 
     Args:
-        dataset: what to learn; see `load`.
-        model: the model, which is not changed, or what `TransformersLLM.load` takes.
+        model: is not changed; or what `TransformersLLM.load` takes.
         out: a new or empty folder, or that of the same run, which goes on; if it is finished, its
             result is handed back.
-        settings: see `FinetuneSettings`.
-        on_step: told of each step.
 
     Raises:
         InvalidInput: nothing to learn from, or `out` holds other files.
         ArtifactMismatch: `out` holds a run with other arguments.
-        UnreadableArtifact: the run in `out` is damaged.
-        UnwritableArtifact: `out` cannot be written to.
+        UnreadableArtifact, UnwritableArtifact: `out` is damaged, or cannot be written to.
         ModelError: a loss or gradient is no number; what was saved before is kept.
     """
     settings = settings or FinetuneSettings()
     llm = model if isinstance(model, TransformersLLM) else TransformersLLM.load(model)
     rows, held_out, dropped = rows_of(dataset, llm, settings)
     said = [json.dumps([one.id, one.prompt, one.target]) + "\n" for one in dataset.examples]
-    numbers = asdict(settings)
-    del numbers["save_every"]  # changes no number of the result
     data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
-    how = {"prompting": llm.prompting.name, "settings": numbers}
+    how: dict[str, Any] = {"prompting": llm.prompting.name, "settings": asdict(settings)}
+    del how["settings"]["save_every"]  # changes no number of the result
     folder, base = Path(out).expanduser(), loading.fingerprints(llm.model)
     _begin(folder, {"format": loading.FORMAT, **data, "base": base["float32"], **how})
     if not (folder / loading.MANIFEST).exists():
         own, losses = _trained(llm, rows, held_out, settings, folder / _CHECKPOINTS, on_step)
-        steps, left_out = losses["steps"], [asdict(one) for one in dropped]
+        steps, left_out = losses["steps"], [{"id": name, "tokens": size} for name, size in dropped]
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
         summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
@@ -170,7 +140,7 @@ def finetune(
             "format": loading.FORMAT,
             "method": settings.method,
             "base": {"label": llm.name.partition("@")[0], "fingerprints": base},
-            "files": _save(folder, own, llm, settings),
+            "files": _save(folder, own, llm, settings.method),
             **data,
             **how,
             "losses": summary | {"validation": losses["validation"]},
@@ -183,14 +153,11 @@ def finetune(
     remedy = "The weights are fine; to train again, name another folder."
     with reading(f"{folder / _HISTORY} cannot be read", remedy):
         history = json.loads((folder / _HISTORY).read_bytes())
-        return FinetuneResult(
-            folder,
-            tuple(FinetuneStep(**step) for step in history["steps"]),
-            tuple((step, loss) for step, loss in history["validation"]),
-            history["examples"],
-            history["held_out"],
-            tuple(TooLong(**one) for one in history["dropped"]),
-        )
+        steps = tuple(FinetuneStep(**step) for step in history["steps"])
+        losses = tuple((step, loss) for step, loss in history["validation"])
+        left_out = tuple((one["id"], one["tokens"]) for one in history["dropped"])
+        counts = history["examples"], history["held_out"]
+        return FinetuneResult(folder, steps, losses, *counts, left_out)
 
 
 def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
@@ -201,14 +168,11 @@ def _begin(folder: Path, identity: Mapping[str, Any]) -> None:
         _write(folder, _RUN, identity)
         return
     if _RUN not in there:
-        raise InvalidInput(
-            f"{folder} holds other files ({', '.join(sorted(there)[:3])}); name a new or empty "
-            "folder."
-        )
+        some = ", ".join(sorted(there)[:3])
+        raise InvalidInput(f"{folder} holds other files ({some}); name a new or empty folder.")
     with reading(f"{folder / _RUN} cannot be read", "Name another folder."):
         before = dict(json.loads((folder / _RUN).read_bytes()))
-    remedy = "Name another folder, or go on with the same arguments."
-    check_same(f"{folder} holds another run", before, identity, remedy)
+    check_same(f"{folder} holds another run", before, identity, "Name another folder.")
 
 
 def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
@@ -216,11 +180,9 @@ def _write(folder: Path, name: str, content: Mapping[str, Any]) -> None:
         replace_file(folder / name, json.dumps(content, indent=1, allow_nan=False).encode())
 
 
-def _save(
-    folder: Path, model: Any, llm: TransformersLLM, settings: FinetuneSettings
-) -> dict[str, str]:
+def _save(folder: Path, model: Any, llm: TransformersLLM, method: str) -> dict[str, str]:
     """Write the adapter, and give its files' hashes; a whole model goes as its libraries do it."""
-    if settings.method == "full":
+    if method == "full":
         with quiet():
             model.save_pretrained(folder)
             llm.tokenizer.save_pretrained(folder)
@@ -231,17 +193,16 @@ def _save(
     config["base_model_name_or_path"] = None  # a path of the machine it was trained on
     text = json.dumps(config, indent=1, sort_keys=True, default=sorted)
     weights = save_tensors(tensors, metadata={"format": "pt"})
-    hashes = {}
+    files = {loading.WEIGHTS: weights, loading.CONFIG: text.encode()}
     with writing(folder):
-        for name, content in {loading.WEIGHTS: weights, loading.CONFIG: text.encode()}.items():
+        for name, content in files.items():
             replace_file(folder / name, content)
-            hashes[name] = hashlib.sha256(content).hexdigest()
-    return hashes
+    return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
 def rows_of(
     dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings
-) -> tuple[list[_Row], list[_Row], list[TooLong]]:
+) -> tuple[list[_Row], list[_Row], list[tuple[str, int]]]:
     """Rows to learn from, rows held out (each question wholly on one side), what is too long."""
     if not dataset.examples:
         raise InvalidInput("there are no examples to learn from; build a data set first.")
@@ -258,14 +219,12 @@ def rows_of(
         found.append({"id": name, "input_ids": prompt + answer, "labels": labels})
     limit = min(settings.max_tokens or math.inf, prompting.limit or math.inf)
     rows = [row for row in found if len(row["labels"]) <= limit]
-    sizes = [(row["id"], len(row["labels"])) for row in found]
-    dropped = [TooLong(name, tokens) for name, tokens in sizes if tokens > limit]
+    dropped = [(row["id"], len(row["labels"])) for row in found if len(row["labels"]) > limit]
     if not rows:
-        shortest = min(one.tokens for one in dropped)
+        shortest = min(tokens for _, tokens in dropped)
         raise InvalidInput(
             f"all {len(found)} examples are longer than {limit:,} tokens (the shortest has "
-            f"{shortest:,}); show fewer or shorter documents, or raise max_tokens as far as the "
-            "model reads."
+            f"{shortest:,}); show fewer or shorter documents, or raise max_tokens."
         )
     ids = sorted({row["id"] for row in rows})
     order = np.random.default_rng([settings.seed, 7]).permutation(len(ids))
@@ -283,8 +242,9 @@ def _end_token(llm: TransformersLLM) -> int:
         turn = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "Paris"}]
         after = str(tokenizer.apply_chat_template(turn, tokenize=False)).rpartition("Paris")[2]
         found[:0] = [i for i in tokenizer.encode(after, add_special_tokens=False) if i in ends]
-    if ids := [token for token in found if isinstance(token, int)]:
-        return ids[0]
+    for token in found:
+        if isinstance(token, int):
+            return token
     raise InvalidInput("the tokenizer and the model name no end of a text; set eos_token.")
 
 
@@ -321,21 +281,18 @@ def _trained(
             np.random.set_state(numpy)
     log, names = trainer.state.log_history, [field.name for field in fields(FinetuneStep)]
     steps = [{name: one[name] for name in names} for one in log if "loss" in one]
-    for one in steps:
-        one["epoch"] = round(one["epoch"], 4)
     losses = [[x["step"], x["validation_loss"]] for x in log if "validation_loss" in x]
     return trainer.model, {"steps": steps, "validation": losses}
 
 
 def _copied(model: PreTrainedModel, settings: FinetuneSettings) -> PreTrainedModel:
     """A model of its own; what stays frozen shares its numbers with the one handed in."""
-    lora, device = settings.method == "lora", model.device
+    lora, kind = settings.method == "lora", settings.dtype
     own: Any = loading.twin(model) if lora else copy.deepcopy(model)
     # PEFT would ask the hub about a base model with a name, at every checkpoint
     own.name_or_path = own.config._name_or_path = ""
-    half = settings.dtype == "auto" and lora and _has_bfloat16(device)
-    bfloat16 = half or settings.dtype == "bfloat16"
-    return own.requires_grad_(not lora).to(torch.bfloat16 if bfloat16 else torch.float32)
+    half = lora and _has_bfloat16(model.device) if kind == "auto" else kind == "bfloat16"
+    return own.requires_grad_(not lora).to(torch.bfloat16 if half else torch.float32)
 
 
 def _has_bfloat16(device: torch.device) -> bool:
@@ -351,7 +308,6 @@ class _AnswerTrainer(SFTTrainer):
     _loss, _tokens, _since = 0.0, 0, 0.0
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """One micro-batch."""
         if not self._since:  # the first one of this process
             if not self.state.log_history:
                 self._validate()
@@ -359,7 +315,7 @@ class _AnswerTrainer(SFTTrainer):
         return super().training_step(*args, **kwargs)
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batch's share of the step's mean over answer tokens."""
+        # the micro-batch's share of the step's mean over answer tokens
         self._tokens += inputs["input_ids"].numel()
         loss = super().compute_loss(model, inputs, *args, **kwargs)
         _check_finite(f"the loss of step {self.state.global_step + 1}", loss.item())
@@ -380,6 +336,7 @@ class _AnswerTrainer(SFTTrainer):
         if self.on_step is not None:
             self.on_step(step)
         super().log(asdict(step), start_time)
+        self.state.log_history[-1]["epoch"] = epoch  # the trainer's is not rounded
         if done % self.steps_per_epoch == 0 or done == step.steps:
             self._validate()
 
@@ -388,16 +345,15 @@ class _AnswerTrainer(SFTTrainer):
         if not self.held_out:
             return
         model: Any = self.model
-        total, tokens = 0.0, 0
+        sizes = [sum(label != _IGNORED for label in row["labels"]) for row in self.held_out]
+        total = 0.0
         model.eval()
         with torch.no_grad(), self.compute_loss_context_manager():
-            for row in self.held_out:
-                size = sum(label != _IGNORED for label in row["labels"])
+            for size, row in zip(sizes, self.held_out, strict=True):
                 inputs = self._prepare_inputs(self.data_collator([row]))
                 total += size * float(super().compute_loss(model, inputs))
-                tokens += size
         model.train()
-        entry: Any = {"step": self.state.global_step, "validation_loss": total / tokens}
+        entry: Any = {"step": self.state.global_step, "validation_loss": total / sum(sizes)}
         self.state.log_history.append(entry)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -413,16 +369,12 @@ class _AnswerTrainer(SFTTrainer):
             raise UnwritableArtifact(f"cannot write a checkpoint to {folder}: {error}") from error
 
     def _send_telemetry(self) -> None:
-        # the trainer's base class reports each construction to its makers' server
-        pass
+        """Nothing: the trainer's base class reports each construction to its makers' server."""
 
 
 def _check_finite(what: str, value: float) -> None:
     if not math.isfinite(value):
-        raise ModelError(
-            f"{what} is {value}. The weights before it are as they were saved; lower the learning "
-            "rate, or compute in float32."
-        )
+        raise ModelError(f"{what} is {value}; lower the learning rate, or compute in float32.")
 
 
 def _last_whole(folder: Path) -> str | None:
@@ -449,9 +401,9 @@ def _lora(settings: FinetuneSettings, model: PreTrainedModel) -> LoraConfig:
     count = int(model.config.get_text_config().num_hidden_layers)
     first = max(0, count - (settings.layers or count))
     # PEFT takes "all-linear" for all layers alone; these are the names that it would find
-    parts = (pair for pair in model.named_modules() if isinstance(pair[1], nn.Linear | Conv1D))
-    head = model.get_output_embeddings()
-    linear = {name.rpartition(".")[2] for name, part in parts if part is not head}
+    head, parts = model.get_output_embeddings(), model.named_modules()
+    found = {n for n, part in parts if isinstance(part, nn.Linear | Conv1D) and part is not head}
+    linear = {name.rpartition(".")[2] for name in found}
     return LoraConfig(
         task_type="CAUSAL_LM",
         r=settings.rank,
