@@ -73,8 +73,6 @@ def on_ray(
                     f"the gate of {cell.name} holds a model, which does not travel to workers: "
                     f"give on_ray gates={{{cell.gate_name!r}: a function of a world that makes it}}"
                 )
-            if work.observers:
-                raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             if answers is True:  # the run has put its own cache around the model
                 kept = str(llm.path) if isinstance(llm, CachedLLM) else None
             starts = range(0, len(questions), work.batch)

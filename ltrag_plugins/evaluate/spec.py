@@ -122,11 +122,6 @@ def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
             give, or a value out of its range.
     """
     name, *given = word.split(":")
-    if "=" in name:
-        raise InvalidInput(
-            f"{name!r} is a setting, not a method; a method's settings are joined by colons, as in "
-            "single:k=5:max_tokens=8"
-        )
     row = method_named(name, methods)
     if not given:
         return Cell(row)

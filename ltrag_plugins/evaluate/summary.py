@@ -63,11 +63,10 @@ class Summary:
                 rows[str(replace(cell, seed=""))].append(row)
         found = {}
         for name, some in rows.items():
-            values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
             if len(some) > 1:
-                spread = {
-                    m: (float(np.mean(v)), float(np.std(v, ddof=1))) for m, v in values.items()
-                }
+                values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
+                both = {m: (np.mean(v), np.std(v, ddof=1)) for m, v in values.items()}
+                spread = {m: (float(mean), float(sd)) for m, (mean, sd) in both.items()}
                 found[name] = {"seeds": len(some), "scores": spread}
         return found
 
@@ -78,16 +77,16 @@ class Summary:
     def __str__(self) -> str:
         metrics = list(self.rows[0].scores)
         digits = {**dict.fromkeys(metrics, 3), **_COSTS, "speed-up": 2}
+        widths = {name: max(9, len(name) + 2) for name in digits}
         wide = 2 + max(len(row.name) for row in self.rows)
-        heads = "".join(f"{name:>{_width(name)}}" for name in digits)
+        heads = "".join(f"{name:>{width}}" for name, width in widths.items())
         lines = [f"{'':<{wide}}{heads}  {metrics[0]} over {self.compared}"]
         for row in self.rows:
             values = {m: found.value for m, found in row.scores.items()} | {**row.costs}
-            values["speed-up"] = row.speed_up
             line = f"{row.name:<{wide}}"
-            for name, value in values.items():
+            for name, value in {**values, "speed-up": row.speed_up}.items():
                 text = "-" if value is None else f"{value:.{digits[name]}f}"
-                line += f"{text:>{_width(name)}}"
+                line += f"{text:>{widths[name]}}"
             if (gain := row.gains.get(metrics[0])) is not None:
                 line += f"  {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
             lines.append(line)
@@ -96,10 +95,6 @@ class Summary:
             lines.append(f"{name}, {found['seeds']} seeds (mean ± sd): {', '.join(told)}")
         failed = [f"{row.name}: {row.failed} of {row.questions}" for row in self.rows if row.failed]
         return "\n".join(lines + ([f"failed: {', '.join(failed)}"] if failed else []))
-
-
-def _width(name: str) -> int:
-    return max(9, len(name) + 2)
 
 
 def summarize(
@@ -118,8 +113,7 @@ def summarize(
         level: of the intervals, inside (0, 1).
 
     Raises:
-        InvalidInput: there are no records, `compared` is not among them, or cells are about
-            different questions.
+        InvalidInput: as `aligned`.
     """
     found = aligned(records, compared)
     compared = next(iter(found)) if compared is None else compared
@@ -134,7 +128,7 @@ def aligned(
     """The records of all cells in one order of the questions, that of `first` (None: the first).
 
     Raises:
-        InvalidInput: there are none, or cells are about different questions.
+        InvalidInput: there are none, none of `first`, or cells are about different questions.
     """
     if not records or not all(records.values()):
         raise InvalidInput("a summary needs records; a cell, or all of them, has none")

@@ -188,8 +188,8 @@ def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots
     for name, kind in {"right": right, "wrong": ~right}.items():
         if kind.any():
             shares = np.histogram(scores[kind], edges)[0] / kind.sum()
-            label = f"direct answer {name}: {kind.sum()}"
-            plots.hatched(axes, shares.tolist(), edges.tolist(), bad=name == "wrong", label=label)
+            label, bad = f"direct answer {name}: {kind.sum()}", name == "wrong"
+            plots.hatched(axes, shares.tolist(), edges.tolist(), bad, label)
     below, above = scores[~retrieve], scores[retrieve]
     if below.size and above.size and below.max() < above.min():
         threshold = (below.max() + above.min()) / 2

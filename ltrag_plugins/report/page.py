@@ -60,12 +60,10 @@ def write_report(
     pictures_to: str | Path | None = None,
     compared: str | None = None,
 ) -> Written:
-    """Write the page of a run, and its pictures where a folder for them is named.
+    """Write the page of a run (unfinished, too), and its pictures as PNG and SVG in a folder.
 
     Args:
-        run: folder that an evaluation wrote; it may be unfinished.
-        out: the page; None: report.html in that folder.
-        pictures_to: folder for PNG and SVG files.
+        out: the page; None: report.html in the run's folder.
         compared: the row that gains are over; None: the first one.
 
     Raises:
@@ -81,9 +79,8 @@ def write_report(
     content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
         replace_file(page, content)
-    saved: list[Path] = []
-    if pictures_to is not None:
-        saved = save_pictures(chain(*drawn.values()), pictures_to, ("png", "svg"))
+    to = pictures_to
+    saved = save_pictures(chain(*drawn.values()), to, ("png", "svg")) if to is not None else ()
     return Written(page, len(content), tuple(saved), found)
 
 
