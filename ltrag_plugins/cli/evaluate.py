@@ -85,6 +85,7 @@ def _evaluate(
     from ltrag_plugins.evaluate.gating import RunGate
     from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import metrics_named
+    from ltrag_plugins.flow import World
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
@@ -109,7 +110,9 @@ def _evaluate(
     if labelled is not None:
         others = read_questions(labelled, require_answers=True, limit=run.labelled_limit)
     pool = options.pool_of(passages, [*every, *others])
-    alone = _alone(named, run, pool, encoder, others)
+    vectors = None if encoder == "none" else _LATER
+    outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
+    alone = _alone(named, outline, others, recorded=bool(run.recorded))
     names = [cell.name for cell in gating.cells(alone, run.seeds)]
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
@@ -271,19 +274,12 @@ def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage])
 
 
 def _alone(
-    named: "Sequence[Cell | None]",
-    run: _RunSettings,
-    pool: Sequence[Passage],
-    encoder: str,
-    labelled: Sequence[Question],
+    named: "Sequence[Cell | None]", outline: "World", labelled: Sequence[Question], recorded: bool
 ) -> "list[Cell]":
     """The rows without gates, each once; in the place of None every one that can be run."""
     from ltrag_plugins.evaluate import Cell, Recording
-    from ltrag_plugins.flow import World
     from ltrag_plugins.methods import METHODS
 
-    searched, vectors = run.recorded or pool or None, None if encoder == "none" else _LATER
-    outline = World(llm=_LATER, retriever=searched and _LATER, encoder=vectors)
     cells: dict[str, Cell] = {}
     for one in named:
         for cell in map(Cell, METHODS.values()) if one is None else [one]:
@@ -292,7 +288,7 @@ def _alone(
                 cell.method.check(outline, labelled)
             except InvalidInput as error:
                 lacks = f"{error}; add --labelled, --passages or --encoder, whichever it is"
-            if run.recorded and name not in Recording.METHODS:
+            if recorded and name not in Recording.METHODS:
                 lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
                 lacks += f"{name} would ask the model for more"
             if lacks and one is not None:

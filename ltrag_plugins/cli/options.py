@@ -87,9 +87,7 @@ class Opt:
 
     Questions = Annotated[Path, argument("QUESTIONS.jsonl", _QUESTIONS)]
     Pool = Annotated[Path | None, option("Data", "Passages that 'passage_ids' name.", "--pool")]
-    OwnPassages = Annotated[
-        bool, option("Data", "Rank the passages that each question has or names.", "--own-passages")
-    ]
+    OwnPassages = Annotated[bool, option("Data", "Rank each question's own.", "--own-passages")]
     Limit = Annotated[int | None, option("Data", "Only the first so many questions.", min=1)]
     Model = Annotated[str, option("Model", _MODEL, callback=_checked_model)]
     NotedModel = Annotated[str | None, option("Model", _NOTED, callback=_checked_model)]
@@ -98,13 +96,9 @@ class Opt:
     Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
     Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
     Set = Annotated[
-        list[str] | None,
-        option("Method", "Another setting, NAME=VALUE; 'ltrag settings' lists them.", "--set"),
+        list[str] | None, option("Method", "NAME=VALUE; see 'ltrag settings'.", "--set")
     ]
-    Cache = Annotated[
-        Path | None,
-        option("Cost", "SQLite file that keeps the model's answers: nothing is asked twice."),
-    ]
+    Cache = Annotated[Path | None, option("Cost", "SQLite file that keeps the model's answers.")]
     Batch = Annotated[int, option("Cost", "Most prompts given to the model at once.", min=1)]
     Json = Annotated[bool, option("Output", "JSON on stdout, and nothing else there.", "--json")]
     Out = Annotated[Path, option("Output", "Folder to write; what was in it is replaced.")]

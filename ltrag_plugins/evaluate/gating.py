@@ -40,10 +40,7 @@ class RunGate(Settings):
         return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
 
     def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
-        """Each cell with every seed, alone and behind this gate, which is not there yet.
-
-        The gate is put before what retrieves, and is no gate itself.
-        """
+        """Each cell with every seed, alone, and behind a gate to come if it retrieves unasked."""
         found: list[Cell] = []
         for cell in alone:
             drawn = seeds > 1 and hasattr(cell.set, "seed")

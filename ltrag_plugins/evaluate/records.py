@@ -72,9 +72,8 @@ class Record:
     @property
     def tokens(self) -> int | None:
         """Read and written; None: not known."""
-        if self.prompt_tokens is None or self.completion_tokens is None:
-            return None
-        return self.prompt_tokens + self.completion_tokens
+        counts = self.prompt_tokens, self.completion_tokens
+        return None if None in counts else sum(filter(None, counts))
 
     def right(self, metric: str) -> bool:
         """Whether the answer counts as right: a score of at least 0.5 (TER: at most)."""

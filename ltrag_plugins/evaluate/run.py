@@ -104,7 +104,7 @@ class Work:
         records: list[Record] = []
         for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
             if not isinstance(outcome, Exception):
-                records.append(self._record(question, *outcome, watch, i))
+                records.append(self._record(question, outcome, *watch.seen(i)))
             elif not isinstance(outcome, LtragError) or isinstance(outcome, _ENDS):
                 raise outcome
             elif again:
@@ -135,13 +135,9 @@ class Work:
         return (picked(answer, question.options) if drafted else answer), decision
 
     def _record(
-        self,
-        question: Question,
-        answer: Answer,
-        decision: Decision | None,
-        watch: _FlowWatch,
-        flow: int,
+        self, question: Question, outcome: tuple[Answer, Decision | None], cost: Cost, trace: Any
     ) -> Record:
+        answer, decision = outcome
         metrics, first, rounds = metrics_named(self.metrics), self.metrics[0], None
         scores = {name: float(m(answer.text, question.answers)) for name, m in metrics.items()}
 
@@ -153,7 +149,6 @@ class Work:
             truths, texts = [Truth((), question.answers)], [question.text]
             [one] = labelled([answer.calibrated], truths, questions=texts, measure=quality)
             rounds = as_record(one)
-        cost, trace = watch.seen(flow)
         told = {"scores": scores, "trace": trace, "rounds": rounds}
         return Record.of(question, answer, decision, cost, **told)
 
@@ -195,9 +190,9 @@ def evaluate(
 ) -> dict[str, list[Record]]:
     """Answer every question in every way, and keep one record of each in `out`.
 
-    A call with equal arguments goes on where the last one ended, and asks the model nothing twice.
-    A question on which a method fails is a record with an error and the worst scores; the next
-    call tries it again.
+    The records of each cell come back, in the order of the questions. A call with equal arguments
+    goes on where the last one ended, and asks the model nothing twice. A question on which a method
+    fails is a record with an error and the worst scores; the next call tries it again.
 
     Args:
         questions, cells: with distinct ids and names; questions with accepted answers.
@@ -209,9 +204,6 @@ def evaluate(
         trace: keep every request and reply in the records.
         on_record: told the cell's name and each new record.
         told: more to note in run.json, as plain values; no part of what makes a run the same.
-
-    Returns:
-        The records of each cell, in the order of the questions.
 
     Raises:
         InvalidInput: no questions or cells, a name or id twice, a batch below 1, an unknown

@@ -102,8 +102,6 @@ def summarize(
     *,
     compared: str | None = None,
     level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
 ) -> Summary:
     """Means, intervals and gains of each cell.
 
@@ -117,9 +115,7 @@ def summarize(
     """
     found = aligned(records, compared)
     compared = next(iter(found)) if compared is None else compared
-    how = {"level": level, "resamples": resamples, "seed": seed}
-    rows = [_row(name, found, compared, how) for name in found]
-    return Summary(tuple(rows), compared, level)
+    return Summary(tuple(_row(name, found, compared, level) for name in found), compared, level)
 
 
 def aligned(
@@ -147,9 +143,7 @@ def aligned(
     return found
 
 
-def _row(
-    name: str, records: Mapping[str, Sequence[Record]], compared: str, how: Mapping[str, Any]
-) -> Row:
+def _row(name: str, records: Mapping[str, Sequence[Record]], compared: str, level: float) -> Row:
     found, metrics = records[name], list(records[name][0].scores)
     scores, others = (
         {m: np.array([record.scores[m] for record in records[cell]]) for m in metrics}
@@ -157,12 +151,12 @@ def _row(
     )
     gains, parts = {}, {}
     if name != compared:
-        gains = {m: paired_bootstrap(scores[m], others[m], **how) for m in metrics}
+        gains = {m: paired_bootstrap(scores[m], others[m], level=level) for m in metrics}
     if (direct := direct_of(records)) is not None:
-        easy = np.array([record.right(metrics[0]) for record in records[direct]])
+        known = np.array([record.right(metrics[0]) for record in records[direct]])
         parts = {
             kind: {m: float(scores[m][which].mean()) for m in metrics}
-            for kind, which in (("easy", easy), ("hard", ~easy))
+            for kind, which in (("easy", known), ("hard", ~known))
             if which.any()
         }
     cell, speed_up = CellName.parse(name), None
@@ -170,14 +164,7 @@ def _row(
     costs = {n: None if None in some else float(np.mean(some)) for n, some in columns.items()}
     if cell.gate and cell.alone in records and costs["ms"]:
         speed_up = float(np.mean([record.ms for record in records[cell.alone]]) / costs["ms"])
-    return Row(
-        name,
-        len(found),
-        sum(record.error is not None for record in found),
-        {metric: bootstrap_interval(values, **how) for metric, values in scores.items()},
-        gains,
-        parts.get("easy", {}),
-        parts.get("hard", {}),
-        costs,
-        speed_up,
-    )
+    failed = sum(record.error is not None for record in found)
+    means = {m: bootstrap_interval(values, level=level) for m, values in scores.items()}
+    easy, hard = (parts.get(kind, {}) for kind in ("easy", "hard"))
+    return Row(name, len(found), failed, means, gains, easy, hard, costs, speed_up)

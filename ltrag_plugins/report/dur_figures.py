@@ -5,7 +5,6 @@ References:
 """
 
 import json
-import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ def _turns(history: Sequence[Batch]) -> plots.Figure:
     figure, [axes] = plots.canvas(size=(6.4, 4.0))
     hard = [(epoch.turned_hard or 0) / epoch.questions for epoch in by_epoch(history)]
     easy = [(epoch.turned_easy or 0) / epoch.questions for epoch in by_epoch(history)]
-    both, numbers = [*map(operator.add, hard, easy)], range(1, len(hard) + 1)
+    both, numbers = [*map(sum, zip(hard, easy, strict=True))], range(1, len(hard) + 1)
     axes.bar(numbers, hard, color=plots.ORANGE, label="hard: wrong without shots")
     top = axes.bar(numbers, easy, bottom=hard, color=plots.QUIET, label="easy: right without shots")
     _epoch_axis(axes, top, both)

@@ -79,8 +79,8 @@ def write_report(
     content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
         replace_file(page, content)
-    to = pictures_to
-    saved = save_pictures(chain(*drawn.values()), to, ("png", "svg")) if to is not None else ()
+    every, both = chain(*drawn.values()), ("png", "svg")
+    saved = () if pictures_to is None else save_pictures(every, pictures_to, both)
     return Written(page, len(content), tuple(saved), found)
 
 
@@ -102,6 +102,7 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
     environment.filters["visible"] = lambda text: visible(str(text))
     environment.filters["as_json"] = partial(json.dumps, indent=1)
     environment.filters["percent"] = lambda share: 100 * min(1.0, max(0.0, share))
+    shown = {key: [(one, Markup(one.inline())) for one in some] for key, some in drawn.items()}
     return environment.from_string(page).render(
         run=run,
         name=run.path.resolve().name or str(run.path),
@@ -109,11 +110,7 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
         metric=run.metric,
         lower=LOWER_IS_BETTER,
         best=pick(summary.rows, key=lambda row: row.scores[run.metric].value),
-        sections=[
-            (key, *_SECTIONS[key], [(one, Markup(one.inline())) for one in some])
-            for key, some in drawn.items()
-            if some
-        ],
+        sections=[(key, *_SECTIONS[key], some) for key, some in shown.items() if some],
         settings=settings if isinstance(settings, dict) else {},
         listed=listed,
         blocks=texts,

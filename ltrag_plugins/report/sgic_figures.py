@@ -56,11 +56,8 @@ def attention_picture(
         InvalidInput: there are no documents or panels, or not a share and a label for each.
     """
     if not shares or not relevant or any(len(one) != len(relevant) for one in shares.values()):
-        counts = [*map(len, shares.values())]
-        raise InvalidInput(
-            f"shares of {counts} documents, {len(relevant)} labels; give at least one panel, and "
-            "a label for each document"
-        )
+        counts, remedy = [*map(len, shares.values())], "give at least one panel, and a label each"
+        raise InvalidInput(f"shares of {counts} documents, {len(relevant)} labels; {remedy}")
     figure, axes = plots.canvas(len(shares), size=(7.2, 1.9 * len(shares) + 1.2), sharey=True)
     numbers = range(1, len(relevant) + 1)
     colours = [plots.BLUE if helps else plots.QUIET for helps in relevant]
