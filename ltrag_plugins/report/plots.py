@@ -169,12 +169,10 @@ def hatched(
 ) -> None:
     """A histogram of one of two kinds, which lie over each other."""
     colour, hatch = (ORANGE, "////") if bad else (BLUE, "")
-    axes.stairs(shares, edges, fill=True, facecolor=(colour, 0.28))
+    bars = partial(axes.stairs, shares, edges, fill=True)
+    bars(facecolor=(colour, 0.28))
     # in SVG a fill that is half transparent would make its own hatching vanish
-    axes.stairs(
-        shares, edges, fill=True, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=1.6,
-        label=label,
-    )  # fmt: skip
+    bars(facecolor="none", edgecolor=colour, hatch=hatch, linewidth=1.6, label=label)
 
 
 def reliability_figure(found: Reliability, what: str) -> Figure:
