@@ -69,8 +69,6 @@ def on_ray(
             if cell.gate is not None and cell.gate_name not in makers:
                 wanted = f"gates={{{cell.gate_name!r}: a function of a world that makes it}}"
                 raise InvalidInput(f"the gate of {cell.name} does not travel; give on_ray {wanted}")
-            if work.observers:
-                raise InvalidInput("observers do not travel to Ray's workers; leave them out")
             if answers is True:  # the run has put its own cache around the model
                 kept = str(llm.path) if isinstance(llm, CachedLLM) else None
             starts = range(0, len(questions), work.batch)

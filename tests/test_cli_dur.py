@@ -410,46 +410,22 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
 # --- rank
 
 
-@pytest.fixture
-def pool(tmp_path):
-    return lines_file(
-        tmp_path / "pool.jsonl",
-        {"text": "Bread is baked from flour and water.", "id": "bread"},
-        {"text": "It was written by Jane Austen.", "title": "Emma (novel)", "id": "emma"},
-        {"text": "Poems are shorter than novels.", "id": "poems"},
-    )
-
-
-def test_untrained_ranks_by_plain_similarity(pool, minilm):
-    query = "who wrote the novel Emma?"
-    arguments = ["--untrained", "--query", query, "--json"]
-    ranked = json.loads(ltrag("dur", "rank", pool, *arguments).stdout)["ranked"]
-    texts = [f"{r['title']}\n{r['text']}" if "title" in r else r["text"] for r in ranked]
-    similar = minilm.encode(texts) @ minilm.encode([query])[0]
-    assert list(similar) == sorted(similar, reverse=True)
-    assert ranked[0]["id"] == "emma"
-    assert sum(r["score"] for r in ranked) == pytest.approx(1.0)
-
-
-def test_a_head_ranks_examples_and_sigma_cuts_the_list(head, examples):
+def test_a_head_ranks_examples_the_most_helpful_first(head, examples):
     asked = ["dur", "rank", head, examples, "--query", "who wrote poem 3?", "--json"]
     ranked = json.loads(ltrag(*asked).stdout)["ranked"]
     scores = [r["score"] for r in ranked]
     assert len(ranked) == 30
     assert scores == sorted(scores, reverse=True)
-    above = [r for r in ranked if r["score"] > scores[9]]
-    cut = json.loads(ltrag(*asked, "--sigma", scores[9]).stdout)["ranked"]
-    assert cut == above
     assert json.loads(ltrag(*asked, "--top-n", 4).stdout)["ranked"] == ranked[:4]
-    sigma = json.loads((head / "dur.json").read_text(encoding="utf-8"))["sigma"]
-    trained = json.loads(ltrag(*asked, "--sigma", "trained").stdout)["ranked"]
-    assert trained == [r for r in ranked if r["score"] > sigma]
 
 
-def test_a_table_of_candidates_shows_title_id_and_score(pool):
-    result = ltrag("dur", "rank", pool, "--untrained", "--query", "Emma?", "--top-n", 1)
-    assert "Emma (novel) It was written by Jane Austen." in result.stdout
-    assert "emma" in result.stdout
+def test_a_table_of_candidates_shows_title_id_and_score(head, tmp_path):
+    written = {"text": "Who wrote novel 3?", "title": "A (novel)", "id": "three"}
+    pool = lines_file(tmp_path / "pool.jsonl", {"text": "Baked from flour", "id": "bread"}, written)
+    result = ltrag("dur", "rank", head, pool, "--query", "who wrote novel 3?", "--top-n", 1)
+    assert result.exit_code == 0, result.output
+    assert "A (novel) Who wrote novel 3?" in result.stdout
+    assert "three" in result.stdout
     assert "bread" not in result.stdout
 
 
@@ -471,8 +447,8 @@ def test_a_damaged_head_is_named(head, examples, tmp_path):
     assert line.startswith(f"{broken} holds no readable head")
 
 
-def test_a_query_without_words_is_refused(pool):
-    line = one_line(ltrag("dur", "rank", pool, "--untrained", "--query", " "))
+def test_a_query_without_words_is_refused(head, examples):
+    line = one_line(ltrag("dur", "rank", head, examples, "--query", " "))
     assert line == "the question is empty; there is nothing to rank by"
 
 

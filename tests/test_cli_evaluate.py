@@ -90,7 +90,7 @@ def test_a_gate_of_another_rate_is_not_taken_for_this_one(files, server, tmp_pat
     assert evaluated(files, server, tmp_path, *more, "--rate", 0.5).exit_code == 0
     result = evaluated(files, server, tmp_path, *more, "--rate", 0.9)
     assert result.exit_code == 1
-    assert "was fitted for target rate 0.5, not 0.9" in result.stderr
+    assert "target was 'target rate 0.5' and is now 'target rate 0.9'" in result.stderr
     (tmp_path / "gate" / "gate.json").unlink()  # as a kill in the middle of writing leaves it
     assert evaluated(files, server, tmp_path, *more, "--rate", 0.5).exit_code == 0
 

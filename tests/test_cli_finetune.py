@@ -58,7 +58,7 @@ def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, d
 def test_the_whole_model_is_a_model_like_any_other(base, data, tmp_path):
     out = tmp_path / "model"
     done = ltrag(
-        "sgic", "finetune", data, "--model", base, "--out", out, "--method", "full", *QUICK
+        "sgic", "finetune", data, "--model", base, "--out", out, "--set", "method=full", *QUICK
     )
     assert done.stderr.endswith(f"use it with --model {out}\n")
     assert load_llm(str(out)).generate(["Who wrote Emma?"], GenerationSettings(max_tokens=2))

@@ -55,6 +55,11 @@ def test_pictures_are_written_where_they_are_wanted(run, tmp_path):
     assert f"{len(found)} pictures are in" in result.stderr
 
 
+def test_the_folder_of_the_page_is_made(run, tmp_path):
+    assert ltrag("report", run, "--out", tmp_path / "new" / "page.html").exit_code == 0
+    assert (tmp_path / "new" / "page.html").is_file()
+
+
 def test_the_row_that_gains_are_over_can_be_chosen(run, tmp_path):
     ltrag("report", run, "--out", tmp_path / "a.html", "--compare", "single")
     assert "em over single" in Parsed(tmp_path / "a.html").words()
@@ -70,9 +75,8 @@ def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path):
     ("more", "said"),
     [
         (["--compare", "nobody"], "no row 'nobody'"),
-        (["--out", "{}/nowhere/page.html"], "there is no folder"),
         (["--out", "{}"], "it is a folder"),
-        (["--pictures", "{}/file/p"], "is a file"),
+        (["--pictures", "{}/file/p"], "cannot write to"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(run, tmp_path, more, said):

@@ -14,7 +14,7 @@ from cli_parts import lines_file, ltrag, one_line, program
 from openai_server import openai_server
 
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.sgic import SGICSettings, analyse, read_run
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.training import CorpusSettings, load
 from tests.sgic_parts import documents_in, rounds_in
 
@@ -174,24 +174,6 @@ def test_answers_above_a_limit_are_kept_back_and_counted(questions, model, calib
         assert all(one["text"].startswith("nobody") for one in refused)
 
 
-def test_the_records_of_a_run_are_what_an_analysis_reads(questions, model, calibration, tmp_path):
-    path = tmp_path / "deep" / "records.jsonl"
-    told = ["--model", model, "--rounds", ROUNDS, "--refuse-above", 1]
-    told += ["--set", "certain_below=0"]
-    told += ["--calibration", calibration, "--batch", 7, "--records", path, "--json"]
-    result = ltrag("sgic", "answer", questions, *told)
-    assert result.exit_code == 0, result.output
-    assert result.stderr.endswith(f"ltrag: the records are in {path}\n")
-    said, run = [json.loads(line) for line in result.stdout.splitlines()], read_run(path)
-    assert [one.question for one in run] == [one["question"] for one in said]
-    assert [one.answer.text for one in run] == [one["text"] for one in said]  # not the refusals
-    assert [one.answer.p_wrong for one in run] == [one["p_wrong"] for one in said]
-    assert [one.right[0] for one in run] == [i % 2 == 0 for i in range(COUNT)]
-    figures = analyse(run)
-    assert figures.rounds[0].right == 1 / 2
-    assert figures.mending.mended == COUNT / 4
-
-
 def test_other_settings_than_the_calibrations_are_used_and_remarked(passages, model, calibration):
     told = ["--question", "who wrote novel 1?", "--model", model, "--calibration", calibration]
     told += ["--set", "documents=none", "--set", "earlier=text", "--set", "choose=repeated"]
@@ -239,7 +221,8 @@ def test_passages_may_be_in_a_pool(questions, model, tmp_path):
 
 
 def test_build_writes_what_it_reports(questions, model, asked, tmp_path):
-    told = ["--model", model, "--rounds", ROUNDS, "--keep-wrong", 0.5, "--out", tmp_path / "data"]
+    told = ["--model", model, "--rounds", ROUNDS, "--set", "keep_wrong=0.5"]
+    told += ["--out", tmp_path / "data"]
     result = ltrag("sgic", "build", questions, *told)
     assert result.exit_code == 0, result.output
     said, note = result.stderr.splitlines()
@@ -274,7 +257,7 @@ def test_all_pruned_is_one_line_and_a_second_try_asks_nothing(questions, model, 
     line = one_line(ltrag("sgic", "build", path, *told))
     assert line.startswith("none of 2 questions was answered right in any of 2 rounds")
     asked.clear()
-    assert ltrag("sgic", "build", path, *told, "--keep-wrong", 1).exit_code == 0
+    assert ltrag("sgic", "build", path, *told, "--set", "keep_wrong=1").exit_code == 0
     assert asked == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from matplotlib.image import imread
 from pictured_runs import HISTORY, batch
 
-from ltrag_plugins.cli.io import TrainingBar
+from ltrag_plugins.cli.io import training
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.dur.batch import by_epoch, total
 from ltrag_plugins.errors import InvalidInput
@@ -28,12 +28,11 @@ class Letters:
         return np.array(counted, dtype=np.float32).reshape(len(texts), 8)
 
 
-def trained(llm: ScriptedLLM, bar: TrainingBar | None = None, **settings):
+def trained(llm: ScriptedLLM, told=None, **settings):
     examples = [Question(f"a{'b' * (i % 3)} {i}", (str(i),)) for i in range(9)]
     asked = [Question(f"c{'b' * (i % 3)} {i}", (str(i),)) for i in range(7)]
-    told = {} if bar is None else {"on_batch": bar.on_batch, "observers": [bar.on_step]}
     chosen = DURSettings(shots=3, batch_size=4, epochs=2, held_out=0.0, **settings)
-    return DURTrainer(Letters(), llm, settings=chosen).fit(examples, asked, **told)
+    return DURTrainer(Letters(), llm, settings=chosen).fit(examples, asked, **told or {})
 
 
 # --- history
@@ -79,22 +78,25 @@ def test_what_one_batch_does_not_tell_the_total_does_not_guess():
 # --- progress
 
 
-def test_a_bar_counts_what_was_sent_and_where_the_run_is():
-    bar, llm = TrainingBar(epochs=2, batches=2), ScriptedLLM(lambda prompt: "no")
-    with bar:
-        result = trained(llm, bar)
-    assert bar.calls == len(llm.prompts) == result.calls
-    assert bar.done == 4
+def test_a_bar_counts_what_was_sent_and_where_the_run_is(capsys, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    llm = ScriptedLLM(lambda prompt: "no")
+    with training(epochs=2, batches=2) as shown:
+        result = trained(llm, shown)
+    said = capsys.readouterr().err
+    assert f"calls {len(llm.prompts)}" in said
+    assert len(llm.prompts) == result.calls
+    assert "4/4" in said
 
 
 def test_a_bar_shows_how_far_the_run_is_also_where_it_goes_on(capsys, monkeypatch):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "80")
-    with TrainingBar(epochs=3, batches=2) as bar:
-        bar.on_batch(batch(1, 1, reward=0.25, shots=67))
+    with training(epochs=3, batches=2) as shown:
+        shown["on_batch"](batch(1, 1, reward=0.25, shots=67))
     said = capsys.readouterr().err
-    assert "reward +0.25 sigma 0.050 shots 67" in said
-    assert "epoch 3/3" in said
+    assert "epoch 2/3" in said
     assert "4/6" in said
 
 

@@ -59,13 +59,9 @@ def _main(
     ctx: typer.Context,
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and leave."
-        ),
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Errors with their whole traceback.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Errors with their traceback.")] = False,
 ) -> None:
     log, notes = logging.getLogger("ltrag_plugins"), logging.StreamHandler()
     notes.setLevel(logging.WARNING)

@@ -14,20 +14,19 @@ from ltrag_plugins import dur
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_candidates, read_passages, read_questions
-from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Settings
 from ltrag_plugins.types import Passage, Question
 
 if TYPE_CHECKING:  # numpy behind them would slow --help down
     from ltrag_plugins.llm.base import Encoder
 
+_Head = Annotated[Path, argument("HEAD/", "Folder that 'ltrag dur train' wrote.")]
 _Files = Annotated[
     list[Path],
     argument(
         "CANDIDATES.jsonl QUESTIONS.jsonl",
-        "Solved examples (questions with 'answers') or passages (with 'text') that all "
-        "questions share, and questions with 'answers', one JSON object a line; may be gzipped "
-        "(.gz). With --own-passages CANDIDATES.jsonl may be left out.",
+        "Solved examples (with 'answers') or passages (with 'text'), and questions with 'answers', "
+        "as JSON lines (.gz too). With --own-passages CANDIDATES.jsonl may be left out.",
     ),
 ]
 
@@ -49,18 +48,16 @@ def _train(
     own_passages: Opt.OwnPassages = False,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
-    encoder: Opt.HeadEncoder = "embedded",
+    encoder: Opt.Encoder = "embedded",
     preset: Annotated[
-        dur.Preset,
-        option("Method", "Ours, the paper's algorithm 1, its authors' code, or PromptPG."),
+        dur.Preset, option("Method", "Ours, the paper's, its authors' code's, or PromptPG's.")
     ] = "default",
     shots: Annotated[int | None, option("Method", "K: most shots in a prompt.")] = None,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
     out: Opt.Out,
     checkpoint: Annotated[
-        Path | None,
-        option("Output", "Folder written after each batch; the same command goes on from there."),
+        Path | None, option("Output", "Folder from which the same command goes on, if stopped.")
     ] = None,
     pictures: Annotated[Path | None, option("Output", "Draw shots, loss and turns there.")] = None,
     as_data: Opt.Json = False,
@@ -74,7 +71,9 @@ def _train(
     candidates, questions = _read(files, own_passages, limit)
     if not any(word.startswith("format=") for word in words or ()):
         settings = replace(settings, format=_widest_format(candidates))
-    _check_format(settings, candidates)
+    # a format that shows nothing of these candidates is refused before a model is loaded
+    shots_of_one = (candidates or questions[0].passages)[:1]
+    dur.FORMATS[str(settings.format)].prompt(shots_of_one, questions[0])
     for folder in filter(None, (out, checkpoint, pictures)):
         io.checked_folder(folder)
     draw = None
@@ -82,20 +81,15 @@ def _train(
         from ltrag_plugins.report.dur_figures import dur_pictures as draw
     llm = options.load_llm(model, cache=cache, chat=False)  # few-shot prompts are text to go on
     trainer = dur.DURTrainer(_vectors(encoder, cache), llm, settings=settings)
-    bar = io.TrainingBar(epochs=settings.epochs, batches=settings.batches(len(questions)))
-    with io.resumable(checkpoint), bar:
-        result = trainer.fit(
-            candidates,
-            questions,
-            checkpoint=checkpoint,
-            on_batch=bar.on_batch,
-            observers=[bar.on_step],
-            **asdict(bounds),
-        )
-    options.save(result.ranker, "head", out, model, encoder or "")
+    batches = settings.batches(len(questions))
+    with io.resumable(checkpoint), io.training(settings.epochs, batches) as shown:
+        more = {**asdict(bounds), **shown}
+        result = trainer.fit(candidates, questions, checkpoint=checkpoint, **more)
+    options.save(result.ranker, "head", out, model, encoder)
     if draw is not None and pictures is not None:
         draw(result.history, pictures, shots=settings.shots)
-    found = _figures(result, candidates, questions)
+    counts = {"candidates": candidates and len(candidates), "questions": len(questions)}
+    found = {**counts, **_figures(result)}
     rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
     kinds = {name: found["settings"][name] for name in ("format", "reward")}
     io.show(found if as_data else kinds | rows, as_data)
@@ -103,14 +97,13 @@ def _train(
 
 @COMMANDS["dur"].command("evaluate")
 def _evaluate(
-    head: Annotated[Path, argument("HEAD/", "Folder that 'ltrag dur train' wrote.")],
+    head: _Head,
     files: _Files,
     own_passages: Opt.OwnPassages = False,
     limit: Opt.Limit = None,
     model: Opt.NotedModel = None,
-    encoder: Opt.HeadEncoder = None,
+    encoder: Opt.NotedEncoder = None,
     shots: Annotated[int | None, option("Method", "Shots, if not the head's K.", min=1)] = None,
-    seed: Annotated[int, option("Method", "Of the random shots.")] = 0,
     cache: Opt.Cache = None,
     as_data: Opt.Json = False,
 ) -> None:
@@ -118,7 +111,7 @@ def _evaluate(
 
     [dim]ltrag dur evaluate head/ examples.jsonl test.jsonl[/]
     """
-    from ltrag_plugins.dur.prompts import text_of
+    from ltrag_plugins.dur.prompts import format_for
     from ltrag_plugins.evaluate import evaluate, summarize
     from ltrag_plugins.evaluate.shots import shot_cells
     from ltrag_plugins.flow import World
@@ -128,14 +121,15 @@ def _evaluate(
     candidates, questions = _read(files, own_passages, limit)
     model, encoder = options.noted("dur", head, model, encoder)
     with TemporaryDirectory() as folder:  # without a cache, vectors are kept for this command
-        ranker = _load(head, encoder, cache or Path(folder) / "kept.sqlite")
-        _check_format(ranker.settings, candidates)
+        vectors = _vectors(encoder, cache or Path(folder) / "kept.sqlite")
+        ranker = dur.DURRanker.load(head, encoder=vectors)
+        format_for(ranker.settings.format).prompt(
+            (candidates or questions[0].passages)[:1], questions[0]
+        )
         llm = options.load_llm(model, cache=cache, chat=False)
-        shown = candidates or [passage for question in questions for passage in question.passages]
-        with io.working("encoding"):  # at once, which is faster than question by question
-            ranker.encoder.encode([q.text for q in questions] + [*map(text_of, shown)])
-        more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots, "seed": seed}
-        cells, chances, lengths = shot_cells(ranker, candidates, questions, **more)
+        more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots}
+        with io.working("ranking"):
+            cells, chances, lengths = shot_cells(ranker, candidates, questions, **more)
         with io.answering(len(cells) * len(questions)) as on_record:
             run = {"out": folder, "metrics": ["em", "f1"], "on_record": on_record}
             records = evaluate(questions, cells, World(llm), **run)
@@ -162,42 +156,25 @@ def _evaluate(
 
 @COMMANDS["dur"].command("rank")
 def _rank(
-    files: Annotated[
-        list[Path],
-        argument(
-            "HEAD/ CANDIDATES.jsonl",
-            "A folder of 'ltrag dur train' (not with --untrained), and passages or questions.",
-        ),
-    ],
+    head: _Head,
+    candidates: Annotated[Path, argument("CANDIDATES.jsonl", "Passages or questions.")],
     query: Annotated[str, option("Data", "The question, in quotes.")],
-    encoder: Opt.HeadEncoder = None,
-    untrained: Annotated[bool, option("Method", "Plain similarity.", "--untrained")] = False,
-    sigma: Annotated[
-        str, option("Method", "Leave out scores up to this, 0 to 1; 'trained': the training's.")
-    ] = "0",
-    top_n: Annotated[int | None, option("Output", "Most to show.")] = None,
+    encoder: Opt.NotedEncoder = None,
+    top_n: Annotated[int | None, option("Output", "Most to show.", min=1)] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """The passages or examples of a file, the most helpful first.
 
     [dim]ltrag dur rank head/ passages.jsonl --query "who wrote Emma?" --top-n 3[/]
     """
-    if len(files) != (1 if untrained else 2):
-        raise typer.BadParameter(
-            "give CANDIDATES.jsonl alone with --untrained, else HEAD/ CANDIDATES.jsonl"
-        )
-    from ltrag_plugins.dur.settings import Bounds
-
-    fixed = [f"sigma={sigma}"] if sigma != "trained" else None
-    [bounds] = options.changed(fixed, Bounds(), top_n=top_n)
-    candidates = read_candidates(files[-1], solved=False)
-    ranker = _load(None if untrained else files[0], encoder)
-    least = bounds.sigma if fixed else ranker.sigma
+    shots = read_candidates(candidates, solved=False)
+    _, encoder = options.noted("dur", head, encoder=encoder)
+    ranker = dur.DURRanker.load(head, encoder=_vectors(encoder))
     with io.working("ranking"):
-        ranked = ranker.rank(query, candidates, top_n=top_n, sigma=least)
+        ranked = ranker.rank(query, shots, top_n=top_n)
     records: list[dict[str, Any]] = []
     for place in ranked:
-        shot = candidates[place.index]
+        shot = shots[place.index]
         title = {"title": shot.title} if isinstance(shot, Passage) and shot.title else {}
         record = {"score": place.score, "index": place.index, "id": shot.id}
         records.append(record | title | {"text": shot.text})
@@ -213,10 +190,7 @@ def _read(
 ) -> "tuple[Sequence[dur.Shot] | None, list[Question]]":
     """Candidates that all questions share (None: each has passages of its own), and questions."""
     if len(files) > 2 or len(files) < (1 if own_passages else 2):
-        raise typer.BadParameter(
-            "give CANDIDATES.jsonl and QUESTIONS.jsonl; with --own-passages QUESTIONS.jsonl alone "
-            "will do"
-        )
+        raise typer.BadParameter("give CANDIDATES.jsonl QUESTIONS.jsonl, or --own-passages")
     *before, path = files
     candidates = None if own_passages else read_candidates(before[0], solved=True)
     pool = read_passages(before[0]) if own_passages and before else ()
@@ -234,38 +208,18 @@ def _widest_format(candidates: "Sequence[dur.Shot] | None") -> str:
     return "SQO-A" if all(example.context for example in examples) else "QO-A"
 
 
-def _check_format(settings: "dur.DURSettings", candidates: "Sequence[dur.Shot] | None") -> None:
-    widest, wanted = _widest_format(candidates), settings.format
-    if isinstance(wanted, str) and (wanted == "passages") != (widest == "passages"):
-        raise InvalidInput(
-            f"the format {wanted!r} shows nothing of these candidates; use the format {widest!r}, "
-            "or other candidates"
-        )
-
-
-def _load(head: Path | None, encoder: str | None, cache: Path | None = None) -> "dur.DURRanker":
-    """The head in a folder with its encoder, or plain similarity where there is no folder."""
-    if head is None:
-        return dur.DURRanker.untrained(_vectors(encoder, cache))
-    _, encoder = options.noted("dur", head, encoder=encoder)
-    return dur.DURRanker.load(head, encoder=_vectors(encoder, cache))
-
-
-def _vectors(spec: str | None, cache: Path | None) -> "Encoder":
+def _vectors(spec: str, cache: Path | None = None) -> "Encoder":
     from ltrag_plugins.llm.cached import CachedEncoder
 
-    encoder = options.load_encoder(spec or "embedded")
-    assert encoder is not None  # the option refuses "none"
+    encoder = options.load_encoder(spec)
+    if encoder is None:
+        raise typer.BadParameter("a head ranks by vectors; name an encoder, such as embedded")
     if cache is None:
         return encoder
     return CachedEncoder(encoder, cache.with_name(f"{cache.stem}.vectors{cache.suffix}"))
 
 
-def _figures(
-    result: "dur.TrainingResult",
-    candidates: "Sequence[dur.Shot] | None",
-    questions: Sequence[Question],
-) -> dict[str, Any]:
+def _figures(result: "dur.TrainingResult") -> dict[str, Any]:
     """A training as plain values."""
     from ltrag_plugins.dur.batch import by_epoch, total
 
@@ -273,8 +227,6 @@ def _figures(
     whole, epochs = total(result.history), by_epoch(result.history)
     tokens = [whole.tokens, 0 if choice is None else choice.tokens]
     return {
-        "candidates": None if candidates is None else len(candidates),
-        "questions": len(questions),
         "epochs": len(epochs),
         "batches": len(result.history),
         "calls": result.calls,

@@ -65,12 +65,7 @@ def _evaluate(
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
     methods: Annotated[
-        str,
-        option(
-            "Method",
-            "Names of 'ltrag methods' with commas, with settings as in [bold]single:k=5[/]; "
-            "[bold]all[/]: every one that can be run.",
-        ),
+        str, option("Method", "Of 'ltrag methods', with commas; single:k=5; all that can be run.")
     ] = "direct,single",
     gate: Annotated[str, option("Method", "gece (fitted on --labelled) or a folder.")] = "none",
     rate: Opt.Rate = None,
@@ -90,7 +85,7 @@ def _evaluate(
     from ltrag_plugins.evaluate.gating import RunGate
     from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import metrics_named
-    from ltrag_plugins.methods.dur import METHOD as DUR
+    from ltrag_plugins.flow import World
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
@@ -115,7 +110,9 @@ def _evaluate(
     if labelled is not None:
         others = read_questions(labelled, require_answers=True, limit=run.labelled_limit)
     pool = options.pool_of(passages, [*every, *others])
-    alone = _alone(named, run, pool, encoder, others)
+    vectors = None if encoder == "none" else _LATER
+    outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
+    alone = _alone(named, outline, others, recorded=bool(run.recorded))
     names = [cell.name for cell in gating.cells(alone, run.seeds)]
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
@@ -132,7 +129,7 @@ def _evaluate(
         if head is not None and world.encoder is not None:
             ranker = dur.DURRanker.load(head, encoder=world.encoder)
             for i, cell in enumerate(alone):
-                if cell.method is DUR:
+                if cell.method.name == "dur":
                     alone[i] = replace(cell, settings=replace(cell.set, ranker=ranker))
         cells, gates = gating.cells(alone, run.seeds), {}
         check_begun(folder, questions=found, cells=cells, world=world, **same)
@@ -142,9 +139,7 @@ def _evaluate(
             gates = {gating.name: partial(RunGate.load, gating.folder(folder).resolve())}
             note["gate"] = {n: getattr(fitted.report, n) for n in ("scorer", "target", "tier")}
         elif gate != "none":
-            io.say(
-                "no gate is put before these methods: they do not retrieve, or are gates themselves"
-            )
+            io.say("no gate is put before these methods: none retrieves, or they are gates")
         engine = in_process
         if run.engine == "ray":
             from ltrag_plugins.batch import on_ray
@@ -152,17 +147,8 @@ def _evaluate(
             answers = folder.answers.resolve()
             engine = on_ray(load, workers=run.workers, answers=answers, gates=gates)
         with io.answering(len(cells) * len(found)) as on_record:
-            records = evaluate(
-                found,
-                cells,
-                world,
-                out=folder,
-                batch=run.batch,
-                engine=engine,
-                on_record=on_record,
-                told=note,
-                **same,
-            )
+            how: dict[str, Any] = {"batch": run.batch, "engine": engine, "told": note}
+            records = evaluate(found, cells, world, out=folder, on_record=on_record, **how, **same)
     summary = summarize(records, compared=run.compare)
     io.say(f"the records are in {out}")
     io.show(summary, as_data)
@@ -193,9 +179,7 @@ def _methods(
 
 @COMMANDS[""].command("settings")
 def _settings(
-    name: Annotated[
-        str | None, argument("NAME", "One of those that are listed without it.")
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "One of those listed without it.")] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """List what `--set NAME=VALUE` takes: defaults, ranges, choices and meanings.
@@ -241,9 +225,8 @@ def _report(
     from ltrag_plugins.report import write_report
     from ltrag_plugins.report.escaping import size_of
 
-    if out is not None and (out.is_dir() or not out.parent.is_dir()):
-        why = "it is a folder" if out.is_dir() else f"there is no folder {str(out.parent)!r}"
-        raise InvalidInput(f"cannot write {out}: {why}")
+    if out is not None and out.is_dir():
+        raise InvalidInput(f"cannot write {out}: it is a folder")
     for folder in filter(None, (out and out.parent, pictures)):
         io.checked_folder(folder)
     with io.working("drawing"):
@@ -256,12 +239,12 @@ def _report(
     io.show(written.page)
 
 
-def _split(names: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (names or "").split(",") if name.strip())
+def _split(names: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
 def _recorded(run: _RunSettings) -> list[Path]:
-    return [Path(name).expanduser() for name in _split(run.recorded)]
+    return [Path(name).expanduser() for name in _split(run.recorded or "")]
 
 
 def _show_settings(settings: Any) -> None:
@@ -291,22 +274,11 @@ def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage])
 
 
 def _alone(
-    named: "Sequence[Cell | None]",
-    run: _RunSettings,
-    pool: Sequence[Passage],
-    encoder: str,
-    labelled: Sequence[Question],
+    named: "Sequence[Cell | None]", outline: "World", labelled: Sequence[Question], recorded: bool
 ) -> "list[Cell]":
     """The rows without gates, each once; in the place of None every one that can be run."""
     from ltrag_plugins.evaluate import Cell, Recording
-    from ltrag_plugins.flow import World
     from ltrag_plugins.methods import METHODS
-
-    outline = World(
-        llm=_LATER,
-        retriever=_LATER if run.recorded or pool else None,
-        encoder=None if encoder == "none" else _LATER,
-    )
 
     cells: dict[str, Cell] = {}
     for one in named:
@@ -316,7 +288,7 @@ def _alone(
                 cell.method.check(outline, labelled)
             except InvalidInput as error:
                 lacks = f"{error}; add --labelled, --passages or --encoder, whichever it is"
-            if run.recorded and name not in Recording.METHODS:
+            if recorded and name not in Recording.METHODS:
                 lacks = f"recorded answers are enough for {', '.join(sorted(Recording.METHODS))}; "
                 lacks += f"{name} would ask the model for more"
             if lacks and one is not None:

@@ -4,18 +4,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 from ltrag_plugins import gece
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.types import Question
-
-if TYPE_CHECKING:  # numpy behind them would slow --help down
-    from contextlib import AbstractContextManager
-
-    from ltrag_plugins.flow import Observer
 
 _Gate = Annotated[Path, option("Data", "Folder that 'ltrag gate fit' wrote.", metavar="GATE/")]
 
@@ -29,9 +24,6 @@ def _fit(
     model: Opt.Model = "embedded",
     encoder: Opt.Encoder = "none",
     rate: Opt.Rate = None,
-    accuracy: Annotated[
-        float | None, option("Method", "Or the least share of right answers.")
-    ] = None,
     k: Annotated[int, option("Method", "Passages shown for an answer.", "--k", min=1)] = 3,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
@@ -48,25 +40,18 @@ def _fit(
     from ltrag_plugins.methods.direct import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever
 
-    told = {"target_rate": rate, "target_accuracy": accuracy}
-    settings, targets = options.changed(words, gece.GECESettings(), Targets(), **told)
+    settings, targets = options.changed(words, gece.GECESettings(), Targets(), target_rate=rate)
     io.checked_folder(out)
     found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     check_count(len(found))
     pool = options.pool_of(passages, found)
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
-    with _progress(len(found), settings, len(found) if pool else 0) as observer:
-        gate = gece.GECEGate.fit(
-            found,
-            llm=llm,
-            encoder=vectors,
-            retriever=BM25Retriever(pool, engine="auto") if pool else None,
-            retrieving=partial(single_retrieval, k=k) if pool else None,
-            settings=settings,
-            observers=[observer],
-            batch=batch,
-            **asdict(targets),
-        )
+    parts: dict[str, Any] = {"llm": llm, "encoder": vectors, "settings": settings, "batch": batch}
+    if pool:
+        parts["retriever"] = BM25Retriever(pool, engine="auto")
+        parts["retrieving"] = partial(single_retrieval, k=k)
+    with io.progress(**_replies(len(found), settings, len(found) if pool else 0)) as bar:
+        gate = gece.GECEGate.fit(found, observers=[bar], **parts, **asdict(targets))
     options.save(gate, "gate", out, model, encoder)
     io.show(gate.report, as_data)
 
@@ -88,19 +73,18 @@ def _score(
     [settings] = options.changed(words, gece.GECESettings())
     found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     llm = options.load_llm(model, cache=cache)
-    with _progress(len(found), settings) as observer:
-        scores = gece.score_questions(
-            found, llm=llm, settings=settings, observers=[observer], batch=batch
-        )
+    how: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch}
+    with io.progress(**_replies(len(found), settings)) as bar:
+        scores = gece.score_questions(found, observers=[bar], **how)
     records = []
     for question, score in zip(found, scores, strict=True):
         ingredients = asdict(score)
         # the field is called `meteor`, whatever quality stands in METEOR's place
         value = {"gece": ingredients.pop("value"), "quality": settings.quality}
         records.append({"id": question.id, "question": question.text} | value | ingredients)
-        if as_data:
-            io.show(records[-1], as_data, indent=None)
     if as_data:
+        for record in records:
+            io.show(record, as_data, indent=None)
         return
     quality = {"chrf": "chrF", "ter": "1 - TER"}.get(settings.quality, "METEOR")
     columns = {"question": "question", "GECE": "gece:.3g", "*": "mark", quality: "meteor:.3f"}
@@ -108,9 +92,9 @@ def _score(
     columns |= {"gradient": "gradient_agreement:.3g"}
     io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
     if floored := sum(record["floored"] for record in records):
+        why = "as large as it gets (the question pulls against the others)"
         io.show(
-            f"* {floored} of {len(records)}: the denominator is at its floor, so the score is as "
-            "large as it gets (the question pulls against the others)"
+            f"* {floored} of {len(records)}: the denominator is at its floor, so the score is {why}"
         )
 
 
@@ -151,10 +135,10 @@ def _decide(
     loaded, retrieving = _load(gate, model, encoder, cache), 0
     settings = loaded.fitted.settings
     found = read_questions(questions, limit=limit, check=_askable(settings))
-    with _progress(len(found), settings) as observer:
+    with io.progress(**_replies(len(found), settings)) as bar:
         for start in range(0, len(found), batch):
             part = found[start : start + batch]
-            decisions = loaded.decide_many([*map(render_question, part)], observers=[observer])
+            decisions = loaded.decide_many([*map(render_question, part)], observers=[bar])
             for one, decision in zip(part, decisions, strict=True):
                 told = {"id": one.id, "question": one.text, "answer": decision.answer}
                 io.show(told | decision.as_metadata(), as_data=True, indent=None)
@@ -179,7 +163,6 @@ def _load(
         return gece.GECEGate.load(folder, llm=llm, encoder=vectors)
 
 
-def _progress(
-    count: int, settings: "gece.GECESettings", more: int = 0
-) -> "AbstractContextManager[Observer]":
-    return io.progress(Ask=count * (1 + settings.samples) + more, Embed=2 * count, Agree=count)
+def _replies(count: int, settings: "gece.GECESettings", more: int = 0) -> dict[str, int]:
+    """How many come for so many questions, by kind."""
+    return {"Ask": count * (1 + settings.samples) + more, "Embed": 2 * count, "Agree": count}

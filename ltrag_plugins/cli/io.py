@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any
 
 import typer
-
-from ltrag_plugins.errors import InvalidInput
 
 if TYPE_CHECKING:  # numpy and rich's bars would slow --help down
     from rich.progress import Progress
@@ -26,9 +24,6 @@ def checked_folder(path: Path) -> Path:
 
     # not Path.exists, which raises where a name is too long or a folder is closed
     missing = [part for part in (path, *path.parents) if not os.path.exists(part)]
-    there = missing[-1].parent if missing else path
-    if os.path.isfile(there):
-        raise InvalidInput(f"cannot make the folder {path}: {there} is a file")
     try:
         with writing(path), TemporaryFile(dir=path):
             pass
@@ -133,10 +128,7 @@ def bars(label: str, note: str = "") -> "Progress":
 def progress(**totals: int | None) -> "Iterator[Observer]":
     """An observer that shows how many replies have come, of so many: ``Ask=80, Embed=None``."""
     with bars("{task.description:>9}") as shown:
-        tasks = {
-            kind: shown.add_task(kind.lower(), total=total, visible=False)
-            for kind, total in totals.items()
-        }
+        tasks = {k: shown.add_task(k.lower(), total=n, visible=False) for k, n in totals.items()}
 
         def observe(step: "Step") -> None:
             if (task := tasks.get(type(step.request).__name__)) is not None:
@@ -154,40 +146,24 @@ def answering(total: int) -> Iterator[Callable[[str, Any], None]]:
         yield lambda cell, _: bar.update(task, description=cell, advance=1)
 
 
-@final
-class TrainingBar:
-    """Shows how far a training of DUR is, of so many epochs of so many batches each."""
+@contextmanager
+def training(epochs: int, batches: int) -> Iterator[dict[str, Any]]:
+    """What `DURTrainer.fit` takes to show how far it is, of so many batches in each epoch."""
+    calls, last = 0, ""
+    with bars("{task.description}", "{task.fields[note]}") as bar:
+        task = bar.add_task("asking", total=epochs * batches, note="")
 
-    def __init__(self, *, epochs: int, batches: int) -> None:
-        self.done = 0
-        """Batches that have ended, with those of an earlier run that this one goes on."""
-        self.calls = 0
-        """Prompts sent so far, without those of such an earlier run."""
-        self._epochs, self._batches, self._last = epochs, batches, ""
-        self._progress = bars("{task.description}", "{task.fields[note]}")
-        self._task = self._progress.add_task("asking", total=epochs * batches, note="")
+        def on_batch(batch: "Batch") -> None:
+            nonlocal last
+            last = f"reward {batch.reward:+.2f} sigma {batch.sigma:.3f} shots {batch.shots} "
+            done = batch.epoch * batches + batch.number + 1  # also of a run that this one goes on
+            epoch = f"epoch {batch.epoch + 1}/{epochs}"
+            bar.update(task, completed=done, description=epoch, note=f"{last}calls {calls}")
 
-    def on_batch(self, batch: "Batch") -> None:
-        """Take in a batch that has ended."""
-        self.done = batch.epoch * self._batches + batch.number + 1
-        self._last = f"reward {batch.reward:+.2f} sigma {batch.sigma:.3f} shots {batch.shots} "
-        epoch = min(self.done // self._batches + 1, self._epochs)
-        self._show(completed=self.done, description=f"epoch {epoch}/{self._epochs}")
+        def on_step(step: "Step") -> None:
+            nonlocal calls
+            if step.kind == "request":
+                calls += len(getattr(step.request, "prompts", ()))
+            bar.update(task, note=f"{last}calls {calls}")
 
-    def on_step(self, step: "Step") -> None:
-        """Take in a request to the model; an `Observer`."""
-        from ltrag_plugins.flow import Ask, Score
-
-        if step.kind == "request" and isinstance(step.request, Ask | Score):
-            self.calls += len(step.request.prompts)
-            self._show()
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def _show(self, **changes: Any) -> None:
-        self._progress.update(self._task, note=f"{self._last}calls {self.calls}", **changes)
+        yield {"on_batch": on_batch, "observers": [on_step]}

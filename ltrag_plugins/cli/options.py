@@ -37,6 +37,10 @@ _ENCODER = (
     "[bold]none[/]; [bold]embedded[/] (all-MiniLM-L6-v2); a folder of sentence-transformers; or "
     "[bold]hf:ORG/NAME[/] from the hub."
 )
+_QUESTIONS = (
+    'One JSON object a line: {"question": ..., "answers": [...], "id": ...}, with '
+    '"passages": [{"title": ..., "text": ...}] where they are read; may be gzipped (.gz).'
+)
 _NOTED = "As for the command that wrote the folder; by default what it noted there."
 
 COMMANDS = {
@@ -75,54 +79,26 @@ def _checked_model(spec: str | None) -> str | None:
 def _checked_encoder(spec: str | None) -> str | None:
     if spec in (None, "none") or _is_weights(spec):
         return spec
-    raise typer.BadParameter(
-        f"there is no folder {spec!r}; say none, embedded, a folder of sentence-transformers or "
-        "hf:ORG/NAME"
-    )
-
-
-def _checked_vectors(spec: str | None) -> str | None:
-    if spec == "none":
-        raise typer.BadParameter("a head ranks by vectors; name an encoder, such as embedded")
-    return _checked_encoder(spec)
+    raise typer.BadParameter(f"no encoder {spec!r}: say none, embedded, a folder or hf:ORG/NAME")
 
 
 class Opt:
     """What several commands take, as types of their parameters."""
 
-    Questions = Annotated[
-        Path,
-        argument(
-            "QUESTIONS.jsonl",
-            'One JSON object a line: {"question": ..., "answers": [...], "id": ...}, with '
-            '"passages": [{"title": ..., "text": ...}] where they are read; may be gzipped (.gz).',
-        ),
-    ]
-    Pool = Annotated[
-        Path | None, option("Data", "Passages that the questions name by 'passage_ids'.", "--pool")
-    ]
-    OwnPassages = Annotated[
-        bool,
-        option(
-            "Data", "Rank what each question's line holds, or names in a pool.", "--own-passages"
-        ),
-    ]
+    Questions = Annotated[Path, argument("QUESTIONS.jsonl", _QUESTIONS)]
+    Pool = Annotated[Path | None, option("Data", "Passages that 'passage_ids' name.", "--pool")]
+    OwnPassages = Annotated[bool, option("Data", "Rank each question's own.", "--own-passages")]
     Limit = Annotated[int | None, option("Data", "Only the first so many questions.", min=1)]
     Model = Annotated[str, option("Model", _MODEL, callback=_checked_model)]
     NotedModel = Annotated[str | None, option("Model", _NOTED, callback=_checked_model)]
     Encoder = Annotated[str, option("Model", _ENCODER, callback=_checked_encoder)]
     NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
-    HeadEncoder = Annotated[str | None, option("Model", _ENCODER, callback=_checked_vectors)]
     Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
     Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
     Set = Annotated[
-        list[str] | None,
-        option("Method", "Another setting, NAME=VALUE; 'ltrag settings' lists them.", "--set"),
+        list[str] | None, option("Method", "NAME=VALUE; see 'ltrag settings'.", "--set")
     ]
-    Cache = Annotated[
-        Path | None,
-        option("Cost", "SQLite file that keeps the model's answers: nothing is asked twice."),
-    ]
+    Cache = Annotated[Path | None, option("Cost", "SQLite file that keeps the model's answers.")]
     Batch = Annotated[int, option("Cost", "Most prompts given to the model at once.", min=1)]
     Json = Annotated[bool, option("Output", "JSON on stdout, and nothing else there.", "--json")]
     Out = Annotated[Path, option("Output", "Folder to write; what was in it is replaced.")]
@@ -154,11 +130,10 @@ def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
     if path is not None:
         return read_passages(path)
     every = {(p.id, p.title, p.text): p for question in questions for p in question.passages}
-    found, texts = [], Counter[str]()
-    for passage in every.values():
-        texts[passage.id] += 1
-        again = f"{passage.id}#{texts[passage.id]}"
-        found.append(passage if texts[passage.id] == 1 else replace(passage, id=again))
+    found, seen = [], Counter[str]()
+    for p in every.values():
+        seen[p.id] += 1
+        found.append(p if seen[p.id] == 1 else replace(p, id=f"{p.id}#{seen[p.id]}"))
     return found
 
 
@@ -222,19 +197,17 @@ def noted(
     from ltrag_plugins.artifacts import json_object  # it brings numpy, which no --help needs
 
     if not (folder / f"{kind}.json").is_file():
-        command = f"ltrag {kind} {'train' if kind == 'dur' else 'fit'}"
-        raise UnreadableArtifact(
-            f"there is no {kind}.json in {folder}; name a folder that '{command}' wrote"
-        )
+        remedy = f"name a folder of 'ltrag {kind} {'train' if kind == 'dur' else 'fit'}'"
+        raise UnreadableArtifact(f"there is no {kind}.json in {folder}; {remedy}")
     fitted, notes = (json_object(folder / name) for name in (f"{kind}.json", _NOTES))
-    if model is None:
-        model = str(notes.get("model"))
-        # again no server, whoever wrote the note; and no folder that is not here
-        model = None if _SERVER.match(model) or not _is_model(model) else model
-    if encoder is None:
-        known = str(notes.get("encoder"))
-        encoder = "embedded" if kind == "dur" else None if fitted.get("encoder") else "none"
-        encoder = known if known == "none" or _is_weights(known) else encoder
+    known, vectors = (str(notes.get(name)) for name in ("model", "encoder"))
+    # again no server, whoever wrote the note; and no folder that is not here
+    if model is None and _is_model(known) and not _SERVER.match(known):
+        model = known
+    if encoder is None and (vectors == "none" or _is_weights(vectors)):
+        encoder = vectors
+    elif encoder is None and (kind == "dur" or not fitted.get("encoder")):
+        encoder = "embedded" if kind == "dur" else "none"
     for what, spec, name in (("model", model, "llm"), ("encoder", encoder, "encoder")):
         if spec is None:
             raise InvalidInput(
@@ -246,9 +219,8 @@ def noted(
 
 def _is_model(spec: str) -> bool:
     name, adapted, folder = spec.partition("+adapter:")
-    if _SERVER.fullmatch(name):
-        return not adapted
-    return _is_weights(name) and (not adapted or Path(folder).expanduser().is_dir())
+    known = _is_weights(name) and (not adapted or Path(folder).expanduser().is_dir())
+    return not adapted if _SERVER.fullmatch(name) else known
 
 
 def _is_weights(spec: str) -> bool:

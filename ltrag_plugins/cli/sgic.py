@@ -47,17 +47,10 @@ def _fit(
     io.checked_folder(out)
     found = _asked(questions, limit, pool)
     llm = options.load_llm(model, cache=cache)
-    with io.progress(Ask=None) as observer:
-        calibrator = sgic.Calibrator.fit(
-            found,
-            llm=llm,
-            settings=settings,
-            cut_to=tuple(map(int, counts)),
-            samples=samples,
-            observers=[observer],
-            batch=batch,
-            **asdict(how),
-        )
+    tried = {"cut_to": tuple(map(int, counts)), "samples": samples, **asdict(how)}
+    parts: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch, **tried}
+    with io.progress(Ask=None) as bar:
+        calibrator = sgic.Calibrator.fit(found, observers=[bar], **parts)
     options.save(calibrator, "calibration", out, model, "none")
     io.show(calibrator.report, as_data)
 
@@ -65,11 +58,7 @@ def _fit(
 @COMMANDS["sgic"].command("answer")
 def _answer(
     file: Annotated[
-        Path | None,
-        argument(
-            "QUESTIONS.jsonl|PASSAGES.jsonl",
-            "Questions with their 'passages'; with --question the passages for it.",
-        ),
+        Path | None, argument("QUESTIONS.jsonl|PASSAGES.jsonl", "The latter for one --question.")
     ] = None,
     question: Annotated[str | None, option("Data", "One question.")] = None,
     pool: Opt.Pool = None,
@@ -77,16 +66,10 @@ def _answer(
     calibration: Annotated[Path | None, option("Model", "Folder of 'ltrag sgic fit'.")] = None,
     model: Opt.NotedModel = None,
     rounds: Opt.Rounds = None,
-    refuse_above: Annotated[
-        float | None, option("Method", "Keep back answers with a score above this.")
-    ] = None,
+    refuse_above: Annotated[float | None, option("Method", "Keep back larger scores.")] = None,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
     batch: Opt.Batch = 16,
-    records: Annotated[
-        Path | None,
-        option("Output", "Also write all rounds and documents, judged by 'answers', to this file."),
-    ] = None,
     as_data: Opt.Json = False,
 ) -> None:
     """Answer from passages, say how sure that is, and look again where it is not.
@@ -96,21 +79,17 @@ def _answer(
     """
     if file is None and question is None:
         raise typer.BadParameter("give QUESTIONS.jsonl, or --question and PASSAGES.jsonl")
-    if question is not None and (pool, limit, records) != (None, None, None):
-        raise typer.BadParameter("--pool, --limit and --records are not for --question")
+    if question is not None and (pool, limit) != (None, None):
+        raise typer.BadParameter("--pool and --limit are not for --question")
     from ltrag_plugins.sgic.calibrator import Refusal
-    from ltrag_plugins.sgic.records import labelled, write_run
 
     told = {"rounds": rounds, "refuse_above": refuse_above}
     settings, refusal = options.changed(words, sgic.SGICSettings(), Refusal(), **told)
-    if records is not None:
-        io.checked_folder(records.parent)
-    if question is not None:
-        passages = () if file is None else tuple(read_passages(file))
-        asked = [Question(question, passages=passages)]
+    if file is not None and question is None:
+        asked = _asked(file, limit, pool, labelled=False)
     else:
-        assert file is not None  # or the command is refused above
-        asked = _asked(file, limit, pool, answers=records is not None, passages=False)
+        passages = () if file is None else tuple(read_passages(file))
+        asked = [Question(question or "", passages=passages)]
     if calibration is not None:
         model, _ = options.noted("sgic", calibration, model)
     llm, fitted = options.load_llm(model or "embedded", cache=cache), None
@@ -118,22 +97,18 @@ def _answer(
         fitted = sgic.Calibration.load(calibration, llm=llm)
         settings, refusal = options.changed(words, fitted.settings, Refusal(), **told)
     calibrator = sgic.Calibrator(llm, calibration=fitted, settings=settings, **asdict(refusal))
-    answers: list[sgic.CalibratedAnswer] = []
+    refused = 0
     for start in range(0, len(asked), batch):
         part = asked[start : start + batch]
         with io.working(f"answering, {start} of {len(asked)} done"):
             found = calibrator.answer_many(part, batch=batch)
-        for one, answer in zip(part, found, strict=True):
+        for n, (one, answer) in enumerate(zip(part, found, strict=True), start):
             record = _record(one, answer, refusal.said(answer), refusal.refuses(answer))
-            text = "\n".join(_lines(answer, record))
-            io.show(record if as_data else "\n" * bool(answers) + text, as_data, indent=None)
-            answers.append(answer)
-    if refused := sum(map(refusal.refuses, answers)):
+            text = "\n" * bool(n) + "\n".join(_lines(answer, record))
+            io.show(record if as_data else text, as_data, indent=None)
+            refused += record["refused"]
+    if refused:
         io.say(f"{refused} of {len(asked)} answers were kept back")
-    if records is not None:
-        truths = [sgic.Truth((), one.answers) for one in asked]
-        write_run(labelled(answers, truths, questions=[one.text for one in asked]), records)
-        io.say(f"the records are in {records}")
 
 
 @COMMANDS["sgic"].command("build")
@@ -144,9 +119,6 @@ def _build(
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
     form: Annotated[str | None, option("Method", "direct: for the baseline.")] = None,
-    keep_wrong: Annotated[
-        float | None, option("Method", "Share of never right ones to keep.")
-    ] = None,
     rounds: Opt.Rounds = None,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
@@ -161,18 +133,15 @@ def _build(
 
     [dim]ltrag sgic build train.jsonl --model hf:ORG/NAME --out data/[/]
     """
-    told = {"rounds": rounds, "form": form, "keep_wrong": keep_wrong}
-    settings, corpus = options.changed(
-        words, sgic.SGICSettings.paper(), training.CorpusSettings(), **told
-    )
+    both = sgic.SGICSettings.paper(), training.CorpusSettings()
+    settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
     io.checked_folder(out)
     found = _asked(questions, limit, pool)
     # a plain prompt needs no model
     llm = options.load_llm(model, cache=cache) if corpus.form == "sgic" else None
-    with io.resumable(cache or out), io.progress(Ask=None) as observer:
-        dataset = training.build(
-            found, llm, out=out, settings=settings, corpus=corpus, observers=[observer], batch=batch
-        )
+    how: dict[str, Any] = {"settings": settings, "corpus": corpus, "batch": batch}
+    with io.resumable(cache or out), io.progress(Ask=None) as bar:
+        dataset = training.build(found, llm, out=out, observers=[bar], **how)
     io.say(f"the training data is in {out}")
     manifest = dict(dataset.manifest)
     names = "examples kept pruned mended preserved wrong direct first_right_in_round"
@@ -181,19 +150,15 @@ def _build(
     looks = manifest["kept"] + manifest["wrong"]
     if corpus.form == "sgic" and looks < _FEW:
         all_kept = manifest["wrong"] == manifest["pruned"]
-        more = "" if all_kept else ", or keep those that were never right (--keep-wrong 1)"
+        more = "" if all_kept else ", or keep those that were never right (--set keep_wrong=1)"
         io.say(f"note: only {looks} examples of looking again; add questions{more}")
 
 
 @COMMANDS["sgic"].command("finetune")
 def _finetune(
-    data: Annotated[
-        Path,
-        argument("DATA", "The folder that 'ltrag sgic build' wrote, or a file of chat JSON lines."),
-    ],
+    data: Annotated[Path, argument("DATA", "Folder of 'ltrag sgic build', or chat JSON lines.")],
     *,
     model: Opt.Model = "embedded",
-    method: Annotated[str | None, option("Method", "full: all weights, not an adapter.")] = None,
     epochs: Annotated[int | None, option("Method", "Passes over the examples.")] = None,
     batch: Annotated[int | None, option("Method", "Examples in a step.")] = None,
     words: Opt.Set = None,
@@ -208,9 +173,8 @@ def _finetune(
     [dim]ltrag sgic finetune data/ --model hf:ORG/NAME --out adapter/[/]
     [dim]ltrag sgic answer questions.jsonl --model hf:ORG/NAME+adapter:adapter/[/]
     """
-    [settings] = options.changed(
-        words, training.FinetuneSettings(), method=method, epochs=epochs, batch=batch, steps=steps
-    )
+    told = {"epochs": epochs, "batch": batch, "steps": steps}
+    [settings] = options.changed(words, training.FinetuneSettings(), **told)
     io.checked_folder(out)
     dataset = training.load(data)
     with io.working("loading TRL and PEFT"):
@@ -218,44 +182,41 @@ def _finetune(
         from ltrag_plugins.training import finetune
     llm = options.load_llm(model)
     if not isinstance(llm, TransformersLLM):
-        raise InvalidInput(
-            f"{model} is a server, whose weights cannot be trained here; name embedded, a folder, "
-            "a .gguf file or hf:ORG/NAME"
-        )
+        others = "embedded, a folder, a .gguf file or hf:ORG/NAME"
+        raise InvalidInput(f"{model} is a server, whose weights cannot be trained; name {others}")
     with io.resumable(out), io.bars("fine-tuning", "{task.fields[note]}") as bar:
         task = bar.add_task("", total=None, note="first step")
-        result = finetune(
-            dataset,
-            llm,
-            out=out,
-            settings=settings,
-            on_step=lambda step: bar.update(
-                task,
-                completed=step.step,
-                total=step.steps,
-                note=f"loss {step.loss:.3f}, {step.tokens / (step.seconds or 1):,.0f} tokens/s",
-            ),
-        )
-    what, use = (
-        ("adapter", f"{model}+adapter:{out}") if settings.method == "lora" else ("model", out)
-    )
-    io.say(f"the {what} is in {out}; use it with --model {use}")
-    io.show(_tuning_record(result), as_data)
+
+        def on_step(step: training.FinetuneStep) -> None:
+            note = f"loss {step.loss:.3f}, {step.tokens / (step.seconds or 1):,.0f} tokens/s"
+            bar.update(task, completed=step.step, total=step.steps, note=note)
+
+        result = finetune(dataset, llm, out=out, settings=settings, on_step=on_step)
+    last, adapter = result.history[-1], settings.method == "lora"
+    use = f"{model}+adapter:{out}" if adapter else out
+    io.say(f"the {'adapter' if adapter else 'model'} is in {out}; use it with --model {use}")
+    record = {
+        "out": str(result.folder),
+        "examples": result.examples,
+        "held_out": result.held_out,
+        "left_out": [{"id": name, "tokens": tokens} for name, tokens in result.dropped],
+        "steps": last.step,
+        "loss": [result.history[0].loss, last.loss],
+        "validation": [{"step": step, "loss": loss} for step, loss in result.validation],
+        "tokens": sum(step.tokens for step in result.history),
+        "seconds": round(sum(step.seconds for step in result.history), 1),
+    }
+    io.show(record, as_data)
 
 
 def _asked(
-    path: Path, limit: int | None, pool: Path | None, *, answers: bool = True, passages: bool = True
+    path: Path, limit: int | None, pool: Path | None, *, labelled: bool = True
 ) -> list[Question]:
     from ltrag_plugins.sgic.loop import checked_question
 
-    return read_questions(
-        path,
-        require_answers=answers,
-        require_passages=passages,
-        pool=() if pool is None else read_passages(pool),
-        limit=limit,
-        check=lambda question: checked_question(question.text),
-    )
+    passages = () if pool is None else read_passages(pool)
+    told = {"require_answers": labelled, "require_passages": labelled, "pool": passages}
+    return read_questions(path, limit=limit, check=lambda one: checked_question(one.text), **told)
 
 
 def _record(
@@ -303,19 +264,3 @@ def _lines(found: "sgic.CalibratedAnswer", told: Mapping[str, Any]) -> Iterator[
         answer = "" if one.answer is None else f" -> {one.answer[:60]!r}"
         left_out = "" if one.shown else " (not shown again)"
         yield f"{score:5.0f}  [{n + 1}] {name}{answer}{left_out}"
-
-
-def _tuning_record(result: "training.FinetuneResult") -> dict[str, Any]:
-    """The outcome of a tuning as plain values."""
-    last = result.history[-1]
-    return {
-        "out": str(result.folder),
-        "examples": result.examples,
-        "held_out": result.held_out,
-        "left_out": [{"id": name, "tokens": tokens} for name, tokens in result.dropped],
-        "steps": last.step,
-        "loss": [result.history[0].loss, last.loss],
-        "validation": [{"step": step, "loss": loss} for step, loss in result.validation],
-        "tokens": sum(step.tokens for step in result.history),
-        "seconds": round(sum(step.seconds for step in result.history), 1),
-    }

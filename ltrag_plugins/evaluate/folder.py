@@ -19,7 +19,7 @@ from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
-from ltrag_plugins.artifacts import DAMAGE, check_same, replace_file, writing
+from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.errors import BadRecord, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName
@@ -69,42 +69,34 @@ class RunFolder:
 
     def check(self, identity: Mapping[str, Any]) -> bool:
         """Whether a run is here; one that is not of this, as far as that is known, is refused."""
-        body = self.read()
-        if body is None:
+        if (body := self.read()) is None:
             return False
         known = {name: body["identity"].get(name) for name in identity}
-        remedy = "Name another folder, or the same settings."
-        wanted = json.loads(json.dumps(identity))
-        check_same(f"{self.path} holds another run", known, wanted, remedy)
+        trouble, remedy = f"{self.path} holds another run", "Name another folder, or what it holds."
+        check_same(trouble, known, json.loads(json.dumps(identity)), remedy)
         return True
 
     def begin(self, identity: Mapping[str, Any], told: Mapping[str, Any]) -> None:
         """Write what was asked for, or check that it is what was asked for before."""
         if not self.check(identity):
             body = {"format": _FORMAT, "identity": identity, **told}
-            with writing(self.path):
-                content = json.dumps(body, indent=1, ensure_ascii=False).encode()
-                replace_file(self.path / "run.json", content)
+            self._write(self.path / "run.json", body)
 
     def read(self) -> dict[str, Any] | None:
         """What run.json says; None where there is none yet."""
         path = self.path / "run.json"
         if not path.exists():
             return None
-        try:
+        with reading(f"{path} cannot be read", "Name another folder, or take it away."):
             body = json.loads(path.read_bytes())
             if body["format"] != _FORMAT:
                 raise ValueError(f"format {body['format']}, this version reads {_FORMAT}")
             for name in body["identity"]["cells"]:  # they become the names of files
                 CellName.parse(name)
             return body
-        except DAMAGE as error:
-            raise UnreadableArtifact(f"{path}: {type(error).__name__}: {error}") from error
 
     def records(self, cell: str) -> list[Record]:
-        """What is known of a cell: one record a question, in the questions' order.
-
-        Of a question that was tried again the last record counts.
+        """What is known of a cell: one record a question, in order; the last one that was written.
 
         Raises:
             BadRecord: a line is no record, or has other metrics than those before it.
@@ -116,10 +108,8 @@ class RunFolder:
             record = Record.from_line(line, f"{path}, line {number}")
             metrics = next(iter(known.values()), record).scores.keys()
             if metrics != record.scores.keys():
-                raise BadRecord(
-                    f"{path}, line {number}: scores of {', '.join(record.scores)}, the lines "
-                    f"before have {', '.join(metrics)}"
-                )
+                what = f"scores of {', '.join(record.scores)}, before of {', '.join(metrics)}"
+                raise BadRecord(f"{path}, line {number}: {what}")
             known[record.id] = record  # stays at the place of the first try
         return list(known.values())
 
@@ -143,9 +133,12 @@ class RunFolder:
 
     def tell(self, cell: str, learned: Mapping[str, Any]) -> None:
         """Write how a cell's method learned, over what is there."""
-        path = self.learned(cell)
+        self._write(self.learned(cell), learned)
+
+    @staticmethod
+    def _write(path: Path, body: Any) -> None:
         with writing(path.parent):
-            replace_file(path, json.dumps(learned, indent=1).encode())
+            replace_file(path, json.dumps(body, indent=1, ensure_ascii=False).encode())
 
     def file(self, cell: str) -> Path:
         """Where a cell's records stand."""
@@ -195,10 +188,8 @@ def read_run_folder(folder: str | Path) -> Run:
     run = RunFolder(Path(folder))
     body = run.read()
     if body is None:
-        raise UnreadableArtifact(
-            f"{folder} holds no run: there is no run.json. Name the folder that "
-            "'ltrag evaluate --out' wrote."
-        )
+        remedy = "Name the folder that 'ltrag evaluate --out' wrote."
+        raise UnreadableArtifact(f"{folder} holds no run: there is no run.json. {remedy}")
     identity, versions = body["identity"], body.get("versions")
     records = {cell: found for cell in identity["cells"] if (found := run.records(cell))}
     if not records:

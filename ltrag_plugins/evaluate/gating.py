@@ -3,12 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from ltrag_plugins.artifacts import check_same, json_object, writing
-from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.run import digest_of
 from ltrag_plugins.evaluate.spec import Cell, CellName
@@ -16,7 +14,6 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.methods.direct import single_retrieval
 from ltrag_plugins.settings import Settings, Share
 from ltrag_plugins.types import Question
 
@@ -43,10 +40,7 @@ class RunGate(Settings):
         return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
 
     def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
-        """Each cell with every seed, alone and behind this gate, which is not there yet.
-
-        The gate is put before what retrieves, and is no gate itself.
-        """
+        """Each cell with every seed, alone, and behind a gate to come if it retrieves unasked."""
         found: list[Cell] = []
         for cell in alone:
             drawn = seeds > 1 and hasattr(cell.set, "seed")
@@ -60,32 +54,21 @@ class RunGate(Settings):
     def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
         """The gate of the folder, or one fitted there; it drafts through the run's cache."""
         llm = CachedLLM(cast("LLM", world.llm), run.answers)
-        folder, retriever = self.folder(run), world.retriever
+        folder, retriever, world = self.folder(run), world.retriever, replace(world, llm=llm)
         if self.spec != "gece":
-            return self.load(folder, replace(world, llm=llm))
+            return self.load(folder, world)
         fitted_on = {"labelled": digest_of(labelled), "retriever": getattr(retriever, "name", "")}
         known = json_object(folder / "fitted_on.json")
         # of an older version, run.json alone says that the gate is whole
         if (folder / "gate.json").is_file() and (known or run.read() is not None):
-            trouble = f"{folder} was fitted on {known.get('labelled')}"
-            remedy = "Name another folder, or the same questions and passages."
-            check_same(trouble, known or fitted_on, fitted_on, remedy)
-            gate = self.load(folder, replace(world, llm=llm))
-            if gate.report.target != f"target rate {self.rate:g}":
-                raise ArtifactMismatch(
-                    f"{folder} was fitted for {gate.report.target}, not {self.rate:g}: name "
-                    "another folder, or the same rate"
-                )
+            gate = self.load(folder, world)
+            known = {**(known or fitted_on), "target": gate.report.target}
+            wanted = {**fitted_on, "target": f"target rate {self.rate:g}"}
+            trouble = f"{folder} was fitted on {known.get('labelled')}, {gate.report.target}"
+            check_same(trouble, known, wanted, "Name another folder, or the same questions.")
             return gate
-        gate = GECEGate.fit(
-            labelled,
-            llm=llm,
-            encoder=world.encoder,
-            target_rate=self.rate,
-            retriever=retriever,
-            retrieving=partial(single_retrieval) if retriever is not None else None,
-            batch=16,
-        )
+        parts: dict[str, Any] = {"llm": llm, "encoder": world.encoder, "retriever": retriever}
+        gate = GECEGate.fit(labelled, target_rate=self.rate, batch=16, **parts)
         with writing(folder):  # first: a gate without it is fitted again
             text = json.dumps(fitted_on, indent=1)
             (folder / "fitted_on.json").write_text(f"{text}\n", encoding="utf-8")

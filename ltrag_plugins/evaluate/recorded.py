@@ -36,11 +36,7 @@ class Recording:
     def read(
         cls, paths: Iterable[str | PathLike[str]], fields: Sequence[str] = ("direct", "retrieved")
     ) -> Self:
-        """The lines of these files.
-
-        Args:
-            fields: of a line of JSON beside its `question`: the answer without retrieval, and with
-                it.
+        """The lines of these files: `question`, and the answers without retrieval and with it.
 
         Raises:
             BadRecord: a line lacks its question or an answer.
@@ -48,15 +44,10 @@ class Recording:
                 fields.
         """
         if len(fields) != 2:
-            raise InvalidInput(
-                "recorded answers have two fields, without retrieval and with it, got "
-                f"{', '.join(fields) or 'none'}"
-            )
+            raise InvalidInput(f"recorded answers have two fields, got {', '.join(fields)!r}")
         rows = [row for path in paths for row in read_texts(path, "question", *fields)]
-        if not rows:
-            raise InvalidInput("there are no recorded answers in the files")
-        if not all(question.strip() for question, *_ in rows):
-            raise InvalidInput("a line of the recorded answers has an empty question; mend it")
+        if not rows or not all(question.strip() for question, *_ in rows):
+            raise InvalidInput("there are no recorded answers, or one has an empty question")
         return cls({question.strip(): (direct, found) for question, direct, found in rows})
 
     def world(self, encoder: Encoder | None = None) -> World:
@@ -66,11 +57,7 @@ class Recording:
         return World(llm=ScriptedLLM(self.answer, name=name), retriever=_Then(), encoder=encoder)
 
     def answer(self, prompt: str) -> Generation:
-        """What the model answered to the last question in the prompt.
-
-        Raises:
-            ModelError: no recorded question is in it.
-        """
+        """What the model answered to the last question in the prompt; `ModelError` without one."""
         known = [question for question in self.answers if question in prompt]
         if not known:
             raise ModelError(f"no answer was recorded for the question of {prompt[-80:]!r}")

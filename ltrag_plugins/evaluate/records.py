@@ -51,27 +51,20 @@ class Record:
 
     @classmethod
     def of(
-        cls,
-        question: Question,
-        answer: Answer,
-        decision: Decision | None,
-        cost: Cost,
-        scores: Mapping[str, float],
-        **more: Any,
+        cls, question: Question, answer: Answer, decision: Decision | None, cost: Cost, **more: Any
     ) -> Self:
         """A record of an answer; of an empty one, where `error` says what was raised instead."""
-        known = ((one, _finite(one.score)) for one in answer.passages)
+        found = ({"id": p.id, "title": p.title, "score": _finite(p.score)} for p in answer.passages)
         return cls(
-            question.id,
-            question.text,
-            question.answers,
-            answer.text,
-            scores,
-            tuple({"id": one.id, "title": one.title, "score": score} for one, score in known),
-            _finite(answer.uncertainty),
-            None if decision is None else decision.as_metadata(),
-            *(cost.calls, cost.prompt_tokens, cost.completion_tokens, cost.retrievals),
-            round(1000 * cost.seconds, 3),
+            *(question.id, question.text, question.answers, answer.text),
+            passages=tuple(found),
+            uncertainty=_finite(answer.uncertainty),
+            decision=None if decision is None else decision.as_metadata(),
+            calls=cost.calls,
+            prompt_tokens=cost.prompt_tokens,
+            completion_tokens=cost.completion_tokens,
+            retrievals=cost.retrievals,
+            ms=round(1000 * cost.seconds, 3),
             mode=getattr(answer, "mode", None),
             **more,
         )
@@ -79,9 +72,8 @@ class Record:
     @property
     def tokens(self) -> int | None:
         """Read and written; None: not known."""
-        if self.prompt_tokens is None or self.completion_tokens is None:
-            return None
-        return self.prompt_tokens + self.completion_tokens
+        counts = self.prompt_tokens, self.completion_tokens
+        return None if None in counts else sum(filter(None, counts))
 
     def right(self, metric: str) -> bool:
         """Whether the answer counts as right: a score of at least 0.5 (TER: at most)."""
@@ -95,11 +87,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: bytes | str, where: str = "record") -> Self:
-        """What `as_line` wrote.
-
-        Raises:
-            BadRecord: it is not; names `where` and the field.
-        """
+        """What `as_line` wrote; `BadRecord` names `where` and what is wrong with another line."""
         try:
             values = json.loads(line)
             lists = ["answers", "passages", *["trace"] * (values.get("trace") is not None)]
@@ -107,9 +95,8 @@ class Record:
             record._check()
             return record
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise BadRecord(f"{where}: no record of a run ({type(error).__name__}: {error})") from (
-                error
-            )
+            why = f"{type(error).__name__}: {error}"
+            raise BadRecord(f"{where}: no record of a run ({why})") from error
 
     def _check(self) -> None:
         """Refuse what a report or a summary could not read."""

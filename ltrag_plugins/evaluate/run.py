@@ -17,7 +17,7 @@ from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, Mode
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
-from ltrag_plugins.flow import Flow, Observer, Request, Step, World, run_many
+from ltrag_plugins.flow import Flow, Request, Step, World, run_many
 from ltrag_plugins.gece.decision import Decision, decided
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.methods.method import picked
@@ -33,10 +33,7 @@ _ENDS = (CacheUnreadable, ModelUnavailable)
 
 
 class _FlowWatch:
-    """An observer of `run_many`: the cost of each flow, and its steps on request.
-
-    Seconds of a merged request are shared out by the number of items.
-    """
+    """Watches `run_many`: each flow's cost (of merged requests its share), its steps on request."""
 
     def __init__(self, trace: bool) -> None:
         self._costs: defaultdict[int, CostCounter] = defaultdict(CostCounter)
@@ -64,19 +61,17 @@ class _FlowWatch:
 
 
 def _traced(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
+    pairs = zip(requests.items(request), reply, strict=True)
     match request:
-        case requests.Ask(prompts=prompts):
-            pairs = zip(prompts, reply, strict=True)
+        case requests.Ask():
             return {"asked": [{"prompt": prompt, "reply": said.text} for prompt, said in pairs]}
-        case requests.Fetch(queries=queries):
-            found = [
-                [{"id": p.id, "title": p.title, "text": p.text} for p in some] for some in reply
-            ]
-            pairs = zip(queries, found, strict=True)
-            return {"fetched": [{"query": query, "passages": some} for query, some in pairs]}
-        case requests.Score(prompts=prompts, continuations=texts):
+        case requests.Fetch():
+            rows = [[{"id": p.id, "title": p.title, "text": p.text} for p in ps] for ps in reply]
+            pairs = zip(request.queries, rows, strict=True)
+            return {"fetched": [{"query": query, "passages": found} for query, found in pairs]}
+        case requests.Score(continuations=texts):
             sums = [sum(token.logprob for token in said.tokens or ()) for said in reply]
-            rows = zip(prompts, texts, sums, strict=True)
+            rows = zip(request.prompts, texts, sums, strict=True)
             return {"scored": [{"prompt": p, "text": t, "logprob": total} for p, t, total in rows]}
         case requests.Embed(texts=texts):
             return {"embedded": list(texts)}
@@ -97,26 +92,20 @@ class Work:
     batch: int
     """Questions that run side by side."""
     trace: bool = False
-    observers: tuple[Observer, ...] = ()
 
     def records(self, some: Sequence[Question], *, again: bool = True) -> list[Record]:
         """A record of each question, in their order.
 
-        An error of the model or the retriever becomes a record; a mistake in a method is raised,
-        and so is what every other question would meet too: `CacheUnreadable` (with a full disk, no
-        answer could be kept) and `ModelUnavailable`.
-
-        Args:
-            again: what failed is asked once more by itself: it may have been another question's.
+        An error of the model or the retriever becomes a record, once the question failed by itself
+        too (`again`). Raised is a mistake in a method, and what ends a run (`_ENDS`).
         """
         watch = _FlowWatch(self.trace)
         flows = [self._flow(question) for question in some]
-        watching = (watch, *self.observers)
-        found = run_many(flows, self.world, observers=watching, return_exceptions=True)
+        found = run_many(flows, self.world, observers=[watch], return_exceptions=True)
         records: list[Record] = []
         for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
             if not isinstance(outcome, Exception):
-                records.append(self._record(question, *outcome, watch, i))
+                records.append(self._record(question, outcome, *watch.seen(i)))
             elif not isinstance(outcome, LtragError) or isinstance(outcome, _ENDS):
                 raise outcome
             elif again:
@@ -131,8 +120,8 @@ class Work:
         """The record of a question that got no answer: the worst scores, and why."""
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
         cost, trace = (watch or _FlowWatch(False)).seen()
-        why = f"{type(error).__name__}: {error}"
-        return Record.of(question, Answer(""), None, cost, worst, error=why, trace=trace)
+        told = {"error": f"{type(error).__name__}: {error}", "trace": trace}
+        return Record.of(question, Answer(""), None, cost, scores=worst, **told)
 
     def _flow(self, question: Question) -> Flow[tuple[Answer, Decision | None]]:
         cell, settings = self.cell, self.cell.set
@@ -147,13 +136,9 @@ class Work:
         return (picked(answer, question.options) if drafted else answer), decision
 
     def _record(
-        self,
-        question: Question,
-        answer: Answer,
-        decision: Decision | None,
-        watch: _FlowWatch,
-        flow: int,
+        self, question: Question, outcome: tuple[Answer, Decision | None], cost: Cost, trace: Any
     ) -> Record:
+        answer, decision = outcome
         metrics, first, rounds = metrics_named(self.metrics), self.metrics[0], None
         scores = {name: float(m(answer.text, question.answers)) for name, m in metrics.items()}
 
@@ -165,8 +150,8 @@ class Work:
             truths, texts = [Truth((), question.answers)], [question.text]
             [one] = labelled([answer.calibrated], truths, questions=texts, measure=quality)
             rounds = as_record(one)
-        cost, trace = watch.seen(flow)
-        return Record.of(question, answer, decision, cost, scores, trace=trace, rounds=rounds)
+        told = {"scores": scores, "trace": trace, "rounds": rounds}
+        return Record.of(question, answer, decision, cost, **told)
 
 
 Job = tuple[Work, Sequence[Question]]
@@ -188,7 +173,6 @@ _VERSIONED = (
     "langchain-core", "llama-index-core",
 )  # fmt: skip
 """Packages whose versions a run notes, where they are installed."""
-_METRICS = ("em", "f1", "rouge1", "bleu4")
 
 
 def evaluate(
@@ -197,36 +181,30 @@ def evaluate(
     world: World,
     *,
     out: str | Path | RunFolder,
-    metrics: Iterable[str] = _METRICS,
+    metrics: Iterable[str] = ("em", "f1", "rouge1", "bleu4"),
     labelled: Sequence[Question] = (),
     batch: int = 16,
     trace: bool = False,
     engine: Engine = in_process,
-    observers: Iterable[Observer] = (),
     on_record: Callable[[str, Record], None] | None = None,
     told: Mapping[str, Any] | None = None,
 ) -> dict[str, list[Record]]:
     """Answer every question in every way, and keep one record of each in `out`.
 
-    A call with equal arguments goes on where the last one ended, and asks the model nothing twice.
-    A question on which a method fails is a record with an error and the worst scores; the next
-    call tries it again.
+    The records of each cell come back, in the order of the questions. A call with equal arguments
+    goes on where the last one ended, and asks the model nothing twice. A question on which a method
+    fails is a record with an error and the worst scores; the next call tries it again.
 
     Args:
-        questions: with accepted answers, and distinct ids.
-        cells: with distinct names.
+        questions, cells: with distinct ids and names; questions with accepted answers.
         world: the model, and what the methods need of retriever and encoder.
         labelled: other questions with accepted answers, for the methods that learn.
         out: a folder; a `RunFolder` that the caller holds stays held.
         batch: questions that run side by side, at least 1.
         engine: what does the work; `ltrag_plugins.batch.on_ray(...)` does it on Ray.
         trace: keep every request and reply in the records.
-        observers: told of every request and reply, in this process; not on Ray.
         on_record: told the cell's name and each new record.
         told: more to note in run.json, as plain values; no part of what makes a run the same.
-
-    Returns:
-        The records of each cell, in the order of the questions.
 
     Raises:
         InvalidInput: no questions or cells, a name or id twice, a batch below 1, an unknown
@@ -249,9 +227,8 @@ def evaluate(
             versions[name] = version(name)
     with folder.held():
         folder.begin(identity, {"versions": versions, "told": {"batch": batch, **(told or {})}})
-        llm = None if world.llm is None else CachedLLM(world.llm, folder.answers)
-        asking = replace(world, llm=llm)
-        start = Work(cells[0], None, asking, measures, batch, trace, (*observers,))
+        asking = replace(world, llm=world.llm and CachedLLM(world.llm, folder.answers))
+        start = Work(cells[0], None, asking, measures, batch, trace)
         known = {cell.name: {one.id: one for one in folder.records(cell.name)} for cell in cells}
 
         def keep(name: str, new: Sequence[Record]) -> None:
@@ -269,7 +246,7 @@ def evaluate(
                     continue
                 work = replace(start, cell=cell)
                 try:
-                    learned = method.taught(labelled, cell.set, asking, start.observers)
+                    learned = method.taught(labelled, cell.set, asking)
                     if learned is not None and method.told is not None:
                         folder.tell(cell.name, method.told(learned))
                 except _ENDS:
@@ -294,9 +271,8 @@ def check_asked(questions: Sequence[Question], cells: Sequence[Cell]) -> None:
     """Whether records of them can be told apart and scored."""
     names = {"method": [cell.name for cell in cells], "question id": [q.id for q in questions]}
     for what, some in names.items():
-        for name, count in Counter(some).items():
-            if count > 1:
-                raise InvalidInput(f"the {what} {name!r} comes twice; records are told apart by it")
+        if twice := [name for name, count in Counter(some).items() if count > 1]:
+            raise InvalidInput(f"the {what} {twice[0]!r} comes twice; records are told apart by it")
     check_labelled(questions)
 
 
@@ -317,7 +293,7 @@ def _identity(
         cell.method.check(world, labelled)
     return {
         "cells": [cell.name for cell in cells],
-        "settings": {cell.name: _plain(cell.set) for cell in cells},
+        "settings": {cell.name: json.loads(json.dumps(cell.set, default=_plain)) for cell in cells},
         "gates": {cell.name: _named(cell.gate) for cell in cells if cell.gate is not None},
         "model": _named(world.llm),
         "retriever": _named(world.retriever),
@@ -341,13 +317,7 @@ def digest_of(questions: Sequence[Question]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Settings as JSON; a part that is more than values stands there by its name."""
+    """Settings by field, for JSON; a part that is more than values stands there by its name."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [*map(_plain, value)]
-    if isinstance(value, bool | int | float | str | None):
-        return value
+        return {one.name: getattr(value, one.name) for one in fields(value)}
     return getattr(value, "__qualname__", None) or getattr(value, "name", None) or repr(value)

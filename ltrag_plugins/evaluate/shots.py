@@ -28,18 +28,12 @@ def shot_cells(
     *,
     scores: bool,
     shots: int,
-    seed: int = 0,
 ) -> tuple[list[Cell], Mapping[str, dict[str, float]], Mapping[str, float]]:
     """No shots ("direct"), random ones, BM25's, the nearest, and the head's.
 
     With the cells come, by cell and question's id, the probability of the right answer, which a
-    run fills in where the model tells it; and by cell the mean shots of a prompt.
-
-    Args:
-        candidates: that all questions share; None: each has passages of its own.
-        scores: whether the model scores given text.
-        shots: most in a prompt.
-        seed: of the random ones.
+    run fills in where the model scores given text (`scores`); and by cell the mean shots of a
+    prompt. Without `candidates` that all questions share, each has passages of its own.
     """
     encoder, settings = ranker.encoder, ranker.settings
     if candidates is None:  # such passages are not preselected in training either
@@ -55,9 +49,9 @@ def shot_cells(
     cells, chances, lengths = [], {name: dict[str, float]() for name in made}, dict[str, float]()
     for name, make in made.items():
         if candidates is not None:
-            ranked = make(candidates, seed=seed)(questions)
+            ranked = make(candidates, seed=0)(questions)
         else:  # a seed each: else chance would take the same places of every list
-            ranked = [make(q.passages, seed=seed + i)([q])[0] for i, q in enumerate(questions)]
+            ranked = [make(q.passages, seed=i)([q])[0] for i, q in enumerate(questions)]
         lengths[name] = sum(map(len, ranked)) / len(ranked)
         chosen = {question.id: some for question, some in zip(questions, ranked, strict=True)}
         method = _method(name, questions, chosen, settings, scores, chances[name])

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from ltrag_plugins.errors import InvalidInput, unknown_name
 from ltrag_plugins.gece.decision import Gate
-from ltrag_plugins.methods import METHODS, Method, method_named
+from ltrag_plugins.methods import Method, method_named
 from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exact_match
 from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
 from ltrag_plugins.settings import with_values
@@ -111,23 +111,17 @@ class Cell:
         return replace(settings, seed=self.seed) if seeded else settings
 
 
-def cell_of(word: str, methods: Mapping[str, Method] = METHODS) -> Cell:
-    """The cell that a word asks for, which becomes its name.
+def cell_of(word: str) -> Cell:
+    """The cell that a word asks for, which becomes its name: ``sgic:k=8:loop.rounds=3``.
 
-    ``METHOD:NAME=VALUE:...``, where a name leads into nested settings by dots, as in
-    ``sgic:k=8:loop.rounds=3``. Values are JSON, or text as it stands.
+    Dots lead into nested settings. Values are JSON, or text as it stands.
 
     Raises:
         InvalidInput: an unknown method or setting (names the nearest), a setting that no word can
             give, or a value out of its range.
     """
     name, *given = word.split(":")
-    if "=" in name:
-        raise InvalidInput(
-            f"{name!r} is a setting, not a method; a method's settings are joined by colons, as in "
-            "single:k=5:max_tokens=8"
-        )
-    row = method_named(name, methods)
+    row = method_named(name)
     if not given:
         return Cell(row)
     try:

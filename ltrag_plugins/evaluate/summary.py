@@ -63,11 +63,10 @@ class Summary:
                 rows[str(replace(cell, seed=""))].append(row)
         found = {}
         for name, some in rows.items():
-            values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
             if len(some) > 1:
-                spread = {
-                    m: (float(np.mean(v)), float(np.std(v, ddof=1))) for m, v in values.items()
-                }
+                values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
+                both = {m: (np.mean(v), np.std(v, ddof=1)) for m, v in values.items()}
+                spread = {m: (float(mean), float(sd)) for m, (mean, sd) in both.items()}
                 found[name] = {"seeds": len(some), "scores": spread}
         return found
 
@@ -78,16 +77,16 @@ class Summary:
     def __str__(self) -> str:
         metrics = list(self.rows[0].scores)
         digits = {**dict.fromkeys(metrics, 3), **_COSTS, "speed-up": 2}
+        widths = {name: max(9, len(name) + 2) for name in digits}
         wide = 2 + max(len(row.name) for row in self.rows)
-        heads = "".join(f"{name:>{_width(name)}}" for name in digits)
+        heads = "".join(f"{name:>{width}}" for name, width in widths.items())
         lines = [f"{'':<{wide}}{heads}  {metrics[0]} over {self.compared}"]
         for row in self.rows:
             values = {m: found.value for m, found in row.scores.items()} | {**row.costs}
-            values["speed-up"] = row.speed_up
             line = f"{row.name:<{wide}}"
-            for name, value in values.items():
+            for name, value in {**values, "speed-up": row.speed_up}.items():
                 text = "-" if value is None else f"{value:.{digits[name]}f}"
-                line += f"{text:>{_width(name)}}"
+                line += f"{text:>{widths[name]}}"
             if (gain := row.gains.get(metrics[0])) is not None:
                 line += f"  {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
             lines.append(line)
@@ -98,17 +97,11 @@ class Summary:
         return "\n".join(lines + ([f"failed: {', '.join(failed)}"] if failed else []))
 
 
-def _width(name: str) -> int:
-    return max(9, len(name) + 2)
-
-
 def summarize(
     records: Mapping[str, Sequence[Record]],
     *,
     compared: str | None = None,
     level: float = 0.95,
-    resamples: int = 2000,
-    seed: int = 0,
 ) -> Summary:
     """Means, intervals and gains of each cell.
 
@@ -118,14 +111,11 @@ def summarize(
         level: of the intervals, inside (0, 1).
 
     Raises:
-        InvalidInput: there are no records, `compared` is not among them, or cells are about
-            different questions.
+        InvalidInput: as `aligned`.
     """
     found = aligned(records, compared)
     compared = next(iter(found)) if compared is None else compared
-    how = {"level": level, "resamples": resamples, "seed": seed}
-    rows = [_row(name, found, compared, how) for name in found]
-    return Summary(tuple(rows), compared, level)
+    return Summary(tuple(_row(name, found, compared, level) for name in found), compared, level)
 
 
 def aligned(
@@ -134,7 +124,7 @@ def aligned(
     """The records of all cells in one order of the questions, that of `first` (None: the first).
 
     Raises:
-        InvalidInput: there are none, or cells are about different questions.
+        InvalidInput: there are none, none of `first`, or cells are about different questions.
     """
     if not records or not all(records.values()):
         raise InvalidInput("a summary needs records; a cell, or all of them, has none")
@@ -153,9 +143,7 @@ def aligned(
     return found
 
 
-def _row(
-    name: str, records: Mapping[str, Sequence[Record]], compared: str, how: Mapping[str, Any]
-) -> Row:
+def _row(name: str, records: Mapping[str, Sequence[Record]], compared: str, level: float) -> Row:
     found, metrics = records[name], list(records[name][0].scores)
     scores, others = (
         {m: np.array([record.scores[m] for record in records[cell]]) for m in metrics}
@@ -163,12 +151,12 @@ def _row(
     )
     gains, parts = {}, {}
     if name != compared:
-        gains = {m: paired_bootstrap(scores[m], others[m], **how) for m in metrics}
+        gains = {m: paired_bootstrap(scores[m], others[m], level=level) for m in metrics}
     if (direct := direct_of(records)) is not None:
-        easy = np.array([record.right(metrics[0]) for record in records[direct]])
+        known = np.array([record.right(metrics[0]) for record in records[direct]])
         parts = {
             kind: {m: float(scores[m][which].mean()) for m in metrics}
-            for kind, which in (("easy", easy), ("hard", ~easy))
+            for kind, which in (("easy", known), ("hard", ~known))
             if which.any()
         }
     cell, speed_up = CellName.parse(name), None
@@ -176,14 +164,7 @@ def _row(
     costs = {n: None if None in some else float(np.mean(some)) for n, some in columns.items()}
     if cell.gate and cell.alone in records and costs["ms"]:
         speed_up = float(np.mean([record.ms for record in records[cell.alone]]) / costs["ms"])
-    return Row(
-        name,
-        len(found),
-        sum(record.error is not None for record in found),
-        {metric: bootstrap_interval(values, **how) for metric, values in scores.items()},
-        gains,
-        parts.get("easy", {}),
-        parts.get("hard", {}),
-        costs,
-        speed_up,
-    )
+    failed = sum(record.error is not None for record in found)
+    means = {m: bootstrap_interval(values, level=level) for m, values in scores.items()}
+    easy, hard = (parts.get(kind, {}) for kind in ("easy", "hard"))
+    return Row(name, len(found), failed, means, gains, easy, hard, costs, speed_up)

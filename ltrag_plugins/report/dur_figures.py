@@ -5,13 +5,13 @@ References:
 """
 
 import json
-import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ltrag_plugins.artifacts import reading
 from ltrag_plugins.dur.batch import Batch, by_epoch
-from ltrag_plugins.errors import InvalidInput, UnreadableArtifact
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.report import plots
 from ltrag_plugins.report.escaping import slug, visible
@@ -22,12 +22,10 @@ _LABELLED = 12  # bars; more of them would have their figures overlap
 def dur_pictures(
     history: Sequence[Batch], folder: str | Path, *, shots: int, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """All that can be drawn of this history, in files; the folder is made.
+    """All that can be drawn of a `TrainingResult`'s history, in files ("png", "svg", "pdf").
 
     Args:
-        history: of a `TrainingResult`.
         shots: K, with which PromptPG asks about every question.
-        formats: "png", "svg", "pdf", or others that matplotlib writes.
 
     Raises:
         InvalidInput: the history is empty.
@@ -43,17 +41,12 @@ def training_pictures(run: Path, cells: Iterable[str]) -> list[plots.Picture]:
     files = [(RunFolder(run).learned(name), f"dur-{slug(name)}-", visible(name)) for name in cells]
     files, found = [*files, (run / "dur_history.json", "dur-", "DUR")], []
     for path, prefix, title in (file for file in files if file[0].exists()):
-        try:
+        with reading(f"{path}: no training", "Write 'ltrag dur train --json', or take it away."):
             body = json.loads(path.read_bytes())
             history = [Batch(**batch) for batch in body["history"]]
             if not history:
                 raise ValueError("no batch was trained")
             shots = int(body["settings"]["shots"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UnreadableArtifact(
-                f"{path}: {type(error).__name__}: {error}. Write it with 'ltrag dur train --json', "
-                "or take it away."
-            ) from error
         found += _pictures(history, shots, prefix, title)
     return found
 
@@ -80,15 +73,15 @@ def _shots(history: Sequence[Batch], shots: int) -> plots.Figure:
     dashed: Any = {"color": plots.INK, "linestyle": "--", "linewidth": 1.2}
     _by_batch(left, sent, color=plots.ORANGE, label="this training")
     _by_batch(left, fixed, label=f"PromptPG, K = {shots}", **dashed)
-    left.set(ylabel="shots in all prompts of a batch", ylim=(0, 1.25 * max(*fixed, *sent)))
-    left.set_title("Shots by batch")
+    highest = 1.25 * max(*fixed, *sent)
+    left.set(title="Shots by batch", ylabel="shots in all prompts of a batch", ylim=(0, highest))
     left.legend(loc="upper right")
     shares = [epoch.shots / (shots * epoch.questions) for epoch in by_epoch(history)]
     bars = right.bar(range(1, len(shares) + 1), shares, color=plots.ORANGE)
     _epoch_axis(right, bars, shares, fontsize=8)
     right.axhline(1, **dashed)
-    right.set(ylabel="shots, PromptPG = 100 %", ylim=(0, 1.2 * max(1.0, *shares)))
-    right.set_title("Shots by epoch")
+    highest = 1.2 * max(1.0, *shares)
+    right.set(title="Shots by epoch", ylabel="shots, PromptPG = 100 %", ylim=(0, highest))
     return figure
 
 
@@ -97,9 +90,8 @@ def _loss(history: Sequence[Batch]) -> plots.Figure:
     figure, [above, below] = plots.canvas(2, size=(6.4, 5.2))
     _by_batch(above, [batch.loss for batch in history], color=plots.INK)
     _by_batch(below, [batch.reward for batch in history], color=plots.ORANGE)
-    above.set(xlabel="", ylabel="loss")
+    above.set(title="Loss and reward by batch", xlabel="", ylabel="loss")
     below.set(ylabel="mean reward, all shots shown")
-    above.set_title("Loss and reward by batch")
     above.axhline(0, color=plots.QUIET, linewidth=1)
     figure.align_ylabels()
     return figure
@@ -108,16 +100,14 @@ def _loss(history: Sequence[Batch]) -> plots.Figure:
 def _turns(history: Sequence[Batch]) -> plots.Figure:
     """Share of questions whose answer turns as shots are added, by epoch (figure 3; eq. 3)."""
     figure, [axes] = plots.canvas(size=(6.4, 4.0))
-    epochs = by_epoch(history)
-    hard = [(epoch.turned_hard or 0) / epoch.questions for epoch in epochs]
-    easy = [(epoch.turned_easy or 0) / epoch.questions for epoch in epochs]
-    both = [*map(operator.add, hard, easy)]
-    numbers = range(1, len(epochs) + 1)
+    hard = [(epoch.turned_hard or 0) / epoch.questions for epoch in by_epoch(history)]
+    easy = [(epoch.turned_easy or 0) / epoch.questions for epoch in by_epoch(history)]
+    both, numbers = [*map(sum, zip(hard, easy, strict=True))], range(1, len(hard) + 1)
     axes.bar(numbers, hard, color=plots.ORANGE, label="hard: wrong without shots")
     top = axes.bar(numbers, easy, bottom=hard, color=plots.QUIET, label="easy: right without shots")
     _epoch_axis(axes, top, both)
-    axes.set(ylabel="questions whose answer turns", ylim=(0, max(0.1, 1.35 * max(both))))
-    axes.set_title("Answers that turn as shots are added")
+    highest, title = max(0.1, 1.35 * max(both)), "Answers that turn as shots are added"
+    axes.set(title=title, ylabel="questions whose answer turns", ylim=(0, highest))
     axes.legend(loc="upper right")
     return figure
 

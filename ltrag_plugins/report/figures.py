@@ -1,14 +1,14 @@
 """The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
 
-A gate retrieves where its score is at least a threshold. With the scores on record, and the
-question answered both ways by the same method, every other threshold can be tried without asking
-the model again: above it the answer of the method alone counts, below it the direct one.
+A gate retrieves from a threshold of its score on. With the scores on record, and each question
+answered both ways, every other threshold can be tried without asking the model again.
 
 References:
     Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -70,8 +70,7 @@ def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
     figure, [axes] = plots.canvas(size=plots.LARGE)
     named = rows if len(rows) <= _CROWD else _best_for_cost(rows, metric, cost)
     points = [(float(row.costs[cost] or 0), row.scores[metric].value) for row in rows]
-    places = list(zip(rows, points, strict=True))
-    for row, (x, y) in places:
+    for row, (x, y) in zip(rows, points, strict=True):
         if row in named:
             plots.whiskers(axes, x, row.scores[metric])
         colour, mark = (plots.ORANGE, "D") if "+" in row.name else (plots.BLUE, "o")
@@ -91,15 +90,12 @@ def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
     axes.margins(y=0.14)
     if any("+" in row.name for row in rows):
         figure.legend(loc="outside upper left", ncols=2)
-    plots.label_points(
-        axes,
-        [point for row, point in places if row in named],
-        [_short(row.name) for row in rows if row in named],
-        [point for row, point in places if row not in named],
-    )
-    told = f"{'Down' if metric in LOWER_IS_BETTER else 'Up'} and to the left is better."
-    if len(rows) > _CROWD:
-        told += " Named: what nothing cheaper matches."
+    kept = [row in named for row in rows]
+    names = [_short(row.name) for row in compress(rows, kept)]
+    others = compress(points, [not one for one in kept])
+    plots.label_points(axes, [*compress(points, kept)], names, others)
+    crowd = " Named: what nothing cheaper matches." if len(rows) > _CROWD else ""
+    told = f"{'Down' if metric in LOWER_IS_BETTER else 'Up'} and to the left is better.{crowd}"
     told += f" Whiskers: {summary.level:.0%} intervals of the mean."
     return plots.Picture(f"cost-{cost}", f"Accuracy against {_COSTS[cost][0]}", told, figure)
 
@@ -160,11 +156,7 @@ def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> pl
 def _thresholds(
     gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
 ) -> Float[np.ndarray, "thresholds 2"]:
-    """(share that searches, accuracy) of every threshold between the scores, never to always.
-
-    Questions with equal scores are retrieved for together; those without a decision (the gate
-    failed) are left out.
-    """
+    """(share that searches, accuracy) of every threshold, never to always, without failed gates."""
     known = [i for i, record in enumerate(gated) if record.decision is not None]
     scores = np.array([(gated[i].decision or {})["score"] for i in known])
     order = np.argsort(-scores, kind="stable")
@@ -177,8 +169,7 @@ def _thresholds(
 
 def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots.Picture:
     """Scores of a gate where the direct answer was right, and where it was wrong."""
-    scores = np.array([decision["score"] for decision, _ in found])
-    retrieve = np.array([decision["retrieve"] for decision, _ in found])
+    scores, retrieve = (np.array([d[n] for d, _ in found]) for n in ("score", "retrieve"))
     right = np.array([right for _, right in found])
     told = "Does a larger score find the questions that the model gets wrong alone?"
     if 0 < right.sum() < len(right):
@@ -188,8 +179,8 @@ def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots
     for name, kind in {"right": right, "wrong": ~right}.items():
         if kind.any():
             shares = np.histogram(scores[kind], edges)[0] / kind.sum()
-            label = f"direct answer {name}: {kind.sum()}"
-            plots.hatched(axes, shares.tolist(), edges.tolist(), bad=name == "wrong", label=label)
+            label, bad = f"direct answer {name}: {kind.sum()}", name == "wrong"
+            plots.hatched(axes, shares.tolist(), edges.tolist(), bad, label)
     below, above = scores[~retrieve], scores[retrieve]
     if below.size and above.size and below.max() < above.min():
         threshold = (below.max() + above.min()) / 2

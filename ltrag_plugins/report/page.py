@@ -60,12 +60,10 @@ def write_report(
     pictures_to: str | Path | None = None,
     compared: str | None = None,
 ) -> Written:
-    """Write the page of a run, and its pictures where a folder for them is named.
+    """Write the page of a run (unfinished, too), and its pictures as PNG and SVG in a folder.
 
     Args:
-        run: folder that an evaluation wrote; it may be unfinished.
-        out: the page; None: report.html in that folder.
-        pictures_to: folder for PNG and SVG files.
+        out: the page; None: report.html in the run's folder.
         compared: the row that gains are over; None: the first one.
 
     Raises:
@@ -81,9 +79,8 @@ def write_report(
     content = _html(found, summary, drawn).encode("utf-8", "backslashreplace")
     with writing(page.parent):
         replace_file(page, content)
-    saved: list[Path] = []
-    if pictures_to is not None:
-        saved = save_pictures(chain(*drawn.values()), pictures_to, ("png", "svg"))
+    every, both = chain(*drawn.values()), ("png", "svg")
+    saved = () if pictures_to is None else save_pictures(every, pictures_to, both)
     return Written(page, len(content), tuple(saved), found)
 
 
@@ -105,6 +102,7 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
     environment.filters["visible"] = lambda text: visible(str(text))
     environment.filters["as_json"] = partial(json.dumps, indent=1)
     environment.filters["percent"] = lambda share: 100 * min(1.0, max(0.0, share))
+    shown = {key: [(one, Markup(one.inline())) for one in some] for key, some in drawn.items()}
     return environment.from_string(page).render(
         run=run,
         name=run.path.resolve().name or str(run.path),
@@ -112,11 +110,7 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
         metric=run.metric,
         lower=LOWER_IS_BETTER,
         best=pick(summary.rows, key=lambda row: row.scores[run.metric].value),
-        sections=[
-            (key, *_SECTIONS[key], [(one, Markup(one.inline())) for one in some])
-            for key, some in drawn.items()
-            if some
-        ],
+        sections=[(key, *_SECTIONS[key], some) for key, some in shown.items() if some],
         settings=settings if isinstance(settings, dict) else {},
         listed=listed,
         blocks=texts,

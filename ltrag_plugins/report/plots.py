@@ -43,26 +43,18 @@ SMALL, LARGE = (4.4, 3.3), (5.4, 4.7)
 """Inches; at 72 points each not much wider than a phone, so that text keeps its size there."""
 _STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
-    "font.size": 10,
+    **dict.fromkeys(("font.size", "axes.labelsize", "legend.fontsize"), 10),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), QUIET),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), SOFT),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
     "text.color": INK,
     "text.parse_math": False,  # a name with two dollar signs is no formula
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": SOFT,
-    "axes.labelsize": 10,
     "axes.titlesize": 11,
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
     "axes.grid": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "grid.color": FAINT,
     "grid.linewidth": 0.8,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "xtick.labelcolor": SOFT,
-    "ytick.labelcolor": SOFT,
-    "legend.frameon": False,
-    "legend.fontsize": 10,
     "lines.linewidth": 2.0,
     "lines.markersize": 7,
     "hatch.linewidth": 0.7,
@@ -142,11 +134,10 @@ def save_pictures(
     drawn: Iterable[Picture], folder: str | Path, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
     """Write each picture on white, once in each format; the folder is made."""
-    with writing(Path(folder)):
-        return [
-            save_figure(one.figure, Path(folder) / f"{one.name}.{suffix}")
-            for one, suffix in product(drawn, formats)
-        ]
+    folder = Path(folder)
+    with writing(folder):
+        pairs = product(drawn, formats)
+        return [save_figure(one.figure, folder / f"{one.name}.{suffix}") for one, suffix in pairs]
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
@@ -174,16 +165,14 @@ def whiskers(axes: Axes, x: float, found: Interval) -> None:
 
 
 def hatched(
-    axes: Axes, shares: Sequence[float], edges: Sequence[float], *, bad: bool, label: str
+    axes: Axes, shares: Sequence[float], edges: Sequence[float], bad: bool, label: str
 ) -> None:
     """A histogram of one of two kinds, which lie over each other."""
     colour, hatch = (ORANGE, "////") if bad else (BLUE, "")
-    axes.stairs(shares, edges, fill=True, facecolor=(colour, 0.28))
+    bars = partial(axes.stairs, shares, edges, fill=True)
+    bars(facecolor=(colour, 0.28))
     # in SVG a fill that is half transparent would make its own hatching vanish
-    axes.stairs(
-        shares, edges, fill=True, facecolor="none", edgecolor=colour, hatch=hatch, linewidth=1.6,
-        label=label,
-    )  # fmt: skip
+    bars(facecolor="none", edgecolor=colour, hatch=hatch, linewidth=1.6, label=label)
 
 
 def reliability_figure(found: Reliability, what: str) -> Figure:

@@ -31,10 +31,7 @@ _MARKS = ((True, "right", plots.BLUE, "o"), (False, "wrong", plots.ORANGE, "X"))
 def analysis_pictures(
     run: _Answers, folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """All that can be drawn of these answers, in files; the folder is made.
-
-    Args:
-        formats: "png", "svg", "pdf", or others that matplotlib writes.
+    """All that can be drawn of these answers, in files ("png", "svg", "pdf") of a folder.
 
     Raises:
         InvalidInput: there are no answers.
@@ -50,8 +47,8 @@ def attention_picture(
     """The share of attention on each document, one panel below the other (figure 6).
 
     Args:
-        shares: of each document, by what the panel is called ("first answer", "round 1");
-            `AttentionShares.documents`, or `.relative` for shares that add up to 1.
+        shares: by what a panel is called ("first answer"), `AttentionShares.documents`, or
+            `.relative` for shares that add up to 1.
         relevant: whether each document helps.
         path: its suffix says the format (.png, .svg, .pdf).
 
@@ -59,22 +56,19 @@ def attention_picture(
         InvalidInput: there are no documents or panels, or not a share and a label for each.
     """
     if not shares or not relevant or any(len(one) != len(relevant) for one in shares.values()):
-        raise InvalidInput(
-            f"shares of {[len(one) for one in shares.values()]} documents came with "
-            f"{len(relevant)} labels; give one for each, and at least one panel"
-        )
+        counts, remedy = [*map(len, shares.values())], "give at least one panel, and a label each"
+        raise InvalidInput(f"shares of {counts} documents, {len(relevant)} labels; {remedy}")
     figure, axes = plots.canvas(len(shares), size=(7.2, 1.9 * len(shares) + 1.2), sharey=True)
     numbers = range(1, len(relevant) + 1)
+    colours = [plots.BLUE if helps else plots.QUIET for helps in relevant]
     for place, (name, values) in zip(axes, shares.items(), strict=True):
-        colours = [plots.BLUE if helps else plots.QUIET for helps in relevant]
         bars = place.bar(numbers, values, color=colours)
         labels = [f"{v:.1%}" if helps else "" for v, helps in zip(values, relevant, strict=True)]
         place.bar_label(bars, labels, color=plots.INK, padding=2)
         place.set_title(name)
         plots.as_percent(place.yaxis)
         place.margins(y=0.2)
-    axes[-1].set_xticks(numbers)
-    axes[-1].set_xlabel("document")
+    axes[-1].set(xticks=numbers, xlabel="document")
     figure.supylabel("share of attention")
     axes[0].plot([], [], "s", color=plots.BLUE, label="helpful (with its share)")
     axes[0].plot([], [], "s", color=plots.QUIET, label="other")
@@ -84,18 +78,11 @@ def attention_picture(
 
 def round_pictures(run: Path, records: Mapping[str, Sequence[Record]]) -> list[plots.Picture]:
     """Those of each cell whose records have rounds, and of `sgic_run.jsonl`, if it is there."""
-    found = []
+    found, path = [], run / "sgic_run.jsonl"
     for name, some in records.items():
-        judged = [from_record(one.rounds) for one in some if one.rounds is not None]
-        if judged:
+        if judged := [from_record(one.rounds) for one in some if one.rounds is not None]:
             found += _pictures(judged, f"sgic-{slug(name)}-", visible(name))
-    path = run / "sgic_run.jsonl"
-    if path.exists():
-        judged = read_run(path)
-        if not judged:
-            raise InvalidInput(f"{path} holds no answers; take it away, or write it with write_run")
-        found += _pictures(judged, "sgic-", "SGIC")
-    return found
+    return found + (_pictures(read_run(path), "sgic-", "SGIC") if path.exists() else [])
 
 
 @plots.styled()
@@ -129,15 +116,13 @@ def _spread(analysis: Analysis) -> plots.Figure:
             if total := sum(found.counts):
                 edges = [i / len(found.counts) for i in range(len(found.counts) + 1)]
                 shares, mean = [count / total for count in found.counts], found.mean or 0.0
-                label = f"{name}: {total}, mean {mean:.2f}"
-                plots.hatched(place, shares, edges, bad=bad, label=label)
+                plots.hatched(place, shares, edges, bad, f"{name}: {total}, mean {mean:.2f}")
                 colour, line = (plots.ORANGE, ":") if bad else (plots.BLUE, "--")
                 place.axvline(mean, color=colour, linestyle=line)
                 highest = max(highest, *shares)
         told = "" if spread.auroc is None else f", AUROC {spread.auroc:.2f}"
-        place.set_title(f"{title}{told}")
+        place.set(title=f"{title}{told}", xlabel="uncertainty (lines: means)")
         place.set(xlim=(-0.01, 1.01), ylim=(0, min(1.02, 1.15 * highest)))
-        place.set_xlabel("uncertainty (lines: means)")
         plots.as_percent(place.yaxis)
         place.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     axes[0].set_ylabel("share of each kind")
@@ -178,9 +163,9 @@ def _paths(run: _Answers) -> plots.Figure:
 
 def _turns(analysis: Analysis) -> plots.Figure:
     """Mean score of the answers that stay or turn in each round, and how many (figure 4)."""
-    found = analysis.turns
     figure, [above, below] = plots.canvas(2, size=(7.2, 5.6))
-    rounds, bottom = range(1, 1 + len(found)), [0] * len(found)
+    found, rounds = analysis.turns, range(1, 1 + len(analysis.turns))
+    bottom = [0] * len(found)
     for kind, (colour, line, marker, hatch) in enumerate(_TURNS):
         ways = [one[kind] for one in found]
         known = {n: way.score for n, way in zip(rounds, ways, strict=True) if way.score is not None}
@@ -189,10 +174,10 @@ def _turns(analysis: Analysis) -> plots.Figure:
         counts = [way.answers for way in ways]
         below.bar(rounds, counts, 0.5, bottom, hatch=hatch, edgecolor="white", **style)
         bottom = [a + b for a, b in zip(bottom, counts, strict=True)]
-    above.set_title("From the answer of the round before to that of this round")
-    above.set(ylabel="mean score, 0-100", ylim=(-4, 104))
+    title = "From the answer of the round before to that of this round"
+    above.set(title=title, ylabel="mean score, 0-100", ylim=(-4, 104))
+    below.set(ylabel="answers")
     plots.count_axis(below, "round", 1, len(found))
-    below.set_ylabel("answers")
     for axes in (above, below):
         axes.legend(loc="center left", bbox_to_anchor=(1.02, 0.5))
     return figure
