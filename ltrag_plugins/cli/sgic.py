@@ -98,8 +98,8 @@ def _answer(
         raise typer.BadParameter("give QUESTIONS.jsonl, or --question and PASSAGES.jsonl")
     if question is not None and (pool, limit, records) != (None, None, None):
         raise typer.BadParameter("--pool, --limit and --records are not for --question")
+    from ltrag_plugins.sgic.analysis import labelled, write_run
     from ltrag_plugins.sgic.calibrator import Refusal
-    from ltrag_plugins.sgic.records import labelled, write_run
 
     told = {"rounds": rounds, "refuse_above": refuse_above}
     settings, refusal = options.changed(words, sgic.SGICSettings(), Refusal(), **told)
