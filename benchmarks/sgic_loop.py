@@ -46,7 +46,7 @@ from ltrag_plugins.sgic import (
     labelled,
     write_run,
 )
-from ltrag_plugins.sgic.replay import Variant, every_way
+from ltrag_plugins.sgic.fitting import Variant, every_way
 from ltrag_plugins.sgic.settings import PaperRow
 from ltrag_plugins.types import Generation
 

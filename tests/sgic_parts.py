@@ -8,7 +8,7 @@ import numpy as np
 
 from ltrag_plugins.flow import Observer, World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import CalibratedAnswer, calibrate
+from ltrag_plugins.sgic import CalibratedAnswer, FitReport, calibrate
 from ltrag_plugins.types import Generation, Passage, Question, Token
 
 QUESTION = "Where is Dirleton Castle?"
@@ -80,6 +80,11 @@ def rights(right, sure=lambda i, n: 0.5) -> ScriptedLLM:
         return said("right" if right(i, n) else f"wrong {n}", sure(i, n))
 
     return ScriptedLLM(write)
+
+
+def way(report: FitReport, name: str):
+    """The figures of one variant."""
+    return {one.name: one for one in report.variants}[name]
 
 
 def folds(count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

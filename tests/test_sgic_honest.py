@@ -78,7 +78,8 @@ def certain() -> WrongnessCalibration:
     """Fitted on answers that are right where they are likely."""
     scale, likely = ScoreScale("product"), [0.05 + 0.045 * i for i in range(20)]
     answers = [answered(model([said("a", p)]), scale=scale) for p in likely]
-    return WrongnessCalibration.fit(answers, [p < 0.5 for p in likely], scale=scale)
+    scores = [answer.score for answer in answers]
+    return WrongnessCalibration.fit(scores, [p < 0.5 for p in likely], scale=scale)
 
 
 def test_no_probability_is_given_for_what_none_was_fitted_on():

@@ -494,7 +494,7 @@ def test_passages_that_are_strings(passages, match):
 
 def test_a_scale_of_another_estimator():
     llm = model(UNSURE)
-    with pytest.raises(ArtifactMismatch, match=r"estimator 'entropy'.*'product'"):
+    with pytest.raises(ArtifactMismatch, match=r"'entropy'.*'product'"):
         answered(llm, scale=ScoreScale("entropy", (0.5,)))
     assert llm.prompts == []
 

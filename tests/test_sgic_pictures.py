@@ -123,7 +123,7 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
         "import sys\n"
         f"sys.modules[{package!r}] = None\n"
         "from ltrag_plugins.errors import MissingExtra\n"
-        "import ltrag_plugins.sgic.figures\n"
+        "import ltrag_plugins.sgic.analysis\n"
         "try:\n"
         f"    import {module}\n"
         "except MissingExtra as error:\n"
@@ -135,6 +135,6 @@ def test_without_a_package_the_command_that_installs_it_is_named(module, package
 
 def test_an_analysis_brings_neither_torch_nor_matplotlib():
     found = "print({'torch', 'matplotlib'} & {*sys.modules})"
-    code = f"import sys, ltrag_plugins.sgic.figures; {found}"
+    code = f"import sys, ltrag_plugins.sgic.analysis; {found}"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.stdout.strip() == "set()", told.stderr

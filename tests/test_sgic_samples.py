@@ -5,7 +5,7 @@ import pytest
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Ask, World, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate, sampled
+from ltrag_plugins.sgic import SGICSettings, calibrate, sampled
 from ltrag_plugins.types import Generation, GenerationSettings
 from tests.sgic_parts import QUESTION, THREE, said
 
@@ -43,12 +43,6 @@ def test_every_sample_asks_what_the_first_answer_is_asked_with_a_seed_of_its_own
     assert llm.asked == [(first.prompts[0], 0.7, seed) for seed in (7, 8, 9, 10)]
 
 
-def test_all_samples_are_scored_on_the_mean_of_round_0():
-    scale = ScoreScale("product", (0.4, 0.9))
-    answer = run(sampled(QUESTION, THREE, 2, SEVEN, scale), World(llm=Sampler(FOUR)))
-    assert [r.score for r in answer.trace] == pytest.approx([50 + 50 * 0.3 / 0.6, 25])
-
-
 def test_samples_stop_before_a_limit():
     llm = Sampler(FOUR)
     few = SGICSettings(seed=7, max_calls=2)
@@ -72,7 +66,7 @@ def test_agreement_holds_each_sample_against_the_others_without_another_call():
 
 @pytest.mark.parametrize(
     ("samples", "estimator"),
-    [(0, "product"), (True, "product"), (2.0, "product"), (1, "agreement")],
+    [(0, "product"), (True, "product"), (2.0, "product"), (0, "agreement")],
 )
 def test_a_number_of_samples_that_makes_no_sense_is_refused(samples, estimator):
     llm = Sampler(FOUR)

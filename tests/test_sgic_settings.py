@@ -141,13 +141,13 @@ def test_each_setting_says_what_it_is():
 @pytest.mark.parametrize(
     ("values", "match"),
     [
-        ({"layout": "{documents} {question}"}, "layout template must name"),
-        ({"document": "{text}"}, "document template must name"),
-        ({"document": "{key}{text}{score}{title}"}, "may name"),
-        ({"score": "certain"}, "score template must name"),
-        ({"answer": "{text"}, "answer template is malformed"),
-        ({"about_keys": "{key}"}, "about_keys template"),
-        ({"bare": "Answer:"}, "template must hold '{question}'"),
+        ({"layout": "{documents} {question}"}, "layout must hold '{instruction}'"),
+        ({"document": "{text}"}, "document must hold '{key}'"),
+        ({"document": "{key}{text}{score}{title}"}, "a field that it has not .*title"),
+        ({"score": "certain"}, "score must hold '{score}'"),
+        ({"answer": "{text}{score}{"}, "a template is malformed"),
+        ({"about_keys": "{key}"}, "a field that it has not .*key"),
+        ({"bare": "Answer:"}, "bare must hold '{question}'"),
     ],
 )
 def test_templates_that_lack_a_field(values, match):

@@ -11,7 +11,7 @@ from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.metrics.cost import Cost
 from ltrag_plugins.settings import Range, Settings, Share, Whole, check_fields
-from ltrag_plugins.sgic.records import from_record
+from ltrag_plugins.sgic.analysis import from_record
 from ltrag_plugins.types import Answer, Question
 
 

@@ -24,8 +24,8 @@ from ltrag_plugins.methods.method import picked
 from ltrag_plugins.methods.sgic import SGICAnswer
 from ltrag_plugins.metrics.cost import Cost, CostCounter
 from ltrag_plugins.prompts.templates import render_question
+from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
-from ltrag_plugins.sgic.records import as_record, labelled
 from ltrag_plugins.types import Answer, Question
 
 _ENDS = (CacheUnreadable, ModelUnavailable)

@@ -14,8 +14,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.report import plots
 from ltrag_plugins.report.escaping import slug, visible
-from ltrag_plugins.sgic.figures import Analysis, analyse
-from ltrag_plugins.sgic.records import LabelledAnswer, from_record, read_run
+from ltrag_plugins.sgic.analysis import Analysis, LabelledAnswer, analyse, from_record, read_run
 
 _Answers = Sequence[LabelledAnswer]
 _QUESTIONS, _COLUMNS = 10, 5  # single questions in a picture (paper: 10), and side by side

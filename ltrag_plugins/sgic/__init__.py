@@ -9,26 +9,32 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
+    from ltrag_plugins.sgic.analysis import (
+        Analysis,
+        LabelledAnswer,
+        analyse,
+        labelled,
+        r_at_k,
+        read_run,
+        write_run,
+    )
     from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
     from ltrag_plugins.sgic.calibrator import Calibration, Calibrator
     from ltrag_plugins.sgic.documents import Truth, steps_of
-    from ltrag_plugins.sgic.figures import Analysis, analyse, r_at_k
     from ltrag_plugins.sgic.fitting import FitReport, fit
     from ltrag_plugins.sgic.loop import calibrate, sampled
     from ltrag_plugins.sgic.prompts import PromptTemplates
-    from ltrag_plugins.sgic.records import LabelledAnswer, labelled, read_run, write_run
     from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
     from ltrag_plugins.sgic.settings import SGICSettings
 
 _MODULES = {
+    "analysis": "Analysis LabelledAnswer analyse labelled r_at_k read_run write_run",
     "answer": "CalibratedAnswer Round ScoredDocument",
     "calibrator": "Calibration Calibrator",
     "documents": "Truth steps_of",
-    "figures": "Analysis analyse r_at_k",
     "fitting": "FitReport fit",
     "loop": "calibrate sampled",
     "prompts": "PromptTemplates",
-    "records": "LabelledAnswer labelled read_run write_run",
     "scale": "ScoreScale WrongnessCalibration",
     "settings": "SGICSettings",
 }

@@ -18,7 +18,6 @@ class ScoredDocument:
     """A document, and how much the model (or another judge) thought of it."""
 
     passage: Passage
-    """As it was handed in."""
     uncertainty: float | None = None
     """Of the answer from this document alone, in [0, 1]; None where it was not asked for."""
     score: float | None = None
@@ -87,17 +86,16 @@ _NUMBER = re.compile(
 
 
 def answer_key(text: str) -> str:
-    """The same for two answers that say the same.
+    """The same for two answers that say the same: "1,000" and "$1000.00", not "-5" and "5".
 
-    "1,000" and "$1000.00" are one number, "-5" and "5" two, which SQuAD's normalization takes for
-    one; the signs of currencies and per cent do not count. Any other text is normalized as there.
+    Signs of currencies and per cent do not count; what is no number is normalized as by SQuAD.
     """
     said = number(text)
     return normalized(text) if said is None else said
 
 
 def number(text: str) -> str | None:
-    """The one way of writing the number that an answer is, exactly; None: it is not one alone.
+    """The one way of writing the number that an answer is; None for what is not one alone.
 
     A dash with a space behind it begins a list, and a number with zeros before it is a name.
     """

@@ -1,8 +1,5 @@
 """How much of the attention of the position that answers falls on each document of a prompt.
 
-Only the last position's row of weights is computed: all tokens before it go into the cache with the
-model's own attention, then one is read with eager attention, which hands out its weights.
-
 References:
     Chen et al. (SGIC), section 5.8, figure 6 and table 10 (the first answer against round 1).
 """
@@ -17,7 +14,7 @@ from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
 from ltrag_plugins.llm.loading import twin
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.sgic.answer import CalibratedAnswer
-from ltrag_plugins.sgic.documents import Documents
+from ltrag_plugins.sgic.documents import prepared
 from ltrag_plugins.sgic.settings import SGICSettings
 
 try:
@@ -44,51 +41,33 @@ class AttentionShares:
 
 
 def attention_shares(
-    llm: TransformersLLM,
-    prompt: str,
-    documents: Sequence[str],
-    *,
-    layers: Sequence[int] | None = None,
+    llm: TransformersLLM, prompt: str, documents: Sequence[str]
 ) -> AttentionShares:
     """The attention from the position that predicts the first answer token, by document.
 
-    Mean over all heads of the layers. The paper says neither which layers and heads it took, nor
-    whether it summed over a document's tokens: all of them, and a sum, are our reading.
+    Mean over all heads and layers, sum over a document's tokens: our reading of the paper.
 
     Args:
         prompt: as `llm.generate` takes it; wrapped in the chat template in the same way.
         documents: texts as they stand in the prompt, in its order.
-        layers: which layers, from 0, negative from the last; None: all.
     """
     if not isinstance(llm, TransformersLLM):
-        raise InvalidInput(
-            f"attention needs local weights, got {type(llm).__name__}; give a TransformersLLM (of "
-            "a CachedLLM its `llm`)"
-        )
+        raise InvalidInput(f"give local weights, got {type(llm).__name__} (CachedLLM: its `llm`)")
     prompting, tokenizer = llm.prompting, llm.tokenizer
     read, bare = prompting.text(prompt), prompt.strip()
-    # templates may strip blanks off the prompt's ends
-    moved, end, spans = read.rfind(bare) - prompt.index(bare), 0, []
+    coded = tokenizer(read, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
+    prompting.check(prompt, len(coded["input_ids"]), 0)
+    free = _last_row(llm.model, coded["input_ids"])
+    starts, ends = torch.tensor(coded["offset_mapping"]).T
+    end, shares = read.rfind(bare), list[float]()
     for number, text in enumerate(documents, 1):
-        first = prompt.find(text, end) if text else -1
+        first = read.find(text, end) if text else -1
         if first < 0:
             raise InvalidInput(
                 f"document {number} ({text[:40]!r}) does not stand in the prompt after the one "
-                "before it; give the texts as the prompt shows them (cut, on one line) in its order"
+                "before it; give texts as the prompt shows them, and a template that keeps them"
             )
         end = first + len(text)
-        spans.append((moved + first, moved + end))
-    if not bare or bare not in read or not tokenizer.is_fast:
-        raise InvalidInput(
-            "documents cannot be found in what the model reads: the chat template changes the "
-            "prompt (build the model with chat=False), or the tokenizer is not a fast one"
-        )
-    coded = tokenizer(read, add_special_tokens=not prompting.chat, return_offsets_mapping=True)
-    prompting.check(prompt, len(coded["input_ids"]), 0)
-    free = _last_row(llm.model, coded["input_ids"], layers)
-    starts, ends = torch.tensor(coded["offset_mapping"]).T
-    shares = []
-    for first, end in spans:
         # a token of two documents counts for the first; a special one has no characters
         own = (starts < end) & (ends > first) & (starts < ends)
         shares.append(float(free[own].sum()))
@@ -97,35 +76,27 @@ def attention_shares(
 
 
 def round_attention(
-    llm: TransformersLLM,
-    answer: CalibratedAnswer,
-    settings: SGICSettings,
-    *,
-    round: int = 0,
-    layers: Sequence[int] | None = None,
+    llm: TransformersLLM, answer: CalibratedAnswer, settings: SGICSettings, *, round: int = 0
 ) -> AttentionShares:
     """`attention_shares` of the prompt of a round (from 0), one share for each document.
 
-    A document that the round did not show (`cut_to`) has a share of 0.
-
-    Args:
-        answer: of `calibrate` with these settings, `keep_prompts=True` among them.
+    A document that the round did not show (`cut_to`) has a share of 0. The answer is of
+    `calibrate` with these settings, `keep_prompts=True` among them.
     """
     if not 0 <= round < (count := len(answer.trace)):
         raise InvalidInput(f"round {round} of an answer with {count}; they count from 0")
     if (prompt := answer.trace[round].prompt) is None:
         raise InvalidInput(f"round {round} has no prompt; set SGICSettings(keep_prompts=True)")
-    texts = Documents.of([document.passage for document in answer.documents], settings).texts
+    texts, _ = prepared([document.passage for document in answer.documents], settings)
     shown = [i for i, one in enumerate(answer.documents) if one.shown or not round]
-    found = attention_shares(llm, prompt, [texts[i] for i in shown], layers=layers)
+    found = attention_shares(llm, prompt, [texts[i] for i in shown])
     shares = dict(zip(shown, found.documents, strict=True))
     return replace(found, documents=tuple(shares.get(i, 0.0) for i in range(len(texts))))
 
 
-def _last_row(
-    model: Any, ids: Sequence[int], layers: Sequence[int] | None
-) -> Float[Tensor, " tokens"]:
+def _last_row(model: Any, ids: Sequence[int]) -> Float[Tensor, " tokens"]:
     """Attention of the last position on each token, mean over heads and layers; sums to 1."""
+    # only the last token is read with eager attention, which hands out its weights
     own: Any = twin(model)
     read = torch.tensor([list(ids)], device=model.device)
     with torch.inference_mode():
@@ -135,17 +106,9 @@ def _last_row(
         own.set_attn_implementation("eager")
         found = own.base_model(input_ids=read[:, -1:], output_attentions=True, **told).attentions
     if not found or any(one is None for one in found):
-        raise ModelError(
-            f"{type(model).__name__} hands out no attention weights; take another architecture "
-            "(Llama, Mistral, Qwen2, Qwen3 and Gemma-3 among others do)"
-        )
-    wanted = range(len(found)) if layers is None else layers
-    if not wanted or any(not -len(found) <= layer < len(found) for layer in wanted):
-        raise InvalidInput(
-            f"layers={layers}, but the model has {len(found)}: 0 to {len(found) - 1}, or None"
-        )
+        raise ModelError(f"{type(model).__name__} hands out no attention weights; Llama or Qwen do")
     rows = torch.zeros(len(ids))
-    for layer in wanted:
-        seen = found[layer][0, :, -1].float().mean(0).cpu()
+    for layer in found:
+        seen = layer[0, :, -1].float().mean(0).cpu()
         rows[len(ids) - len(seen) :] += seen  # a sliding window sees the last tokens only
-    return rows / len(wanted)
+    return rows / len(found)

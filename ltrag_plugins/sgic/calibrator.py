@@ -36,17 +36,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a fit hands to `Calibrator` and `calibrate`.
-
-    Raises:
-        ArtifactMismatch: the parts do not belong together.
-    """
+    """What a fit hands to `Calibrator`; parts of several raise `ArtifactMismatch`."""
 
     settings: SGICSettings
     scale: ScoreScale
     """Of the settings' estimator."""
     wrongness: WrongnessCalibration | None = None
-    """P(wrong) of an answer, from its score."""
 
     def __post_init__(self) -> None:
         self.scale.check(self.settings.estimator)
@@ -65,30 +60,23 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, llm: LLM) -> "Calibration":
-        """Read one that was fitted on this model.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: fitted on another model.
-        """
+        """Read one of this model (or `ArtifactMismatch`), whole (or `UnreadableArtifact`)."""
         name, found = _read(folder)
         if name != llm.name:
-            raise ArtifactMismatch(
-                f"the calibration in {folder} was fitted on the model {name!r}, and came with "
-                f"{llm.name!r}, whose uncertainties have another scale. Fit one for this model."
-            )
+            both = f"{folder} was fitted on the model {name!r}, not on {llm.name!r}"
+            raise ArtifactMismatch(f"{both}, which has another scale; fit one for this model")
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Settings):
-    """When to keep an answer back, and what to say then; without a limit none is kept back."""
+    """When to keep an answer back; without a limit none is."""
 
     refuse_above: Percent | None = None
     """Keep back answers with a score above this, 0-100."""
     refuse_p_wrong_above: Share | None = None
-    """Keep back answers that are wrong with a probability above this, 0-1, and those without one,
-    as answers without documents are."""
+    """Keep back answers wrong with a probability above this, 0-1, or without one (as an answer
+    without documents is)."""
     refusal: str = REFUSAL
     """What is said instead."""
 
@@ -134,23 +122,16 @@ class _FitArguments(TypedDict, total=False):
 class Calibrator:
     """Answers from passages, says how sure it is, and looks again while it is unsure.
 
-    Safe to share between threads.
+    Safe to share between threads. What is of another type or out of its range raises
+    `InvalidInput`; a scale or calibration of another estimator `ArtifactMismatch`.
 
     Args:
-        llm: answers.
-        calibration: what a fit on your questions found. Rounds without one are warned of in the
-            log: nobody tried them on this model.
+        calibration: what a fit on your questions found; the log warns of rounds without one.
         settings: None: those of the calibration, or the defaults.
-        scale: without a calibration, that of the settings' estimator; None: 0.5 in every round.
-        relevance: scores passages, for `source="relevance"`; larger is more relevant.
-        encoder: scores passages, for `source="encoder"`.
+        scale: without a calibration; None: 0.5 in every round.
+        relevance, encoder: score passages, for the settings' `source` of that name.
         refuse_above, refuse_p_wrong_above, refusal: see `Refusal`; a limit on P(wrong) needs a
             calibration that gives it.
-
-    Raises:
-        InvalidInput: one of these is of another type or out of its range, or something that it
-            needs is missing.
-        ArtifactMismatch: scale or calibration are of another estimator than the settings.
     """
 
     def __init__(
@@ -175,20 +156,18 @@ class Calibrator:
             raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
         settings = settings or (calibration.settings if calibration else SGICSettings())
         scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
-        self._used = Calibration(settings, scale, calibration and calibration.wrongness)
+        self._used = used = Calibration(settings, scale, calibration and calibration.wrongness)
         check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
-        self.calibration = self._used if calibration else None
-        """With the settings that are used; None where none was handed in."""
+        self.calibration = used if calibration else None
+        """With the settings in use; None where none was handed in."""
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
         self.report: FitReport | None = None
         """What `fit` found."""
-        if refuse_p_wrong_above is not None and self._used.wrongness is None:
-            raise InvalidInput(
-                "refuse_p_wrong_above needs a calibration that gives P(wrong); hand one in with "
-                "calibration=..., or refuse by the score: refuse_above=, 0-100."
-            )
+        if refuse_p_wrong_above is not None and used.wrongness is None:
+            needs = "refuse_p_wrong_above needs a calibration= that gives P(wrong)"
+            raise InvalidInput(f"{needs}; or refuse by the score, 0-100: refuse_above=")
         if calibration is None and settings.rounds:
             _log.warning(
                 "without a calibration: up to %s after an answer that is not certain, not tried on "
@@ -196,7 +175,7 @@ class Calibrator:
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",
                 plural(settings.rounds, "round"),
             )
-        elif self._used.wrongness is not None and calibration != self._used:
+        elif used.wrongness is not None and calibration != used:
             _log.warning(
                 "P(wrong) was fitted with the calibration's own settings; these are others, so "
                 "take it as a guess, or fit with these"
@@ -208,7 +187,7 @@ class Calibrator:
     ) -> Self:
         """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
 
-        The figures are in `report`. To refuse answers by them, hand `calibration` to a new one.
+        The figures are in `report`. To refuse answers, hand `calibration` to a new one.
         """
         from ltrag_plugins.sgic.fitting import fit
 
@@ -236,25 +215,15 @@ class Calibrator:
         on_round: Callable[[Round], None] | None = None,
     ) -> Flow[CalibratedAnswer]:
         """The flow; see `sgic.calibrate` for what it raises."""
-        return calibrate(
-            question,
-            passages,
-            self.settings,
-            self.scale,
-            wrongness=self._used.wrongness,
-            relevance=self.relevance,
-            on_round=on_round,
-        )
+        more: dict[str, Any] = {"wrongness": self._used.wrongness, "relevance": self.relevance}
+        return calibrate(question, passages, self.settings, self.scale, on_round=on_round, **more)
 
     def answer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
-        """Answer one question; raises as `sgic.calibrate`.
-
-        `refusal.said(answer)` keeps it back where a limit says so.
-        """
+        """Answer one question, see `sgic.calibrate`; `refusal.said(answer)` keeps it back."""
         return run(self.answering(question, passages), self.world)
 
     async def aanswer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
-        """As `answer`, on an event loop; a cancellation stops before the next model call."""
+        """As `answer`; a cancellation stops before the next model call."""
         return await arun(self.answering(question, passages), self.world)
 
     def answer_many(
@@ -264,11 +233,7 @@ class Calibrator:
         observers: Iterable[Observer] = (),
         batch: int | None = None,
     ) -> list[CalibratedAnswer]:
-        """As `answer` for each question with its passages; the same round of all is one call.
-
-        Args:
-            batch: most prompts of one model call; None: all of a round together.
-        """
+        """As `answer` for each question; a round of all is one call, of at most `batch` prompts."""
         flows = [self.answering(question.text, question.passages) for question in questions]
         return run_many(flows, self.world, observers=observers, batch=batch)
 

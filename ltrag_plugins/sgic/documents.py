@@ -1,29 +1,25 @@
 """The documents of one question: cut, sanitized, scored, and shown with what is known of them.
 
 References:
-    Chen et al. (SGIC), section 5.1 and table 6 (sources of scores); section 5.4 and table 12
-    (reasoning steps).
+    Chen et al. (SGIC), section 5.1 and table 6 (scores), section 5.4 and table 12 (steps).
 """
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
-from typing import Self
 
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, embed
-from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.retrieval.dense import unit_rows
 from ltrag_plugins.sgic.answer import ScoredDocument
-from ltrag_plugins.sgic.prompts import SENTENCE_END, Shown, cut_to_words, one_line
+from ltrag_plugins.sgic.prompts import SENTENCE_END, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import NOISE, document_scores
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
-from ltrag_plugins.uncertainty import Measured
 
 Relevance = Callable[[str, Sequence[Passage]], Sequence[float]]
 """From the question and the passages to one finite number each; larger is more relevant."""
@@ -32,54 +28,20 @@ _NUMBER = re.compile(r"^\s*(?:step\s*\d{1,3}\s*[:.)]|\d{1,3}[.)](?=\s|$)|[-*•]
 _CONCLUSION = re.compile(r"^\s*(?:####|(?:the )?(?:final )?answer(?: is\b|\s*:))", re.I)
 
 
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """Passages as prompts show them; `texts[i]` is `scored[i]`'s."""
-
-    texts: tuple[str, ...]
-    scored: tuple[ScoredDocument, ...]
-
-    @classmethod
-    def of(cls, passages: Sequence[Passage], settings: SGICSettings) -> Self:
-        """Passages on one line each, cut at sentence ends, unable to fake a prompt's structure."""
-        texts, scored = [], []
-        for i, passage in enumerate(passages, 1):
-            if not isinstance(passage, Passage):
-                kind = type(passage).__name__
-                raise InvalidInput(f"passage {i} is a {kind}; give a text as Passage(text)")
-            whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
-            text = cut_to_words(whole, settings.document_words)
-            texts.append(settings.templates.sanitize(text))
-            scored.append(ScoredDocument(passage, dropped=len(whole) - len(text)))
-        return cls(tuple(texts), tuple(scored))
-
-    def shown(self, settings: SGICSettings | None) -> list[Shown]:
-        """Those that a round shows, with their scores or marks; None: all of them, plain."""
-        if settings is None:
-            return [Shown(text) for text in self.texts]
-        rows = [i for i, document in enumerate(self.scored) if document.shown]
-        scores = {i: score for i in rows if (score := self.scored[i].score) is not None}
-        if settings.documents == "scores":
-            return [Shown(self.texts[i], scores.get(i)) for i in rows]
-        low = sorted((i for i, score in scores.items() if score < 50), key=scores.__getitem__)
-        marked = low[: settings.keys] if settings.documents == "keys" else []
-        return [Shown(self.texts[i], key=i in marked) for i in rows]
-
-    def with_answers(self, answers: Sequence[Measured]) -> "Documents":
-        """The same with what was said about each document alone."""
-        scored = (
-            replace(one, uncertainty=answer.uncertainty, answer=answer.generation.text.strip())
-            for one, answer in zip(self.scored, answers, strict=True)
-        )
-        return replace(self, scored=tuple(scored))
-
-    def with_scores(self, scores: Sequence[float], cut_to: int | None) -> "Documents":
-        """The same with a score each; no more than the `cut_to` lowest will be shown."""
-        best = sorted(range(len(scores)), key=scores.__getitem__)[:cut_to]
-        scored = (
-            replace(one, score=scores[i], shown=i in best) for i, one in enumerate(self.scored)
-        )
-        return replace(self, scored=tuple(scored))
+def prepared(
+    passages: Sequence[Passage], settings: SGICSettings
+) -> tuple[tuple[str, ...], tuple[ScoredDocument, ...]]:
+    """Passages on one line each, cut at sentence ends, unable to fake a prompt's structure."""
+    texts, scored = [], []
+    for i, passage in enumerate(passages, 1):
+        if not isinstance(passage, Passage):
+            kind = type(passage).__name__
+            raise InvalidInput(f"passage {i} is a {kind}; give a text as Passage(text)")
+        whole = one_line(f"{passage.title}: {passage.text}" if passage.title else passage.text)
+        text = cut_to_words(whole, settings.document_words)
+        texts.append(settings.templates.sanitize(text))
+        scored.append(ScoredDocument(passage, dropped=len(whole) - len(text)))
+    return tuple(texts), tuple(scored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +53,9 @@ class Truth:
     answers: tuple[str, ...]
     """The accepted answers."""
 
-    def document_scores(self, question: str, seed: int) -> tuple[float, ...]:
-        """A draw from 0-20 for each relevant passage, from 80-100 for the others (section 5.1)."""
-        names = (f"{seed}|{question}|document {i}" for i in range(len(self.relevant)))
-        return tuple(map(_drawn, self.relevant, names))
 
-    def answer_score(self, question: str, text: str, round: int, seed: int) -> float:
-        """A draw from 0-20 for a right answer (normalized exact match), else from 80-100."""
-        return _drawn(is_right(text, self.answers), f"{seed}|{question}|round {round}")
-
-
-def _drawn(good: bool, name: str) -> float:
-    # seeded by what it is for, so that a draw does not depend on which were made before it
+def drawn(good: bool, name: str) -> float:
+    """From 0-20 for what is good, from 80-100 for the rest (section 5.1), by the name alone."""
     return Random(name).uniform(0, 20) if good else Random(name).uniform(80, 100)
 
 
@@ -135,18 +88,16 @@ def check_source(source: str, **given: object) -> None:
     needs = {
         "relevance": "relevance=..., a function of question and passages",
         "encoder": "encoder=..., an Encoder or embeddings of your framework",
-        "oracle": "truth=Truth(relevant, answers) for each question: run the flow "
-        "ltrag_plugins.sgic.calibrate(...) with it",
+        "oracle": "truth=Truth(relevant, answers), in the flow ltrag_plugins.sgic.calibrate(...)",
     }
     if source in needs and given.get(source) is None:
         raise InvalidInput(f"source={source!r} needs {needs[source]}.")
 
 
 def steps_of(reasoning: str) -> list[Passage]:
-    """The lines of a chain of reasoning, each a step; its sentences where it is one line.
+    """The lines (of one line the sentences) of a chain of reasoning, each a step.
 
-    Numbers and bullets in front go, and so do lines that only state the answer ("#### 72", "The
-    answer is 72"), which would give it away.
+    Numbers and bullets in front go, and so do lines that only state the answer ("#### 72").
     """
     lines = reasoning.strip().splitlines()
     if len(lines) == 1:

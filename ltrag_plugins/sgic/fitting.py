@@ -2,37 +2,44 @@
 
 Everything is asked once; what is compared is replayed from the recorded answers. Kept is the
 cheapest variant whose gain over the direct answer is above 0 by a paired bootstrap over the
-questions. Where there is none, or where choosing so does harm on questions that the choice was not
-made on (cross-validated), it is the direct answer.
+questions; the direct answer where there is none, or where choosing so does harm, cross-validated.
+
+References:
+    Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
-from ltrag_plugins.metrics.answer import is_right
+from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.settings import Range, Settings
-from ltrag_plugins.sgic.answer import CalibratedAnswer, plural
+from ltrag_plugins.sgic import loop
+from ltrag_plugins.sgic.answer import Round, plural
 from ltrag_plugins.sgic.calibrator import Calibration
 from ltrag_plugins.sgic.documents import Relevance
-from ltrag_plugins.sgic.loop import best_round
-from ltrag_plugins.sgic.replay import Variant, by_other_estimators, every_way, replay
+from ltrag_plugins.sgic.loop import Session, best_round
 from ltrag_plugins.sgic.scale import FEWEST, ScoreScale, WrongnessCalibration
-from ltrag_plugins.sgic.settings import SGICSettings
-from ltrag_plugins.types import Question
+from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings
+from ltrag_plugins.types import Generation, Question
+from ltrag_plugins.uncertainty import AGREEMENT, TOKEN_SIGNALS
 
 _Metric = Literal["em", "f1"]
+_Kind = Literal["direct", "rounds", "cut", "samples"]
+_Column = Float[np.ndarray, " questions"]
 _Rows = Int[np.ndarray, " rows"]
 _FEWEST_QUESTIONS = 10  # below which a bootstrap says nothing, and direct is kept
 _ENOUGH = 30  # right and wrong answers each, below which P(wrong) is called a guess
@@ -41,27 +48,18 @@ _FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class _VariantFigures:
-    """One way to answer, with means over all questions of the fit."""
+    """A `Variant` with means over all questions; it pays if its whole `gain` over direct is > 0."""
 
     name: str
-    kind: str
-    """"direct", "rounds", "cut" (to the surest documents) or "samples"."""
+    kind: _Kind
     keepable: bool
-    """Whether a `Calibration` can express it; not samples, nor what needs other prompts."""
     gain: Interval
-    """Over direct, in the metric of the fit, -1 to 1; paired bootstrap over the questions."""
     pays: bool
-    """Whether the whole interval is above 0."""
     em: float
-    """After SQuAD's normalization, 0 to 1."""
     f1: float
-    """Of the words, 0 to 1."""
     calls: float
-    """Prompts, with the stop rules of the settings."""
     tokens: float | None = None
-    """Read and written; None where a reply did not say."""
     milliseconds: float | None = field(default=None, compare=False)
-    """Of the model, as an answer cache measured them; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +67,8 @@ class FitReport:
     """Figures of `fit`; `unseen_gain`, `auroc` and `ece` are cross-validated."""
 
     questions: int
-    metric: str
-    """"em" or "f1": what had to rise."""
+    metric: _Metric
+    """What had to rise."""
     level: float
     """Of all intervals, 0 to 1."""
     estimator: str
@@ -81,23 +79,18 @@ class FitReport:
     unseen_gain: Interval | None
     """Of the choice itself over direct, on questions that it was not made on."""
     means: tuple[float, ...]
-    """Mean uncertainty of the answers of each round, 0 to 1, over all recorded rounds."""
+    """Mean uncertainty of the answers of each recorded round, 0 to 1."""
     wrong: float
     """Share of wrong answers of the kept variant, 0 to 1."""
     auroc: float | None
-    """Of the kept variant's score for "wrong", 0 to 1; None without a calibration of P(wrong)."""
+    """Of the kept variant's score for "wrong", 0 to 1; None without P(wrong)."""
     ece: float | None
-    """Expected calibration error of P(wrong), 0 to 1; None as for `auroc`."""
+    """Expected calibration error of P(wrong), 0 to 1; None without it."""
     estimator_aurocs: Mapping[str, float]
     """Of each estimator, for "wrong" direct answers; empty where all are right, or all wrong."""
     calls: int
     """Prompts that the fit sent, those that a cache answered included."""
     notes: tuple[str, ...] = ()
-    """What a user should know before relying on it."""
-
-    def __getitem__(self, name: str) -> _VariantFigures:
-        """The figures of a variant by its name."""
-        return {row.name: row for row in self.variants}[name]
 
     @property
     def pays(self) -> bool:
@@ -140,6 +133,24 @@ class FitReport:
         return "\n".join(lines + [f"note: {note}" for note in self.notes])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """One way to answer, and what came of it on each question."""
+
+    name: str
+    kind: _Kind
+    settings: SGICSettings
+    recorded: Sequence[Session]
+    """One for each question, with all rounds but those that a limit (or an error) cut off."""
+    keepable: bool
+    """Whether `calibrate` with these settings and the recorded scale sends just these prompts."""
+    answers: Sequence[Round]
+    columns: Mapping[str, _Column]
+    """"em" and "f1"; "calls" (prompts, with the stop rules of the settings); "tokens" (read and
+    written) and "milliseconds" (of the model, as an answer cache measured them), if all replies
+    say them."""
+
+
 def fit(
     questions: Iterable[Question],
     llm: LLM,
@@ -157,24 +168,19 @@ def fit(
 ) -> tuple[Calibration, FitReport]:
     """Compare direct answers with the ways to mend them, and keep the cheapest that pays.
 
-    Wrap the model in a `CachedLLM`, and a fit that was broken off, or is made again with other
-    stop rules or another way to choose, pays for nothing twice.
+    What `Calibrator` takes comes back (without P(wrong) under 5 right or 5 wrong answers), and the
+    figures. With a `CachedLLM` a fit that is made again pays for nothing twice.
 
     Args:
-        questions: with accepted answers, and the passages to answer from; 100 or more are better,
-            under 10 nothing but the direct answer is kept.
-        settings: how rounds ask, score and stop; its `rounds` is the most that is tried. None: the
-            defaults.
+        questions: with accepted answers and passages; 100 or more are better, under 10 nothing but
+            the direct answer is kept.
+        settings: how rounds ask, score and stop; its `rounds` is the most that is tried.
         metric, level, method: see `FitOptions`.
         cut_to: the m of "one more look at the m surest documents alone"; empty: none.
         samples: K sampled answers beside it, at 1..K; "equal": as many as the dearest variant
             takes calls (at most `max_calls`). They are compared, never kept.
         relevance, encoder: for the settings' `source`.
         batch: most prompts of one model call; None: all of a round together.
-
-    Returns:
-        What `Calibrator` takes, and the figures. `wrongness` is None where there are fewer than 5
-        right or 5 wrong answers.
 
     Raises:
         CalibrationError: there are no questions, or one has no passages.
@@ -189,25 +195,22 @@ def fit(
     check_labelled(questions, passages=True)
     options = FitOptions(metric, level, method)
     if samples not in (0, "equal"):
-        settings.check_samples(samples)
+        replace(settings, estimator="product", samples=samples)  # refuses what is no count
     if settings.source == "oracle":
-        raise InvalidInput(
-            "source='oracle' knows the answers, so a fit on it says nothing about other questions; "
-            "use it in calibrate(..., truth=...) for analysis"
-        )
-    watching = (counter := CostCounter(), *observers)
-    world = World(llm=llm, encoder=encoder)
+        raise InvalidInput("source='oracle' is for analysis: calibrate(..., truth=...)")
+    world, watching = World(llm=llm, encoder=encoder), (counter := CostCounter(), *observers)
     drive = partial(run_many, world=world, observers=watching, batch=batch)
-    ways = every_way(
-        questions, drive, settings, cut_to=cut_to, samples=samples, relevance=relevance
-    )
+    more: dict[str, Any] = {"cut_to": cut_to, "samples": samples, "relevance": relevance}
+    ways = every_way(questions, drive, settings, **more)
     found = _Comparison(options, settings.seed, ways)
     direct, best, unseen = ways[0], found.cheapest_that_pays(), found.unseen_gain()
-    harms = unseen is not None and unseen.value < 0
+    gain = None if unseen is None else unseen.value
+    harms = gain is not None and gain < 0
     kept = direct if harms or len(questions) < _FEWEST_QUESTIONS else best
     means = kept.recorded[0].scale.means[: kept.settings.rounds + 1]
     scale = ScoreScale(kept.settings.estimator, means)
     wrongness = _wrongness(kept, scale, questions, options)
+    area = None if wrongness is None else wrongness.auroc
     wrong = ~found.right(direct)
     report = FitReport(
         questions=len(questions),
@@ -219,15 +222,15 @@ def fit(
         unseen_gain=unseen,
         means=direct.recorded[0].scale.means,
         wrong=float((~found.right(kept)).mean()),
-        auroc=None if wrongness is None else wrongness.auroc,
+        auroc=area,
         ece=None if wrongness is None else wrongness.ece,
         estimator_aurocs={
             line[0].settings.estimator: auroc([one.trace[0].uncertainty for one in line], wrong)
-            for line in (direct.recorded, *by_other_estimators(direct.recorded))
+            for line in (direct.recorded, *_by_other_estimators(direct.recorded))
             if 0 < wrong.sum() < len(wrong)
         },
         calls=counter.cost.calls,
-        notes=tuple(found.notes(kept, best, unseen, wrongness)),
+        notes=tuple(found.notes(kept, best, gain, area)),
     )
     return Calibration(kept.settings, scale, wrongness), report
 
@@ -252,32 +255,24 @@ class _Comparison:
     seed: int
     ways: Sequence[Variant]
 
-    def quality(self, way: Variant) -> Float[np.ndarray, " questions"]:
-        """EM or F1 of each question, in [0, 1]."""
+    def quality(self, way: Variant) -> _Column:
         return way.columns[self.options.metric]
 
     def right(self, way: Variant) -> Bool[np.ndarray, " questions"]:
-        """Whether each question is answered right."""
         return self.quality(way) >= 0.5
 
-    def gain(
-        self, after: Float[np.ndarray, " some"], rows: _Rows | slice = slice(None)
-    ) -> Interval:
+    def gain(self, after: _Column, rows: _Rows | slice = slice(None)) -> Interval:
         """Of the mean quality over direct on these questions, by a paired bootstrap."""
         before = self.quality(self.ways[0])[rows]
         return paired_bootstrap(after, before, level=self.options.level, seed=self.seed)
 
     def figures(self, way: Variant) -> _VariantFigures:
-        """The means over the questions, and the gain over direct."""
         gain = self.gain(self.quality(way))
         means = {name: float(column.mean()) for name, column in way.columns.items()}
         return _VariantFigures(way.name, way.kind, way.keepable, gain, gain.low > 0, **means)
 
     def cheapest_that_pays(self, rows: _Rows | slice = slice(None)) -> Variant:
-        """The way of fewest calls whose gain over direct has an interval above 0; else direct.
-
-        It is judged by the questions in `rows`. Of equally many calls the better answers count.
-        """
+        """The way of fewest calls (then of the best answers) that pays on these rows; or direct."""
         direct, *others = self.ways
         kept = [way for way in others if way.keepable]
         kept.sort(key=lambda v: (v.columns["calls"][rows].mean(), -self.quality(v)[rows].mean()))
@@ -289,10 +284,7 @@ class _Comparison:
         return direct
 
     def unseen_gain(self) -> Interval | None:
-        """What the choice gains over direct on questions that it was not made on; None for one.
-
-        Each question is answered by the way that the other folds chose.
-        """
+        """What choosing gains over direct where the other folds chose; None for one question."""
         found = np.zeros(len(self.quality(self.ways[0])))
         if len(found) < 2:
             return None
@@ -301,48 +293,43 @@ class _Comparison:
         return self.gain(found)
 
     def notes(
-        self,
-        kept: Variant,
-        best: Variant,
-        unseen: Interval | None,
-        wrongness: WrongnessCalibration | None,
+        self, kept: Variant, best: Variant, gain: float | None, p_wrong: float | None
     ) -> Iterator[str]:
-        """What a user should know; `best` is not kept where choosing so does harm."""
-        direct = self.ways[0]
+        """What a user should know, by the `gain` of the choice and the AUROC of `p_wrong`."""
+        direct, questions = self.ways[0], len(kept.recorded)
         rounds = direct.recorded[0].settings.rounds
-        questions, lost = len(direct.recorded), kept is not best
         short = sum(len(session.trace) <= rounds for session in direct.recorded)
         looks = plural(rounds, "round")
         last = next((way for way in self.ways if way.name == f"{looks}, last"), direct)
         before, after, right = map(self.right, (direct, last, kept))
         rarer, kind = min((right.sum(), "right"), ((~right).sum(), "wrong"))
         few = f"only {rarer} {kind} answers:"
-        notes = {
-            "under 10 questions nothing but the direct answer is kept": (
-                lost and questions < _FEWEST_QUESTIONS
-            ),
-            f"{best.name} is above direct here, but choosing so loses on other questions "
-            "(cross-validated): the direct answer is kept": lost and questions >= _FEWEST_QUESTIONS,
-            "nothing pays with this model: the direct answer is kept": best is direct,
-            "what was kept gains nothing when cross-validated, it may be luck: add questions": (
-                direct is not best is kept and unseen is not None and unseen.value == 0
-            ),
-            f"the last of {looks} mends {(after & ~before).sum()} answers and spoils "
-            f"{(before & ~after).sum()}": rounds,
-            "the rounds do not pay with this model: fine-tune it, or leave them off": (
-                rounds and kept.kind != "rounds"
-            ),
-            f"{short} of {questions} questions did not get all {rounds} rounds: a limit or an "
-            "error ended them": short,
-            f"{few} P(wrong) is not calibrated, it needs at least {FEWEST} right and wrong ones "
-            "each": wrongness is None,
-            f"{few} the P(wrong) calibration is a guess": wrongness and rarer < _ENOUGH,
-            "larger scores do not go with wrong answers here: do not rely on P(wrong)": (
-                wrongness and wrongness.auroc <= 0.5
-            ),
-            f"{questions} questions leave wide intervals; 100 or more are better": questions < 100,
-        }
-        return (note for note, holds in notes.items() if holds)
+        if kept is not best and questions < _FEWEST_QUESTIONS:
+            yield "under 10 questions nothing but the direct answer is kept"
+        elif kept is not best:
+            harm = f"{best.name} is above direct here, but choosing so loses on other questions"
+            yield f"{harm} (cross-validated): the direct answer is kept"
+        if best is direct:
+            yield "nothing pays with this model: the direct answer is kept"
+        elif kept is best and gain == 0:
+            yield "what was kept gains nothing when cross-validated, it may be luck: add questions"
+        if rounds:
+            mended, spoiled = (after & ~before).sum(), (before & ~after).sum()
+            yield f"the last of {looks} mends {mended} answers and spoils {spoiled}"
+        if rounds and kept.kind != "rounds":
+            yield "the rounds do not pay with this model: fine-tune it, or leave them off"
+        if short:
+            ended = f"{short} of {questions} questions did not get all {rounds} rounds"
+            yield f"{ended}: a limit or an error ended them"
+        if p_wrong is None:
+            needs = f"it needs at least {FEWEST} right and wrong ones each"
+            yield f"{few} P(wrong) is not calibrated, {needs}"
+        elif rarer < _ENOUGH:
+            yield f"{few} the P(wrong) calibration is a guess"
+        if p_wrong is not None and p_wrong <= 0.5:
+            yield "larger scores do not go with wrong answers here: do not rely on P(wrong)"
+        if questions < 100:
+            yield f"{questions} questions leave wide intervals; 100 or more are better"
 
 
 def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
@@ -357,19 +344,126 @@ def _wrongness(
     kept: Variant, scale: ScoreScale, questions: Sequence[Question], options: FitOptions
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept way; each score by a scale that was fitted without its question."""
-    settings, estimator = kept.settings, kept.settings.estimator
-    traces = [session.trace[: settings.rounds + 1] for session in kept.recorded]
-    answers: list[Any] = [None] * len(traces)
-    for train, test in _folds(len(traces), settings.seed):
-        others = ScoreScale.of_rounds(estimator, [traces[i] for i in train])
-        for i in test:
-            best = best_round(replay(others.rescored(traces[i]), settings), settings.choose)
-            figures = best.text, best.uncertainty, best.score, best.number
-            answers[i] = CalibratedAnswer(*figures, "rounds", estimator)
-    pairs = zip(answers, questions, strict=True)
+    settings, traces = kept.settings, [s.trace[: kept.settings.rounds + 1] for s in kept.recorded]
     correct = "f1" if options.metric == "f1" else "normalized_exact_match"
-    wrong = [not is_right(one.text, q.answers, correct) for one, q in pairs]
-    if not FEWEST <= sum(wrong) <= len(wrong) - FEWEST:
-        return None
-    fit, seed = WrongnessCalibration.fit, settings.seed
-    return fit(answers, wrong, scale=scale, method=options.method, seed=seed)
+    scores, wrong = [0.0] * len(traces), [False] * len(traces)
+    for train, test in _folds(len(traces), settings.seed):
+        others = ScoreScale.of_rounds(settings.estimator, [traces[i] for i in train])
+        for i in test:
+            best = best_round(_replay(others.rescored(traces[i]), settings), settings.choose)
+            wrong[i] = not is_right(best.text, questions[i].answers, correct)
+            scores[i] = best.score
+    with suppress(CalibrationError):  # too few of a kind
+        how = {"scale": scale, "method": options.method, "seed": settings.seed}
+        return WrongnessCalibration.fit(scores, wrong, **how)
+    return None
+
+
+def every_way(
+    questions: Sequence[Question],
+    drive: Callable[..., list[Any]],
+    settings: SGICSettings,
+    *,
+    cut_to: Iterable[int] = (),
+    samples: int | Literal["equal"] = 0,
+    relevance: Relevance | None = None,
+) -> list[Variant]:
+    """The direct answers, then all that has to beat them; for the arguments see `sgic.fit`."""
+    most = max(len(question.passages) for question in questions)
+    # one more look, at the surest documents alone, with nothing beside them
+    bare = replace(settings, rounds=1, earlier="none", documents="none", choose="last", cut_to=1)
+    cuts = [cut for m in sorted({*cut_to}) if (cut := replace(bare, cut_to=m)) and m < most]
+    recorded = loop.record(questions, drive, settings, cuts, relevance=relevance)
+    found = [*_replayed(recorded, questions)]
+    if samples == "equal":
+        dearest = max((one.columns["calls"].mean() for one in found[1:]), default=1.0)
+        samples = min(max(2, int(dearest)), settings.max_calls)
+    if not samples:
+        return found
+    drawn = drive(loop.sampled(q.text, q.passages, samples, settings) for q in questions)
+    for k in range(1, max(len(answer.trace) for answer in drawn) + 1):
+        replies = [[one.generation for one in answer.trace[:k]] for answer in drawn]
+        rated = map(Session.as_rounds, recorded[0], replies)
+        answers = [best_round(trace, "least uncertain") for trace in rated]
+        about = f"{plural(k, 'sample')}, least uncertain", "samples", settings, recorded[0], False
+        found.append(Variant(*about, answers, _columns(questions, answers, replies)))
+    return found
+
+
+def _replayed(
+    lines: Sequence[Sequence[Session]], questions: Sequence[Question]
+) -> Iterator[Variant]:
+    """What `calibrate` would have asked and returned with other settings, of what was recorded."""
+    first, *cuts = lines
+    settings = first[0].settings
+
+    def way(
+        kind: _Kind, name: str, line: Sequence[Session], *, keepable: bool = True, **more: Any
+    ) -> Variant:
+        other = replace(line[0].settings, **more)
+        always, again = other.score_documents == "always", other.estimator == AGREEMENT
+        answers, replies = [], []
+        for session in line:
+            trace = _replay(session.trace, other)
+            goes_on = loop.reason_to_stop(trace[:1], other) is None
+            scored = always or (goes_on and session.reads_scores)
+            asked = [*trace, *(session.document_answers if scored else ())]
+            answers.append(best_round(trace, other.choose))
+            replies.append([r for one in asked for r in (one.generation, *one.samples * again)])
+        columns = _columns(questions, answers, replies)
+        return Variant(name, kind, other, line, keepable, answers, columns)
+
+    yield way("direct", "direct", first, rounds=0)
+    for k in range(1, settings.rounds + 1):
+        for choose in get_args(Choose):
+            yield way("rounds", f"{plural(k, 'round')}, {choose}", first, rounds=k, choose=choose)
+    for cut in cuts:
+        for choose in ("least uncertain", "last"):
+            yield way("cut", f"cut to {cut[0].settings.cut_to}, {choose}", cut, choose=choose)
+    if not settings.rounds:
+        return
+    # whether another estimator would make other prompts of the same answers
+    by_documents = loop.scores_documents(settings) and settings.source == "uncertainty"
+    fixed = settings.earlier != "scores" and not by_documents
+    for line in _by_other_estimators(first):
+        estimator, looks = line[0].settings.estimator, plural(settings.rounds, "round")
+        about = f"{looks}, least uncertain by {estimator}", line
+        yield way("rounds", *about, keepable=fixed, choose="least uncertain")
+
+
+def _by_other_estimators(line: Sequence[Session]) -> Iterator[list[Session]]:
+    """The recorded answers as each other estimator sees them that can read them."""
+    for name in (n for n in TOKEN_SIGNALS if n != line[0].settings.estimator):
+        others = [copy(session) for session in line]
+        with suppress(NoTokenProbabilities):
+            for one in others:
+                one.settings = replace(one.settings, estimator=name)
+                doubts = (one.own_words(r.number, r.generation, r.samples)[1] for r in one.trace)
+                rounds = zip(one.trace, doubts, strict=True)
+                one.trace = tuple(replace(answer, uncertainty=doubt) for answer, doubt in rounds)
+            loop.rescale(others)
+            yield others
+
+
+def _replay(trace: tuple[Round, ...], settings: SGICSettings) -> tuple[Round, ...]:
+    """The rounds that `calibrate` makes with these settings, of those that were recorded."""
+    ends = (n for n in range(1, len(trace)) if loop.reason_to_stop(trace[:n], settings))
+    return trace[: next(ends, len(trace))]
+
+
+def _columns(
+    questions: Sequence[Question], answers: Sequence[Round], replies: Sequence[Sequence[Generation]]
+) -> dict[str, _Column]:
+    """The quality of the answers, and what all replies to a question cost."""
+    said = [(answer.text, q.answers) for answer, q in zip(answers, questions, strict=True)]
+    tokens = [[Budget.reported(reply) for reply in one] for one in replies]
+    seconds = [[reply.seconds for reply in one] for one in replies]
+    found: dict[str, list[float]] = {
+        "em": [normalized_exact_match(*one) for one in said],
+        "f1": [f1(*one) for one in said],
+        "calls": [len(one) for one in replies],
+    }
+    for name, rows, unit in (("tokens", tokens, 1), ("milliseconds", seconds, 1000)):
+        if not any(None in row for row in rows):
+            found[name] = [unit * sum(filter(None, row)) for row in rows]
+    return {name: np.array(column, dtype=float) for name, column in found.items()}

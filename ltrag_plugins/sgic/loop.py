@@ -1,29 +1,27 @@
 """The loop: answer, measure, look again with scores in view, keep the least uncertain answer.
 
-The rival of the rounds is `sampled`: several answers to the first prompt, the surest wins.
-
 References:
     Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1; section 5.2 and figure 3 (1 to 5
     samples at a temperature of 0.7).
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import final
+from typing import Any, final
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, ask, compute
+from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.sgic import documents as sources
-from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, Stop, answer_key
-from ltrag_plugins.sgic.budget import Budget
-from ltrag_plugins.sgic.documents import Documents, Relevance, Truth
+from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument, Stop, answer_key
+from ltrag_plugins.sgic.documents import Relevance, Truth
 from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
-from ltrag_plugins.sgic.settings import Choose, SGICSettings
-from ltrag_plugins.types import Generation, Passage
+from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings
+from ltrag_plugins.types import Generation, Passage, Question
 from ltrag_plugins.uncertainty import AGREEMENT, Measured, calls_for, estimate, measured
 
 
@@ -40,16 +38,13 @@ def calibrate(
 ) -> Flow[CalibratedAnswer]:
     """Answer a question from passages, and look again while the answer is uncertain.
 
-    Without passages the model answers from what it knows, once. Passages that say the same are
-    asked about once, and all scored.
+    Without passages the model answers from what it knows, once.
 
     Args:
         passages: what was retrieved; with `SGICSettings.steps()`, reasoning steps.
-        settings: None: the defaults.
         scale: None: 0.5 in every round.
         wrongness: gives the answer its probability of being wrong.
-        relevance: scores the passages, for `source="relevance"`.
-        truth: scores passages and answers, for `source="oracle"`.
+        relevance, truth: for `source="relevance"` and `source="oracle"`.
         on_round: is called with each answer as it comes, the first one too.
 
     Raises:
@@ -66,7 +61,7 @@ def calibrate(
     settings, notes, tell = session.settings, list[str](), on_round or (lambda _: None)
     tell(first := (yield from session.answer()))
     stop, error = reason_to_stop(session.trace, settings), None
-    if not session.documents.texts:
+    if not session.texts:
         stop = stop or "no documents"
         notes += ["answered without documents, for which no P(wrong) was fitted"] * bool(wrongness)
     if {sample.text for sample in first.samples} == {first.generation.text}:
@@ -76,7 +71,7 @@ def calibrate(
         )
     needed = settings.score_documents == "always" or (not stop and session.reads_scores)
     try:
-        if session.documents.texts and needed and (limit := (yield from session.score_documents())):
+        if session.texts and needed and (limit := (yield from session.score_documents())):
             notes.append(
                 "the documents were not scored: one prompt for each would pass "
                 f"{limit}={getattr(settings, limit)}"
@@ -94,45 +89,27 @@ def calibrate(
 
 
 def sampled(
-    question: str,
-    passages: Sequence[Passage],
-    samples: int,
-    settings: SGICSettings | None = None,
-    scale: ScoreScale | None = None,
+    question: str, passages: Sequence[Passage], samples: int, settings: SGICSettings | None = None
 ) -> Flow[CalibratedAnswer]:
     """Sample answers to the first prompt of `calibrate`, and return the least uncertain.
 
     One call a sample, seeded `settings.seed`, + 1, ..., until a limit could be passed (see `stop`).
-    The estimator "agreement" holds each sample against the others.
-
-    Args:
-        samples: K, at least 1; with "agreement" at least 2.
-        settings: documents, prompt, estimator, `temperature` (paper: 0.7), seed and limits.
-        scale: the mean of its round 0 serves all samples.
-
-    Returns:
-        The trace holds the samples in their order; `round` is the place of the best.
-
-    Raises:
-        InvalidInput: there are too few samples; else as `calibrate`.
+    The estimator "agreement" holds each sample against the others. The trace holds the samples in
+    their order; `round` is the place of the best. Raises as `calibrate`, and `InvalidInput` where
+    `samples` is below 1.
     """
     settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
-    settings.check_samples(samples)
-    session = Session(question, passages, settings, scale)
+    replace(settings, estimator="product", samples=samples)  # refuses what is no count
+    session = Session(question, passages, settings)
     budget = session.budget = Budget(settings, 1)  # one call a sample, whatever the estimator
     prompt, drawn, stop = session.prompt(), list[Generation](), None
     while len(drawn) < samples and not (stop := budget.exceeded([prompt])):
         budget.sent([prompt])
-        [reply] = yield from ask(
-            prompt,
-            max_tokens=settings.answer_tokens,
-            stop=settings.stop,
-            temperature=settings.temperature,
-            seed=settings.seed + len(drawn),
-            may_repeat=partial(budget.repeats, [prompt]),
-        )
-        budget.received([prompt], [reply])
-        drawn.append(reply)
+        again, seed = partial(budget.repeats, [prompt]), settings.seed + len(drawn)
+        how: dict[str, Any] = {"temperature": settings.temperature, "stop": settings.stop}
+        asking = ask(prompt, max_tokens=settings.answer_tokens, seed=seed, may_repeat=again, **how)
+        drawn += yield from asking
+        budget.received([prompt], drawn[-1:])
     session.trace = session.as_rounds(drawn)
     return session.result(stop or "rounds")
 
@@ -157,13 +134,12 @@ class Session:
         self.scale.check(settings.estimator)
         # of an encoder only the driver knows
         sources.check_source(settings.source, relevance=relevance, oracle=truth, encoder="")
-        self.documents = Documents.of(passages, settings)
-        known, count = () if truth is None else truth.relevant, len(self.documents.texts)
-        if settings.source == "oracle" and len(known) != count:
-            raise InvalidInput(f"the truth is about {len(known)} passages, and there are {count}")
+        self.texts, self.documents = sources.prepared(passages, settings)
+        if settings.source == "oracle" and truth and len(truth.relevant) != len(self.texts):
+            counts = f"{len(truth.relevant)} passages, and there are {len(self.texts)}"
+            raise InvalidInput(f"the truth is about {counts}")
         self.trace: tuple[Round, ...] = ()
-        self.document_answers: tuple[Measured, ...] = ()
-        """Those that were asked for to score the documents."""
+        self.document_answers: tuple[Measured, ...] = ()  # asked for to score the documents
         self.budget = Budget(settings, calls_for(1, settings.estimator, settings.samples))
         self._relevance, self._truth = relevance, truth
         self._first, self._next = "", ""  # prompts; "" where not rendered yet
@@ -172,19 +148,14 @@ class Session:
         """A copy that goes on with other settings from here; their estimator is the same."""
         other = copy(self)
         other.settings, other.budget, other._next = settings, copy(self.budget), ""
-        scores = [d.score for d in self.documents.scored if d.score is not None]
-        if scores:
-            other.documents = self.documents.with_scores(scores, settings.cut_to)
+        if scores := [one.score for one in self.documents if one.score is not None]:
+            other._score(self.documents, scores)
         return other
-
-    def rescale(self, scale: ScoreScale) -> None:
-        """Go on with another scale; the answers so far get their scores on it."""
-        self.scale, self.trace, self._next = scale, scale.rescored(self.trace), ""
 
     @property
     def reads_scores(self) -> bool:
         """Whether a round reads the scores of documents, and can show else than the first did."""
-        settings, count = self.settings, len(self.documents.texts)
+        settings, count = self.settings, len(self.texts)
         plain = settings.earlier == settings.documents == "none"
         return scores_documents(settings) and not (plain and (settings.cut_to or count) >= count)
 
@@ -196,14 +167,12 @@ class Session:
                 # a token is hardly ever more than a word: only what overran its limit is cut
                 text = cut_to_words(one_line(one.text), settings.answer_tokens)
                 earlier.append(Shown(text, one.score if settings.earlier == "scores" else None))
-            shown = self.documents.shown(settings if self.trace else None)
+            shown = self._shown() if self.trace else [*map(Shown, self.texts)]
             self._next = settings.templates.render(self.question, shown, earlier)
             self._first = self._first or self._next
         if not self.trace and (limit := self.budget.exceeded([self._next])):
-            raise InvalidInput(
-                f"the first prompt alone could pass {limit}={getattr(self.settings, limit)}. Raise "
-                "it, or give fewer or shorter documents."
-            )
+            passed = f"the first prompt alone could pass {limit}={getattr(self.settings, limit)}"
+            raise InvalidInput(f"{passed}; raise it, or give fewer or shorter documents")
         return self._next
 
     def limit(self) -> Stop | None:
@@ -220,21 +189,21 @@ class Session:
         text, uncertainty = self.own_words(number, found.generation, found.samples)
         score = self.scale.score(uncertainty, number)
         if settings.source == "oracle" and self._truth is not None:
-            score = self._truth.answer_score(self.question, text, number, settings.seed)
-        shown = prompt if settings.keep_prompts else None
-        answer = Round(number, text, uncertainty, score, found.generation, found.samples, shown)
+            name = f"{settings.seed}|{self.question}|round {number}"
+            score = sources.drawn(is_right(text, self._truth.answers), name)
+        kept = found.generation, found.samples, prompt if settings.keep_prompts else None
+        answer = Round(number, text, uncertainty, score, *kept)
         self.trace, self._next = (*self.trace, answer), ""
         return answer
 
     def as_rounds(self, drawn: Sequence[Generation]) -> tuple[Round, ...]:
         """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
-        rounds = []
+        estimator, rounds = self.settings.estimator, list[Round]()
         for i, one in enumerate(drawn):
             others = [*drawn[:i], *drawn[i + 1 :]]
-            alone = self.settings.estimator == AGREEMENT and not others  # nothing to agree with
-            uncertainty = 1.0 if alone else estimate(one, self.settings.estimator, others)
-            score = self.scale.score(uncertainty)
-            rounds.append(Round(i, one.text.strip(), uncertainty, score, one))
+            alone = estimator == AGREEMENT and not others  # nothing to agree with
+            doubt = 1.0 if alone else estimate(one, estimator, others)
+            rounds.append(Round(i, one.text.strip(), doubt, self.scale.score(doubt), one))
         return tuple(rounds)
 
     def own_words(
@@ -251,17 +220,18 @@ class Session:
     def score_documents(self) -> Flow[Stop | None]:
         """Score the documents, or return the limit for which they are left without scores."""
         settings, documents = self.settings, self.documents
-        passages = [document.passage for document in documents.scored]
+        passages = [document.passage for document in documents]
         if settings.source == "encoder":
             scores = yield from sources.encoder_scores(self.question, passages)
         elif settings.source == "relevance" and self._relevance is not None:
             judge = partial(sources.relevance_scores, self._relevance, self.question, passages)
             scores = yield from compute(judge)
         elif settings.source == "oracle" and self._truth is not None:
-            scores = self._truth.document_scores(self.question, settings.seed)
+            names = f"{settings.seed}|{self.question}|document "
+            scores = [sources.drawn(x, f"{names}{i}") for i, x in enumerate(self._truth.relevant)]
         else:
             ask_about = partial(settings.templates.render, self.question)
-            prompts = [ask_about([Shown(text)]) for text in documents.texts]
+            prompts = [ask_about([Shown(text)]) for text in self.texts]
             # the only document's answer is the first answer
             answers = {self._first: Measured(self.trace[0].generation, self.trace[0].uncertainty)}
             if once := [prompt for prompt in dict.fromkeys(prompts) if prompt != self._first]:
@@ -269,22 +239,41 @@ class Session:
                     return limit
                 self.document_answers = tuple((yield from self._ask(once)))
                 answers |= zip(once, self.document_answers, strict=True)
-            found = [answers[prompt] for prompt in prompts]
-            documents = documents.with_answers(found)
-            doubts = [answer.uncertainty for answer in found]
+            doubts = [answers[prompt].uncertainty for prompt in prompts]
+            said = [answers[prompt].generation.text.strip() for prompt in prompts]
+            given = zip(documents, doubts, said, strict=True)
+            documents = [replace(one, uncertainty=u, answer=text) for one, u, text in given]
             scores = document_scores(doubts, noise=rounding(doubts, settings.estimator))
-        self.documents, self._next = documents.with_scores(scores, settings.cut_to), ""
+        self._score(documents, scores)
         return None
+
+    def _score(self, documents: Sequence[ScoredDocument], scores: Sequence[float]) -> None:
+        """Give each a score; a round will show no more than the `cut_to` lowest."""
+        best = sorted(range(len(scores)), key=scores.__getitem__)[: self.settings.cut_to]
+        pairs = enumerate(zip(documents, scores, strict=True))
+        given = (replace(one, score=score, shown=i in best) for i, (one, score) in pairs)
+        self.documents, self._next = tuple(given), ""
+
+    def _shown(self) -> list[Shown]:
+        """The documents that a round shows, with their scores or marks."""
+        settings, documents = self.settings, self.documents
+        rows = [i for i, document in enumerate(documents) if document.shown]
+        scores = {i: score for i in rows if (score := documents[i].score) is not None}
+        if settings.documents == "scores":
+            return [Shown(self.texts[i], scores.get(i)) for i in rows]
+        low = sorted((i for i, score in scores.items() if score < 50), key=scores.__getitem__)
+        marked = low[: settings.keys] if settings.documents == "keys" else []
+        return [Shown(self.texts[i], key=i in marked) for i in rows]
 
     def result(
         self,
         stop: Stop,
-        notes: Sequence[str] = (),
+        notes: Iterable[str] = (),
         error: str | None = None,
         wrongness: WrongnessCalibration | None = None,
     ) -> CalibratedAnswer:
         """What came of it."""
-        settings, scored, budget = self.settings, self.documents.scored, self.budget
+        settings, scored, budget = self.settings, self.documents, self.budget
         best, notes = best_round(self.trace, settings.choose), [*notes]
         if cut := sum(document.dropped > 0 for document in scored):
             words = f"{settings.document_words} words"
@@ -298,18 +287,10 @@ class Session:
                 "the probabilities of a long answer is; estimator='length_normalized' tells such "
                 "apart"
             )
-        return CalibratedAnswer(
-            *(best.text, best.uncertainty, best.score, best.number),
-            stop,
-            settings.estimator,
-            p_wrong=wrongness.probability(best.score) if wrongness and scored else None,
-            documents=scored,
-            trace=self.trace,
-            notes=(*notes, *budget.notes()),
-            error=error,
-            calls=budget.calls,
-            tokens=budget.tokens,
-        )
+        about = best.text, best.uncertainty, best.score, best.number, stop, settings.estimator
+        p_wrong = wrongness.probability(best.score) if wrongness and scored else None
+        more = scored, self.trace, (*notes, *budget.notes()), error, budget.calls, budget.tokens
+        return CalibratedAnswer(*about, p_wrong, *more)
 
     def _ask(self, prompts: Sequence[str]) -> Flow[list[Measured]]:
         settings = self.settings
@@ -328,6 +309,56 @@ class Session:
         return found
 
 
+def record(
+    questions: Sequence[Question],
+    drive: Callable[..., list[Any]],
+    settings: SGICSettings,
+    cuts: Sequence[SGICSettings] = (),
+    *,
+    scale: ScoreScale | None = None,
+    relevance: Relevance | None = None,
+) -> list[list[Session]]:
+    """Ask every round of every question, to the end: those of the settings, then of each of `cuts`.
+
+    All go through a round before any goes into the next, so that its mean (eq. 2) is known before
+    a prompt shows it; a `scale` takes the place of these means.
+    """
+
+    def attempt(session: Session) -> Flow[None]:
+        try:
+            yield from session.answer()
+        except LtragError:
+            if session.settings.on_error == "raise":
+                raise
+
+    first = [Session(q.text, q.passages, settings, scale, relevance=relevance) for q in questions]
+    drive(session.answer() for session in first)
+    rescale(first, scale)
+    always = settings.score_documents == "always"
+    rounds_score = always or (settings.rounds > 0 and scores_documents(settings))
+    lines = [first if rounds_score else [session.branch(settings) for session in first]]
+    if cuts or rounds_score:
+        drive(session.score_documents() for session in first)
+    lines += [[session.branch(way) for session in first] for way in cuts]
+    for number in range(1, max(way.rounds for way in (settings, *cuts)) + 1):
+        # the cuts come first, as they end here: a local model that remembers the beginnings of so
+        # many prompts and no more then still has those that the next round begins with
+        in_turn = [session for line in reversed(lines) for session in line]
+        going = (one for one in in_turn if len(one.trace) == number <= one.settings.rounds)
+        drive([attempt(session) for session in going if not session.limit()])
+        for line in lines:
+            rescale(line, scale)
+    return lines
+
+
+def rescale(line: Sequence[Session], scale: ScoreScale | None = None) -> None:
+    """Go on with this scale, answers so far included; None: that of their means (eq. 2)."""
+    traces = [session.trace for session in line]
+    fitted = scale or ScoreScale.of_rounds(line[0].settings.estimator, traces)
+    for one in line:
+        one.scale, one.trace, one._next = fitted, fitted.rescored(one.trace), ""
+
+
 def scores_documents(settings: SGICSettings) -> bool:
     """Whether a round needs the scores of documents."""
     return settings.documents != "none" or settings.cut_to is not None
@@ -341,9 +372,8 @@ def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | Non
     if settings.choose == "repeated" and _repeated(trace):
         return "settled"
     if settings.least_gain is not None and len(trace) > 1:
-        before = trace[-2]
-        same = before.text == last.text or answer_key(before.text) == answer_key(last.text)
-        if same and before.score - last.score <= settings.least_gain:
+        gained = trace[-2].score - last.score
+        if gained <= settings.least_gain and answer_key(trace[-2].text) == answer_key(last.text):
             return "settled"
     return "rounds" if last.number >= settings.rounds else None
 
@@ -351,10 +381,8 @@ def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | Non
 def best_round(trace: Sequence[Round], choose: Choose) -> Round:
     """The round whose answer is returned; a blank one only where all are blank.
 
-    "least uncertain" is by score, as uncertainties grow with the rounds; the first of equals.
-
-    References:
-        Chen et al. (SGIC), 4.1 (least uncertain) and 4.3 (repeated, after Huang et al., 2024).
+    "least uncertain" (4.1) is by score, as uncertainties grow with the rounds; the first of equals.
+    "repeated" is 4.3, after Huang et al., 2024.
     """
     spoken = [one for one in trace if one.text] or list(trace)
     if choose == "least uncertain":

@@ -4,12 +4,8 @@ The documents stand before the question and the question before the earlier answ
 prompts of all rounds begin alike and a model that shares prefixes computes the documents once.
 
 Scores are computed and never read from text. `PromptTemplates.sanitize` keeps a passage from
-looking like more than a passage, by inserting a character, or turning a colon into " -":
-
-* chat-template control tokens are broken by spaces: ``<|im_end|>`` -> ``< |im_end| >``,
-  ``</s>`` -> ``< /s >``, ``[INST]`` -> ``[ INST ]``, ``[|user|]`` -> ``[ |user| ]``;
-* the field labels of the prompt lose their colon: ``Round 1:`` -> ``Round 1 -``;
-* the mark of key documents is spelled out: ``<<<KEY>>>`` -> ``< < < K E Y > > >``.
+looking like more: spaces break chat-template control tokens (``< |im_end| >``, ``[ INST ]``) and
+the mark of key documents, and the field labels of the prompt lose their colon (``Round 1 -``).
 
 References:
     Chen et al. (SGIC), tables 1, 11 and 12; the field labels are the paper's, the wording ours.
@@ -17,13 +13,15 @@ References:
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, islice
+from typing import Annotated
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import DIRECT_PROMPT, direct_prompt
+from ltrag_plugins.settings import Holds, Settings
 from ltrag_plugins.types import Generation
 
 SENTENCE_END = re.compile(r"[.!?…][\"'”’)\]]*(?=\s)|[。！？][\"'”’)\]」』]*")
@@ -48,51 +46,40 @@ _CONTROL = (
     (re.compile(r"\[(?=e~\[)"), "[ "),
 )
 _LABEL = re.compile(r"([^\W\d_][^\W\d_ ]*(?: [^\W\d_]+)*)(?: ?\[?\{(?:number|round)\}\]?)?\s*:")
-_FIELDS: Mapping[str, tuple[set[str], set[str]]] = {
-    "layout": ({"instruction", "documents", "question", "earlier"}, set()),
-    "document": ({"key", "text", "score"}, {"number"}),
-    "score": ({"score"}, set()),
-    "answer": ({"text", "score"}, {"round"}),
-    "about_keys": (set(), {"mark"}),
-}
-"""The fields that a template must name, and what else it may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A document or an earlier answer as a prompt shows it."""
+    """A (sanitized) document or an earlier answer as a prompt shows it: scored 0-100, or marked."""
 
     text: str
-    """Of a document sanitized; of an answer as the model wrote it."""
     score: float | None = None
-    """0 to 100."""
     key: bool = False
-    """Whether a document is marked."""
 
 
 @dataclass(frozen=True, slots=True)
-class PromptTemplates:
-    """Templates with the fields that their docstrings name; other braces are doubled.
+class PromptTemplates(Settings):
+    """Templates that name their fields, or `InvalidInput` is raised; other braces are doubled."""
 
-    Raises:
-        InvalidInput: a template names another field, or lacks one.
-    """
-
-    layout: str = "{instruction}\n\n{documents}\n\nQuestion: {question}\n{earlier}Answer:"
+    layout: Annotated[str, Holds("instruction", "documents", "question", "earlier")] = (
+        "{instruction}\n\n{documents}\n\nQuestion: {question}\n{earlier}Answer:"
+    )
     """The whole prompt: {instruction}, {documents}, {question}, {earlier}."""
-    document: str = "Document [{number}]: {key}{text}{score}"
+    document: Annotated[str, Holds("key", "text", "score")] = (
+        "Document [{number}]: {key}{text}{score}"
+    )
     """One document: {number}, {key} (the mark, or nothing), {text}, {score}."""
-    score: str = " (Uncertainty Score: {score})"
+    score: Annotated[str, Holds("score")] = " (Uncertainty Score: {score})"
     """What {score} is where there is one, 0 to 100: {score}."""
     heading: str = "Previous Generated Answer:\n"
     """Before the earlier answers, where there are any."""
-    answer: str = "Round {round}: {text}{score}\n"
+    answer: Annotated[str, Holds("text", "score")] = "Round {round}: {text}{score}\n"
     """One earlier answer: {round} (1 is the first answer), {text}, {score}."""
     nothing: str = "(nothing)"
     """In the place of a blank earlier answer."""
     mark: str = "<<<KEY>>>"
     """What {key} is before the documents that matter most (table 11)."""
-    bare: str = DIRECT_PROMPT
+    bare: Annotated[str, Holds("question")] = DIRECT_PROMPT
     """The whole prompt where there are no documents: {question}; other braces stay."""
     instruction: str = "Use the documents to answer the question in a few words, no explanation."
     """The instruction; no fields."""
@@ -107,21 +94,12 @@ class PromptTemplates:
     )
     """A line before the heading of the earlier answers; no fields."""
 
-    def __post_init__(self) -> None:
-        for name, (needed, more) in _FIELDS.items():
-            try:
-                parsed = string.Formatter().parse(getattr(self, name))
-                named = {field for _, field, _, _ in parsed if field is not None}
-            except ValueError as error:
-                raise InvalidInput(
-                    f"the {name} template is malformed ({error}); double its braces"
-                ) from error
-            if not needed <= named <= needed | more:
-                raise InvalidInput(
-                    f"the {name} template must name {sorted(needed)} and may name "
-                    f"{sorted(needed | more)}; it names {sorted(named)}"
-                )
-        direct_prompt("", self.bare)  # raises where it has no place for the question
+    def _check_together(self) -> None:
+        try:
+            self.render("", [Shown("", 0, key=True)], [Shown("", 0)])
+        except (ValueError, LookupError, AttributeError) as error:
+            what = f"a template is malformed, or names a field that it has not ({error!r})"
+            raise InvalidInput(f"{what}; double its other braces") from error
 
     def render(
         self, question: str, documents: Sequence[Shown], earlier: Sequence[Shown] = ()
@@ -152,10 +130,7 @@ class PromptTemplates:
         return self.layout.format(instruction=instruction, **shown)
 
     def without_echo(self, answer: Generation) -> Generation:
-        """An answer without the label before it and the score behind it, in text and tokens.
-
-        Small models copy the form of the earlier answers.
-        """
+        """An answer without the label and score that small models copy, in text and tokens."""
         parts = string.Formatter().parse(self.answer.partition("{text}")[0])
         # the label with numbers in its fields
         label = "".join(
@@ -171,19 +146,13 @@ class PromptTemplates:
             return answer
         start, tokens = echoed.start(1), answer.tokens
         if tokens is not None and "".join(token.text for token in tokens) == answer.text:
-            ends = accumulate(len(token.text) for token in tokens)
-            tokens = tuple(
-                token
-                for token, end in zip(tokens, ends, strict=True)
-                if text and start < end and end - len(token.text) < start + len(text)
-            )
+            ends, stop = accumulate(len(token.text) for token in tokens), start + len(text)
+            pairs = [*zip(tokens, ends, strict=True)] if text else []
+            tokens = tuple(t for t, end in pairs if start < end and end - len(t.text) < stop)
         return replace(answer, text=text, tokens=tokens)
 
     def sanitize(self, text: str, *, lines: bool = False) -> str:
-        """Text from outside, unable to fake a control token, a field of the prompt or the mark.
-
-        It becomes one line, or keeps its `lines` (a question does).
-        """
+        """Text on one line, or its `lines`, unable to fake a control token, a field or the mark."""
         text = text.strip() if lines else one_line(text)
         # every run of words before a colon in these is a label
         fields = (self.layout, self.document, self.score, self.heading, self.answer)
@@ -201,10 +170,7 @@ def one_line(text: str) -> str:
 
 
 def cut_to_words(text: str, words: int | None) -> str:
-    """The sentences that fit into so many words (None: all), or the words if that loses half.
-
-    The text has no white space at its ends.
-    """
+    """The sentences that fit into so many words (None: all), or the words if that loses half."""
     if words is None:
         return text
     limit = 10 * words  # characters, so that text without spaces is bounded too

@@ -1,6 +1,4 @@
-"""From uncertainties in [0, 1] to the scores, 0-100, that prompts show, and from these to P(wrong).
-
-Larger is less certain.
+"""From uncertainties in [0, 1] to scores, 0-100, and from these to P(wrong); larger: less certain.
 
 References:
     Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
@@ -17,12 +15,12 @@ from ltrag_plugins import calibration
 from ltrag_plugins.calibration import CalibrationMethod, ProbabilityMap
 from ltrag_plugins.errors import ArtifactMismatch, CalibrationError, InvalidInput
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error
-from ltrag_plugins.sgic.answer import CalibratedAnswer, Round
+from ltrag_plugins.sgic.answer import Round
 from ltrag_plugins.uncertainty import checked_estimator
 
 NOISE = 1e-6
-"""Numbers about 1 that differ by no more than this are equal: a model that computes in 32 bits
-tells no finer, and eq. 3 would stretch its rounding errors over the whole scale."""
+"""Numbers about 1 that differ by no more are equal: eq. 3 would stretch rounding errors of 32 bits
+over the whole scale."""
 FEWEST = 5
 """Right and wrong answers each, below which no P(wrong) is fitted."""
 _EDGE = 1e-6
@@ -35,16 +33,13 @@ class ScoreScale:
     .. math:: s(u) = 50 u / m \text{ for } u \le m, \quad 50 + 50 (u - m) / (1 - m) \text{ above}
 
     (The paper prints 1 - m under both, which sends certain answers below 0.) Uncertainty grows with
-    the rounds (section 5.3), so each has its own mean; the last serves all rounds after it.
-
-    Raises:
-        InvalidInput: there is no mean, or one does not lie inside (0, 1).
+    the rounds (section 5.3), so each has its own mean; the last serves all rounds after it. Without
+    a mean, or with one outside (0, 1), `InvalidInput` is raised.
     """
 
     estimator: str
     means: tuple[float, ...] = (0.5,)
-    """Of the answers of round 0, 1, ..., each inside (0, 1). Without a fit 0.5 in every round, so
-    that a score is 100 times u."""
+    """Of the answers of round 0, 1, ...; without a fit 0.5, so that a score is 100 times u."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimator", checked_estimator(self.estimator))
@@ -52,28 +47,8 @@ class ScoreScale:
             raise InvalidInput(f"a scale needs means inside (0, 1), got {self.means}")
 
     @classmethod
-    def fit(cls, answers: Iterable[CalibratedAnswer]) -> Self:
-        """The mean uncertainty of each round.
-
-        With stop rules (but for `certain_below=0, least_gain=None`) later means are of the harder
-        questions alone.
-
-        Raises:
-            CalibrationError: there are no answers.
-            ArtifactMismatch: they are of different estimators.
-        """
-        answers = list(answers)
-        estimators = sorted({answer.estimator for answer in answers})
-        if not estimators:
-            raise CalibrationError("a scale is fitted on answers; there are none")
-        if len(estimators) > 1:
-            names = ", ".join(estimators)
-            raise ArtifactMismatch(f"answers of the estimators {names}; fit a scale for each")
-        return cls.of_rounds(estimators[0], [answer.trace for answer in answers])
-
-    @classmethod
     def of_rounds(cls, estimator: str, traces: Sequence[Sequence[Round]]) -> Self:
-        """The mean uncertainty of each round over the questions that have it."""
+        """The mean uncertainty of each round over the questions (at least one) that have it."""
         rounds = range(max(map(len, traces)))
         seen = ([trace[n].uncertainty for trace in traces if n < len(trace)] for n in rounds)
         means = (sum(values) / len(values) for values in seen)
@@ -84,15 +59,9 @@ class ScoreScale:
         return tuple(replace(r, score=self.score(r.uncertainty, r.number)) for r in trace)
 
     def score(self, uncertainty: float, round: int = 0) -> float:
-        """The score of an answer of that round, 0-100.
-
-        Raises:
-            InvalidInput: the uncertainty is not in [0, 1], or the round is below 0.
-        """
+        """Of an answer of that round, 0-100; `InvalidInput` of no uncertainty in [0, 1]."""
         if not 0 <= uncertainty <= 1:
             raise InvalidInput(f"an uncertainty lies in [0, 1], got {uncertainty}")
-        if round < 0:
-            raise InvalidInput(f"rounds count from 0, got {round}")
         mean = self.means[min(round, len(self.means) - 1)]
         if uncertainty <= mean:
             return 50 * (uncertainty / mean)
@@ -101,10 +70,8 @@ class ScoreScale:
     def check(self, estimator: str) -> None:
         """Refuse to serve another estimator, as its uncertainties have other means."""
         if estimator != self.estimator:
-            raise ArtifactMismatch(
-                f"this scale was fitted on the estimator {self.estimator!r}, and the settings name "
-                f"{estimator!r}. Fit one on its answers: ScoreScale.fit(answers)."
-            )
+            both = f"the scale is of {self.estimator!r}, and the settings name {estimator!r}"
+            raise ArtifactMismatch(f"{both}; fit one for that estimator with sgic.fit(...)")
 
 
 def rounding(uncertainties: Sequence[float], estimator: str) -> float:
@@ -120,8 +87,7 @@ def document_scores(uncertainties: Sequence[float], *, noise: float = NOISE) -> 
 
     .. math:: s_i = 100 (u_i - \min u) / (\max u - \min u)
 
-    Each gets 50 where they differ by no more than `noise`. Any finite numbers may stand for the
-    uncertainties.
+    Each gets 50 where they differ by no more than `noise`. Any finite numbers will do.
     """
     if not all(abs(u) < float("inf") for u in uncertainties):
         raise InvalidInput(f"document scores need finite numbers, got {list(uncertainties)}")
@@ -145,46 +111,34 @@ class WrongnessCalibration:
     wrong: float
     """The share of them that was wrong, 0 to 1."""
     auroc: float
-    """Of the score for "wrong", in [0, 1]; at 0.5, chance, P(wrong) says little."""
+    """Of the score for "wrong", in [0, 1]; 0.5 is chance."""
     ece: float
     """Expected calibration error of P(wrong), cross-validated, in [0, 1]."""
 
     @classmethod
     def fit(
         cls,
-        answers: Sequence[CalibratedAnswer],
+        scores: Sequence[float],
         wrong: Sequence[bool],
         *,
         scale: ScoreScale,
         method: CalibrationMethod = "platt",
         seed: int = 0,
     ) -> Self:
-        """Fit on answers that were calibrated with this scale, on questions it was not fitted on.
+        """Fit on the scores, 0-100 on this scale, of answers to questions it was not fitted on.
 
-        Args:
-            wrong: whether each answer is.
-            method: "platt" keeps the order; "isotonic" wants several hundred answers.
-
-        Raises:
-            InvalidInput: there are more answers than labels, or fewer.
-            CalibrationError: there are fewer than 5 right or 5 wrong answers.
-            ArtifactMismatch: an answer is of another estimator than the scale.
+        "platt" keeps the order; "isotonic" wants several hundred answers. Fewer than 5 right or 5
+        wrong answers raise `CalibrationError`.
         """
-        if len(answers) != len(wrong):
-            raise InvalidInput(f"{len(answers)} answers came with {len(wrong)} labels")
-        for answer in answers:
-            scale.check(answer.estimator)
-        scores = np.array([answer.score / 100 for answer in answers])
-        fails = np.array(wrong, dtype=bool).astype(int)
+        given, fails = np.array(scores) / 100, np.array(wrong, dtype=bool).astype(int)
         if not FEWEST <= fails.sum() <= len(fails) - FEWEST:
-            raise CalibrationError(
-                f"{fails.sum()} of {len(fails)} answers are wrong; add questions, as a calibration "
-                f"needs at least {FEWEST} right and {FEWEST} wrong ones"
-            )
-        unseen = calibration.cross_calibrated(scores, fails, method, folds=5, seed=seed)
+            found = f"{fails.sum()} of {len(fails)} answers are wrong"
+            raise CalibrationError(f"{found}; add questions, to have {FEWEST} right and wrong ones")
+        area = auroc(given, fails)
+        unseen = calibration.cross_calibrated(given, fails, method, folds=5, seed=seed)
         ece = expected_calibration_error(unseen, fails)
-        fitted, share = calibration.fit_calibrator(scores, fails, method), float(fails.mean())
-        return cls(fitted, scale, len(answers), share, auroc(scores, fails), ece)
+        fitted = calibration.fit_calibrator(given, fails, method)
+        return cls(fitted, scale, len(fails), float(fails.mean()), area, ece)
 
     def probability(self, score: float) -> float:
         """P(wrong), in [0, 1], of an answer with this score, 0-100."""
@@ -193,7 +147,4 @@ class WrongnessCalibration:
     def check(self, scale: ScoreScale) -> None:
         """Refuse another scale than that of the scores it was fitted on."""
         if scale != self.scale:
-            raise ArtifactMismatch(
-                "this P(wrong) was fitted on the scores of another scale; hand in the scale it "
-                "came with, or fit it again: WrongnessCalibration.fit(answers, wrong, scale=scale)"
-            )
+            raise ArtifactMismatch("P(wrong) is of another scale; hand in the one it came with")

@@ -1,14 +1,15 @@
-"""What can be set about SGIC, and the presets."""
+"""What can be set about SGIC, the presets, and the hard limits on what a question may cost."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self, final
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Percent, Positive, Settings, Whole
 from ltrag_plugins.sgic.prompts import STEPS, PromptTemplates
-from ltrag_plugins.uncertainty import AGREEMENT, calls_for, checked_estimator
+from ltrag_plugins.types import Generation
+from ltrag_plugins.uncertainty import calls_for, checked_estimator
 
 Choose = Literal["least uncertain", "last", "repeated"]
 PaperRow = Literal["documents", "scores", "answers"]
@@ -16,11 +17,7 @@ PaperRow = Literal["documents", "scores", "answers"]
 
 @dataclass(frozen=True, slots=True)
 class SGICSettings(Settings):
-    """How an answer is calibrated.
-
-    Raises:
-        InvalidInput: a value is out of its range, or two exclude each other.
-    """
+    """How an answer is calibrated; `InvalidInput` of values out of range or that exclude others."""
 
     rounds: Whole = 5
     """K: most rounds after the first answer (paper: 5); 0: the first answer, measured."""
@@ -32,9 +29,8 @@ class SGICSettings(Settings):
     documents: Literal["none", "scores", "keys"] = "scores"
     """What a round shows beside the documents: nothing, scores, or marks before `keys` of them."""
     source: Literal["uncertainty", "encoder", "relevance", "oracle"] = "uncertainty"
-    """Where document scores come from: one answer per document (paper, eq. 3); the nearness of an
-    encoder's vectors; a relevance function (paper, table 6); or the truth, which also scores the
-    answers: for analysis alone (table 6, "oracle")."""
+    """Where document scores come from: one answer per document (paper, eq. 3), an encoder,
+    a function, or the truth, which scores answers too: for analysis (paper, table 6)."""
     keys: Count = 2
     """Most documents that are marked, of those with scores under 50 (for documents="keys")."""
     cut_to: Count | None = None
@@ -42,25 +38,22 @@ class SGICSettings(Settings):
     score_documents: Literal["needed", "always"] = "needed"
     """Score documents when a round shows or cuts by it, or for every question."""
     certain_below: Percent = 20.0
-    """Stop once an answer's score, 0-100, is under this: a certain first answer is left alone.
-    0: never."""
+    """Stop once an answer's score, 0-100, is under this, be it the first; 0: never."""
     least_gain: Percent | None = 0.0
-    """Stop when a round repeats the answer before it and lowers its score, 0-100, by no more than
-    this; None: never."""
+    """Stop when a round repeats the last answer and lowers its score by no more; None: never."""
     choose: Choose = "least uncertain"
     """Which round's answer to return. "repeated": the first that was given twice, for answers
     without scores (paper, 4.3); the last where none was."""
     document_words: Count | None = 150
-    """Cut each document to this many words (paper: 200 tokens, which are about as many), at the
-    last sentence end unless that loses half of them; None: never."""
+    """Cut each document to this many words (paper: 200 tokens), at the last sentence end unless
+    that loses half of them; None: never."""
     max_calls: Count = 128
     """Most prompts that a question may send to the model, answered or not."""
     max_tokens: Count | None = None
     """Most tokens, read and written, that a question may cost; None: no bound but `max_calls`.
-    A request is sent only if it stays within the bound at one token per byte, 64 for a chat
-    template, and `answer_tokens`. What a model puts beside every prompt above that (a system text,
-    tools) is known from its first reply on, if that reports its tokens: only the first answer, with
-    its samples, can pass the bound, and the answer's notes say so."""
+    A request is sent only if it stays within it at one token per byte, 64 for a chat template, and
+    `answer_tokens`. What a model puts beside every prompt above that (a system text, tools) is
+    known from its first reply on: only the first answer can pass the bound, as its notes say."""
     answer_tokens: Count = 32
     """Longest answer, in tokens."""
     stop: tuple[str, ...] = ("\n",)
@@ -81,62 +74,117 @@ class SGICSettings(Settings):
 
     def _check_together(self) -> None:
         object.__setattr__(self, "estimator", checked_estimator(self.estimator))
-        if not (
-            isinstance(self.stop, Sequence)
-            and not isinstance(self.stop, str)
-            and all(isinstance(end, str) and end for end in self.stop)
-        ):
+        listed = isinstance(self.stop, Sequence) and not isinstance(self.stop, str)
+        if not listed or not all(isinstance(end, str) and end for end in self.stop):
             raise InvalidInput(f"stop must be a tuple of strings, none empty, got {self.stop!r}")
         if not isinstance(self.templates, PromptTemplates):
             raise InvalidInput(f"templates must be a PromptTemplates(...), got {self.templates!r}")
         if calls_for(1, self.estimator, self.samples) > self.max_calls:
-            raise InvalidInput(
-                f"one answer with its {self.samples} samples takes more than max_calls="
-                f"{self.max_calls}; raise it, or lower samples"
-            )
-        if self.earlier != "none" or not self.rounds:
-            return
-        if self.documents == "none" and self.cut_to is None:
-            raise InvalidInput(
-                "with earlier='none' and documents='none' a round asks what was asked before; "
-                "set rounds=0, or give it something to look at"
-            )
-        if self.rounds > 1:
-            raise InvalidInput(
-                f"with earlier='none' all {self.rounds} rounds ask the same; set rounds=1"
-            )
-
-    def check_samples(self, samples: object) -> None:
-        """Refuse a number of sampled answers that makes no sense with the estimator."""
-        least = 2 if self.estimator == AGREEMENT else 1
-        if not isinstance(samples, Integral) or isinstance(samples, bool) or int(samples) < least:
-            raise InvalidInput(
-                f"samples must be a whole number, at least {least} with the estimator "
-                f"{self.estimator!r}, got {samples!r}"
-            )
+            one = f"one answer with its {self.samples} samples"
+            raise InvalidInput(f"{one} takes more than max_calls={self.max_calls}; raise it")
+        alone = self.earlier == "none"
+        if alone and self.rounds and self.documents == "none" and self.cut_to is None:
+            both = "earlier='none' and documents='none'"
+            raise InvalidInput(f"with {both} a round asks what was asked before; set rounds=0")
+        if alone and self.rounds > 1:
+            same = f"all {self.rounds} rounds ask the same"
+            raise InvalidInput(f"with earlier='none' {same}; set rounds=1")
 
     @classmethod
     def paper(cls, variant: PaperRow = "documents", *, seed: int = 0) -> Self:
-        """The paper's loop: K = 5 rounds to the end, the least uncertain answer.
+        """The paper's loop: K = 5 rounds to the end for all questions, as it names no threshold.
 
-        All questions are calibrated, as the paper names no threshold. The rounds are meant for a
-        model that was tuned for them (section 3.3).
-
-        Args:
-            variant: a row of table 5. "documents": scores of documents and answers, the full
-                form; "scores": of answers alone; "answers": earlier answers without scores, of
-                which the repeated one is taken.
+        The rounds are meant for a model that was tuned for them (section 3.3). A variant is a row
+        of table 5. "documents": scores of documents and answers; "scores": of answers alone;
+        "answers": earlier answers without scores, of which the repeated one is taken.
         """
-        return cls(
-            earlier="text" if variant == "answers" else "scores",
-            documents="scores" if variant == "documents" else "none",
-            choose="repeated" if variant == "answers" else "least uncertain",
-            certain_below=0.0,
-            least_gain=None,
-            seed=seed,
-        )
+        to_the_end = cls(certain_below=0.0, least_gain=None, seed=seed)
+        if variant == "documents":
+            return to_the_end
+        if variant == "scores":
+            return replace(to_the_end, documents="none")
+        return replace(to_the_end, documents="none", earlier="text", choose="repeated")
 
     @classmethod
     def steps(cls, *, seed: int = 0) -> Self:
         """Reasoning steps in the place of documents, calibrated once (section 5.4, table 12)."""
         return cls(rounds=1, templates=STEPS, seed=seed)
+
+
+@final
+class Budget:
+    """Counts calls and tokens, and tells before a request whether it would pass a limit.
+
+    A request is taken at the most it can cost, see `SGICSettings.max_tokens`, until its replies say
+    their tokens. What these are above the prompt's words bounds what stands beside every prompt.
+    """
+
+    def __init__(self, settings: SGICSettings, each: int) -> None:
+        """`each` prompt is sent so often: once, and once for every sample."""
+        self._settings, self._each = settings, each
+        self.calls = 0  # prompts sent, or about to be
+        self.tokens: int | None = 0  # reported so far; None once a reply did not
+        self._beside = 64  # of a chat template
+        self._known = 0  # tokens of requests whose replies report them all
+        self._open: list[int] = []  # bytes of the other prompts, failed ones too
+
+    def exceeded(
+        self, prompts: Sequence[str], *, times: int | None = None, and_calls: int = 0
+    ) -> Literal["max_calls", "max_tokens"] | None:
+        """The limit that a request could pass that leaves `and_calls` answers to ask for.
+
+        Each prompt is sent so many `times`; None: as an answer with its samples takes.
+        """
+        settings, sizes = self._settings, self._sizes(prompts, times)
+        if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
+            return "max_calls"
+        held = [size + self._beside + settings.answer_tokens for size in (*self._open, *sizes)]
+        most = settings.max_tokens
+        return "max_tokens" if most is not None and self._known + sum(held) > most else None
+
+    def sent(self, prompts: Sequence[str], *, times: int | None = None) -> None:
+        """Enter a request at the most it can cost."""
+        sizes = self._sizes(prompts, times)
+        self._open = [*self._open, *sizes]
+        self.calls += len(sizes)
+
+    def repeats(self, prompts: Sequence[str]) -> bool:
+        """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
+        if self.exceeded(prompts, times=1):
+            return False
+        self.sent(prompts, times=1)
+        return True
+
+    def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
+        """Put what the replies report, with each answer its samples, in the place of the bound."""
+        for i, reply in enumerate(replies):
+            least = len(prompts[i // self._each].split())
+            self._beside = max(self._beside, (reply.prompt_tokens or 0) - least)
+        counts = [*map(self.reported, replies)]
+        if None in counts:
+            self.tokens = None
+            return
+        self._open = [*(Counter(self._open) - Counter(self._sizes(prompts))).elements()]
+        self._known += (known := sum(filter(None, counts)))
+        self.tokens = None if self.tokens is None else self.tokens + known
+
+    def notes(self) -> list[str]:
+        """What to say where the replies report more than `max_tokens`."""
+        most = self._settings.max_tokens
+        note = (
+            f"the replies report {self._known} tokens, more than max_tokens={most}: what a model "
+            "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
+        )
+        return [] if most is None or self._known <= most else [note]
+
+    @staticmethod
+    def reported(reply: Generation) -> int | None:
+        """Read and written, at least 0; None where the reply does not say."""
+        read, written = reply.prompt_tokens, reply.completion_tokens
+        if written is None and reply.tokens is not None:
+            written = len(reply.tokens)
+        return None if read is None or written is None or min(read, written) < 0 else read + written
+
+    def _sizes(self, prompts: Sequence[str], times: int | None = None) -> list[int]:
+        sizes = [len(prompt.encode(errors="replace")) for prompt in prompts]
+        return sizes * (self._each if times is None else times)

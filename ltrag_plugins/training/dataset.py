@@ -38,10 +38,9 @@ from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.sgic.answer import Round, answer_key, number
-from ltrag_plugins.sgic.documents import Documents, Relevance
-from ltrag_plugins.sgic.loop import checked_question
-from ltrag_plugins.sgic.prompts import one_line
-from ltrag_plugins.sgic.replay import record
+from ltrag_plugins.sgic.documents import Relevance, prepared
+from ltrag_plugins.sgic.loop import checked_question, record
+from ltrag_plugins.sgic.prompts import Shown, one_line
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.training.settings import CorpusSettings
@@ -214,7 +213,7 @@ def _checked(question: Question, place: int, settings: SGICSettings) -> tuple[Qu
     """The question with its answers on one line each, and its plain example."""
     name = question.id or f"question {place}"
     answers = tuple(said for answer in question.answers if (said := one_line(answer)))
-    texts = Documents.of(question.passages, settings).shown(None)
+    texts = [Shown(text) for text in prepared(question.passages, settings)[0]]
     prompt = settings.templates.render(checked_question(question.text), texts)
     try:
         f"{prompt}{answers[0]}".encode()
