@@ -93,10 +93,7 @@ class Encoder(Protocol):
 
 
 def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:
-    """What a framework's (pydantic) model was given that can change its answers, by field.
-
-    Defaults are no part of it, nor is what no answer turns on (`changes_answers`).
-    """
+    """What a framework's (pydantic) model was given that `changes_answers`, without defaults."""
     found: dict[str, Any] = {}
     for name, declared in getattr(type(model), "model_fields", {}).items():
         value = getattr(model, name, None)

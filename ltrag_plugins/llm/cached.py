@@ -170,9 +170,9 @@ class _Kept(ABC):
 class CachedLLM(_Kept):
     """A model whose answers are kept in a SQLite file and asked for once.
 
-    An answer is known by the model's name, the prompt, and every generation setting. Sampling stays
-    sampling: with a temperature and no seed nothing is kept; with a seed the first, second, ...
-    answer to a prompt within a call are kept apart.
+    An answer is known by the model's name, the prompt, and every generation setting. With a
+    temperature and no seed nothing is kept; with a seed the first, second, ... answer to a prompt
+    within a call are kept apart.
 
     Many threads and processes may share the file. Of a model that is sent each prompt in a request
     of its own (`RequestLLM`), each answer is written when it comes. Any other model is asked for at

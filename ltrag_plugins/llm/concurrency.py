@@ -57,7 +57,7 @@ class RequestLLM(ABC):
     """
 
     one_by_one: bool = True
-    """Whether `generate` hands out each answer when it comes; False: one request has them all."""
+    """False: one request has all prompts, and no answer comes before the others."""
     _blocking: bool = False  # there are no async requests; `agenerate` sends them from threads
 
     def __init__(self, most: int) -> None:

