@@ -116,9 +116,9 @@ class TestPlan:
     def test_every_sequence_is_spelled_by_its_path_in_one_tree(self, sequences, budget):
         batches = plan(sequences, batch_tokens=budget, attention_scale=50.0)
         trees = [tree for batch in batches for tree in batch]
-        assert sorted(i for tree in trees for i in tree.members) == list(range(len(sequences)))
+        assert sorted(i for tree in trees for i in tree.paths) == list(range(len(sequences)))
         for tree in trees:
-            for member, path in zip(tree.members, tree.paths, strict=True):
+            for member, path in tree.paths.items():
                 assert [tree.ids[node] for node in path] == sequences[member]
                 assert [tree.positions[node] for node in path] == list(range(len(path)))
 
@@ -127,11 +127,11 @@ class TestPlan:
     def test_a_node_sees_the_nodes_before_it_on_its_path_and_no_other(self, sequences):
         for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
             for tree in batch:
-                for path in tree.paths:
+                for path in tree.paths.values():
                     for place, node in enumerate(path):
                         seen = tree.visible()[node].nonzero()[0]
                         assert sorted(seen) == sorted(path[: place + 1])
-                        if tree.is_chain:
+                        if len(path) == len(tree):
                             assert seen.tolist() == list(range(node + 1))
 
     @given(sequences)
@@ -139,7 +139,7 @@ class TestPlan:
     def test_no_beginning_stands_in_a_tree_twice(self, sequences):
         for batch in plan(sequences, batch_tokens=1000, attention_scale=1e9):
             for tree in batch:
-                own = [sequences[i] for i in tree.members]
+                own = [sequences[i] for i in tree.paths]
                 beginnings = {tuple(s[:n]) for s in own for n in range(1, len(s) + 1)}
                 assert len(tree) == len(beginnings)
 
@@ -153,7 +153,7 @@ class TestPlan:
         strangers = [[i, *tokens(10 + i, i)] for i in range(20)]
         batches = plan(strangers, batch_tokens=64, attention_scale=96.0)
         for batch in batches:
-            assert all(tree.is_chain for tree in batch)
+            assert all(len(tree.paths) == 1 for tree in batch)
             assert len(batch) * max(map(len, batch)) <= 64
             assert min(map(len, batch)) >= max(map(len, batch)) / 2
 

@@ -1,12 +1,9 @@
-"""What every model must be able to do, by capability.
-
-A component names in its type the least it needs. All are structural: any object with these
-methods will do.
-"""
+"""What models can do; a component names the least it needs, and any object that does it will do."""
 
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -59,7 +56,7 @@ class GradientLLM(ScoringLLM, Protocol):
     """A model whose weights are at hand.
 
     Gradients are of the mean negative log-likelihood of the continuation's tokens given the
-    prompt, with respect to the feed-forward weights of the last `layers` layers.
+    prompt, by the feed-forward weights of the last `layers` layers.
     """
 
     def mean_gradient(
@@ -96,10 +93,7 @@ class Encoder(Protocol):
 
 
 def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:
-    """What a framework's (pydantic) model was given that can change its answers, by field.
-
-    Defaults are no part of it, nor is what no answer turns on (`changes_answers`).
-    """
+    """What a framework's (pydantic) model was given that `changes_answers`, without defaults."""
     found: dict[str, Any] = {}
     for name, declared in getattr(type(model), "model_fields", {}).items():
         value = getattr(model, name, None)
@@ -140,8 +134,7 @@ def checked_token(token: Token, model: str) -> Token:
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
     """The generation ended before the first stop string, its tokens joining to its text.
 
-    For providers that hand back the stop string, or tokens beyond the end of the text. Tokens that
-    spell another text are left alone. The token counts stay what was paid for.
+    Tokens that spell another text are left alone. The token counts stay what was paid for.
     """
     ends = [generation.text.find(string) for string in stop if string]
     text = generation.text[: min((end for end in ends if end >= 0), default=None)]
@@ -149,10 +142,7 @@ def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
     spelled = "".join(token.text for token in tokens or ())
     if tokens is None or spelled == text or not spelled.startswith(text):
         return replace(generation, text=text)
-    kept, left = list[Token](), len(text)
-    for token in tokens:
-        if left <= 0:
-            break
-        kept.append(replace(token, text=token.text[:left]))
-        left -= len(token.text)
-    return replace(generation, text=text, tokens=tuple(kept))
+    starts = accumulate((len(token.text) for token in tokens), initial=0)
+    placed = [(token, len(text) - at) for token, at in zip(tokens, starts, strict=False)]
+    kept = tuple(replace(token, text=token.text[:left]) for token, left in placed if left > 0)
+    return replace(generation, text=text, tokens=kept)

@@ -1,8 +1,7 @@
 """Any model with its answers kept, any encoder with its vectors: nothing is paid for twice.
 
-The SQLite file is made whole in a folder beside its place, and then linked into it, so a file that
-does not carry our mark is somebody else's. Such a file is refused without being opened by SQLite,
-which might write to it. With a write-ahead log, readers never wait.
+The SQLite file is made whole beside its place and then linked into it, so a file without our mark
+is somebody else's. Such a file is refused without being opened by SQLite, which might write to it.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,10 +37,8 @@ _AT_ONCE = 64  # prompts that a model is asked in one call, and so the most a fa
 class _Kept(ABC):
     """A SQLite file of values by key; other processes get the model and the path."""
 
-    _kind: ClassVar[str]
-    """What messages call the file."""
-    _mark: ClassVar[int]
-    """SQLite's application id, which tells this kind from others."""
+    _kind: ClassVar[str]  # what messages call the file
+    _mark: ClassVar[int]  # SQLite's application id, which tells this kind from others
 
     @abstractmethod
     def _encoded(self, value: Any) -> str | bytes: ...
@@ -111,10 +108,8 @@ class _Kept(ABC):
                 connection = idle.pop()
             except IndexError:
                 # mode=rw: a file that was deleted meanwhile is an error, not an empty database
-                uri = f"{self.path.as_uri()}?mode=rw"
-                connection = sqlite3.connect(
-                    uri, _PATIENCE, isolation_level=None, check_same_thread=False, uri=True
-                )
+                options: Any = {"isolation_level": None, "check_same_thread": False, "uri": True}
+                connection = sqlite3.connect(f"{self.path.as_uri()}?mode=rw", _PATIENCE, **options)
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 yield connection
@@ -175,20 +170,17 @@ class _Kept(ABC):
 class CachedLLM(_Kept):
     """A model whose answers are kept in a SQLite file and asked for once.
 
-    What identifies an answer is the model's name, the prompt, and every generation setting. A
-    prompt that comes twice in a call is asked once. Sampling stays sampling: with a temperature and
-    no seed nothing is kept; with a seed the first, second, ... answer to a prompt within a call are
-    kept apart.
+    An answer is known by the model's name, the prompt, and every generation setting. With a
+    temperature and no seed nothing is kept; with a seed the first, second, ... answer to a prompt
+    within a call are kept apart.
 
     Many threads and processes may share the file. Of a model that is sent each prompt in a request
-    of its own (`RequestLLM`), each answer is written when it comes: a killed process loses the
-    requests under way, a failure its own. Any other model is asked for at most 64 prompts at a time
-    (with a seed, all samples of a prompt are among them), and what it answered is written in one
-    transaction: no more than that is lost.
+    of its own (`RequestLLM`), each answer is written when it comes. Any other model is asked for at
+    most 64 prompts at a time (all seeded samples of a prompt together), written in one transaction.
 
     It is a `ScoringLLM` over a `ScoringLLM`, whose scores are kept as well, and a `GradientLLM`
-    over a `GradientLLM`, whose gradients are computed each time. It is always an `AsyncLLM`; a
-    model that is none is asked in a thread.
+    over a `GradientLLM`, whose gradients are not. A model that is no `AsyncLLM` is asked in a
+    thread by `agenerate`.
 
     Args:
         llm: the model; its `name` must tell its weights and prompt handling from others'.
@@ -204,10 +196,8 @@ class CachedLLM(_Kept):
     def __init__(self, llm: LLM, path: str | os.PathLike[str]) -> None:
         super().__init__(llm, path)
         self.llm = llm
-        self.hits = 0
-        """Answers that were there."""
-        self.misses = 0
-        """Answers that the model was asked for."""
+        self.hits = self.misses = 0
+        """Answers that were there; those that the model was asked for."""
         self._counting = threading.Lock()
         self._one_by_one = bool(getattr(llm, "one_by_one", False))
         # of the object, not the class: it claims what its model can do, and no more
@@ -230,8 +220,8 @@ class CachedLLM(_Kept):
         if settings.temperature > 0 and settings.seed is None:
             self._count(prompts, [prompts])
             return self.llm.generate(prompts, settings)
-        keys = _keys(self.name, prompts, settings)
         ask = partial(self._model.generate, settings=settings)
+        keys = _keys(self.name, prompts, settings)
         return self._answered(prompts, keys, ask, self._one_by_one)
 
     async def agenerate(
@@ -249,7 +239,7 @@ class CachedLLM(_Kept):
         for part in parts:
             start, asked = perf_counter(), list(part.values())
             if self._one_by_one:
-                await ask(asked, settings, self._keeper(part, known))
+                await ask(asked, settings, partial(self._keep_one, list(part), known))
                 continue
             fresh = await ask(asked, settings)
             known |= await asyncio.to_thread(self._keep, part, fresh, perf_counter() - start)
@@ -265,27 +255,26 @@ class CachedLLM(_Kept):
             )
         pairs = list(zip(prompts, continuations, strict=True))
         keys = [_key("score", self.name, *pair) for pair in pairs]
-        return self._answered(
-            pairs, keys, lambda some: self._model.score(*map(list, zip(*some, strict=True)))
-        )
+        score = self._model.score
+        return self._answered(pairs, keys, lambda some: score(*map(list, zip(*some, strict=True))))
 
     def _encoded(self, value: Generation) -> str:
         """JSON, every float exactly itself."""
         tokens = value.tokens and [
-            [token.text, token.logprob, token.entropy, token.alternatives] for token in value.tokens
+            (t.text, t.logprob, t.entropy, t.alternatives) for t in value.tokens
         ]
-        parts = (value.text, tokens, value.prompt_tokens, value.completion_tokens, value.seconds)
-        parts = (*parts, value.finish_reason)
+        counts = value.prompt_tokens, value.completion_tokens
+        parts = (value.text, tokens, *counts, value.seconds, value.finish_reason)
         return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
     def _decoded(self, kept: Any) -> Generation:
-        text, tokens, prompt_tokens, completion_tokens, *later = json.loads(kept)
+        text, tokens, *others = json.loads(kept)
         if tokens is not None:
             tokens = tuple(
                 Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
                 for piece, logprob, entropy, alternatives in tokens
             )
-        return Generation(text, tokens, prompt_tokens, completion_tokens, *later[:2])
+        return Generation(text, tokens, *others[:4])
 
     def _answered(
         self,
@@ -298,7 +287,7 @@ class CachedLLM(_Kept):
         for part in parts:
             start, some = perf_counter(), list(part.values())
             if one_by_one:
-                ask(some, done=self._keeper(part, known))
+                ask(some, done=partial(self._keep_one, list(part), known))
                 continue
             known |= self._keep(part, ask(some), perf_counter() - start)
         self._count(keys, parts)
@@ -309,38 +298,27 @@ class CachedLLM(_Kept):
     ) -> tuple[dict[bytes, Generation], list[dict[bytes, Any]]]:
         """What is there, and the calls to make for the rest, each what to ask by key.
 
-        A seeded sampler that is asked for a prompt's third sample alone would give its first:
-        where one is missing, all samples of that prompt are asked for again, in one call. A model
-        that answers `one_by_one` knows of no other sample in any case.
+        A seeded sampler that is asked for a prompt's third sample alone would give its first: where
+        one is missing, all of that prompt are asked for again, if not `one_by_one`.
         """
         known, by_key = self._get(keys), dict(zip(keys, asked, strict=True))
-        if one_by_one:
-            missing = {key: one for key, one in by_key.items() if key not in known}
-            return known, [missing] if missing else []
-        samples: dict[Any, set[bytes]] = {}
+        most = len(keys) if one_by_one else _AT_ONCE
+        samples, calls = defaultdict[Any, set[bytes]](set), list[set[bytes]]()
         for key, one in by_key.items():
-            samples.setdefault(one, set()).add(key)
-        calls: list[set[bytes]] = []
-        for some in samples.values():
-            if some <= known.keys():
-                continue
-            if not calls or len(calls[-1]) + len(some) > _AT_ONCE:
+            samples[key if one_by_one else one].add(key)
+        for some in (own for own in samples.values() if not own <= known.keys()):
+            if not calls or len(calls[-1]) + len(some) > most:
                 calls.append(set())
             calls[-1] |= some
         return known, [{key: by_key[key] for key in by_key if key in call} for call in calls]
 
-    def _keeper(
-        self, part: Mapping[bytes, Any], known: dict[bytes, Generation]
-    ) -> Callable[[int, Generation, float], None]:
-        keys = list(part)
-
-        def keep(i: int, fresh: Generation, seconds: float) -> None:
-            known.update(self._keep({keys[i]: part[keys[i]]}, [fresh], seconds))
-
-        return keep
+    def _keep_one(
+        self, keys: Sequence[bytes], known: dict, i: int, fresh: Generation, seconds: float
+    ) -> None:
+        known.update(self._keep([keys[i]], [fresh], seconds))
 
     def _keep(
-        self, part: Mapping[bytes, Any], fresh: Sequence[Generation], seconds: float
+        self, part: Collection[bytes], fresh: Sequence[Generation], seconds: float
     ) -> dict[bytes, Generation]:
         if len(fresh) != len(part):
             raise ModelError(
@@ -366,8 +344,7 @@ class CachedLLM(_Kept):
 
 def _keys(name: str, prompts: Sequence[str], settings: GenerationSettings) -> list[bytes]:
     how = (settings.max_tokens, list(settings.stop), float(settings.temperature), settings.seed)
-    seen: Counter[str] = Counter()
-    keys = []
+    seen, keys = Counter[str](), list[bytes]()
     for prompt in prompts:
         keys.append(_key("generate", name, prompt, *how, seen[prompt]))
         seen[prompt] += settings.temperature > 0
@@ -400,9 +377,8 @@ class CachedEncoder(_Kept):
         if not texts:
             return self.encoder.encode([])
         keys = [_key("encode", self.name, text) for text in texts]
-        known = self._get(keys)
+        known, fresh = self._get(keys), dict[bytes, np.ndarray]()
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
-        fresh: dict[bytes, np.ndarray] = {}
         if asked := list(missing.values()):
             rows = np.asarray(self.encoder.encode(asked), dtype=np.float32)
             if len(rows) != len(asked):

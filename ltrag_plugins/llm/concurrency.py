@@ -1,13 +1,12 @@
-"""Many requests at once, in order: bounded, each answer handed out when it comes, and no more of
-them where one after the other fails."""
+"""Many requests at once, bounded, each answer handed out when it comes; none after many failed."""
 
 import asyncio
 import inspect
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from time import perf_counter
 from typing import TypeVar
@@ -48,8 +47,7 @@ async def amapped(call: Callable[[_S], Awaitable[_T]], items: Sequence[_S], most
 class RequestLLM(ABC):
     """A model that is sent each prompt in a request of its own (`_ask`, `_aask`).
 
-    A temperature, log-probabilities or alternatives that it refuses, as reasoning models do, are
-    left out from then on, and a warning says so.
+    Settings that it refuses (`refused_setting`) are left out from then on.
 
     Args:
         most: requests under way at once, over all threads and over all tasks of an event loop.
@@ -59,7 +57,7 @@ class RequestLLM(ABC):
     """
 
     one_by_one: bool = True
-    """Whether `generate` hands out each answer when it comes; False: one request has them all."""
+    """False: one request has all prompts, and no answer comes before the others."""
     _blocking: bool = False  # there are no async requests; `agenerate` sends them from threads
 
     def __init__(self, most: int) -> None:
@@ -107,8 +105,8 @@ class RequestLLM(ABC):
                 the seconds. A failure then stops no other request, and is raised at the end.
 
         Raises:
-            ModelFailed: a request failed, or its reply cannot be used; the client's exception,
-                where there is one, is the cause.
+            ModelFailed: a request failed (the client's exception is the cause), or its reply
+                cannot be used.
             InvalidLogProbability: a log-probability is null, NaN, infinite or above 0.
             ModelUnavailable: the key was refused (401), or 20 requests in a row failed, over all
                 calls. What is wrong with the prompt (other 4xx) does not count.
@@ -117,15 +115,17 @@ class RequestLLM(ABC):
         threads, broken = min(self._bound(prompts), len(parts)), threading.Event()
 
         def one(i: int) -> None:
-            with self._free, _breaking(broken):
+            with self._free, ExitStack() as failing:  # left before the next thread is let in
                 if broken.is_set():
                     return
+                failing.callback(broken.set)
                 start, refused = perf_counter(), {*self._refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
                         found[i] = self._ask(parts[i], settings, refused)
                 if done and isinstance(reply := found[i], list):
                     done(i, reply[0], (perf_counter() - start) / threads)
+                failing.pop_all()
 
         if len(parts) == 1:
             one(0)
@@ -207,17 +207,7 @@ class RequestLLM(ABC):
             self._failed, self._refused = 0, self._refused | refused
 
 
-@contextmanager
-def _breaking(broken: threading.Event) -> Iterator[None]:
-    """Set the event at an error, before its thread takes the next request."""
-    try:
-        yield
-    except BaseException:
-        broken.set()
-        raise
-
-
-def _whole(found: Mapping[int, list[Generation] | Exception]) -> list[Generation]:
+def _whole(found: _Found) -> list[Generation]:
     whole = list[Generation]()
     for _, reply in sorted(found.items()):
         if isinstance(reply, Exception):

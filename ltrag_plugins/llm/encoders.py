@@ -19,12 +19,12 @@ try:
 except ImportError as error:
     raise missing_extra("sentence-transformers", "local") from error
 
+_AT_ONCE = 32  # texts
+
 
 class _LocalEncoder:
-    def __init__(self, model: Any, batch_size: int, label: str) -> None:
-        self.model = model
-        self._batch_size, self._label = batch_size, label
-        self._lock = threading.Lock()
+    def __init__(self, model: Any, *, label: str = "encoder") -> None:
+        self.model, self._label, self._lock = model, label, threading.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._label!r})"
@@ -35,15 +35,9 @@ class SentenceTransformerEncoder(_LocalEncoder):
     """Texts to vectors of length 1; an `Encoder`. Calls from several threads take turns.
 
     Args:
-        model: the model; it is not changed. Texts longer than it reads are cut at its limit.
-        batch_size: texts computed at once.
+        model: a SentenceTransformer, not changed. Texts longer than it reads are cut at its limit.
         label: what `name` starts with.
     """
-
-    def __init__(
-        self, model: SentenceTransformer, *, batch_size: int = 32, label: str = "encoder"
-    ) -> None:
-        super().__init__(model, batch_size, label)
 
     @classmethod
     def load(cls, source: str | Path, *, device: str = "auto", label: str | None = None) -> Self:
@@ -52,13 +46,9 @@ class SentenceTransformerEncoder(_LocalEncoder):
             model = SentenceTransformer(str(source), device=str(chosen_device(device)))
         return cls(model.eval(), label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, and fingerprint of the weights and of the settings that change vectors."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         model = self.model
         settings = {
             "max_seq_length": model.max_seq_length,
@@ -77,12 +67,8 @@ class SentenceTransformerEncoder(_LocalEncoder):
         if not texts:
             return np.zeros((0, self.model.get_embedding_dimension()), dtype=np.float32)
         with self._lock:
-            rows = self.model.encode(
-                list(texts),
-                batch_size=self._batch_size,
-                normalize_embeddings=True,
-                show_progress_bar=False,
-            )
+            how = {"batch_size": _AT_ONCE, "normalize_embeddings": True, "show_progress_bar": False}
+            rows = self.model.encode(list(texts), **how)
         return rows.astype(np.float32, copy=False)
 
 
@@ -96,19 +82,13 @@ class TransformersEncoder(_LocalEncoder):
         model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts
             longer than it reads are cut at its limit.
         tokenizer: the one it was trained with.
-        batch_size: texts computed at once.
         label: what `name` starts with.
     """
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        batch_size: int = 32,
-        label: str = "encoder",
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, label: str = "encoder"
     ) -> None:
-        super().__init__(model, batch_size, label)
+        super().__init__(model, label=label)
         self.tokenizer = tokenizer
 
     @classmethod
@@ -120,13 +100,9 @@ class TransformersEncoder(_LocalEncoder):
         model = model.eval().to(chosen_device(device))
         return cls(model, tokenizer, label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, pooling and fingerprint of the weights."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         return f"{self._label}/cls@{fingerprint(self.model)}"
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
@@ -141,8 +117,8 @@ class TransformersEncoder(_LocalEncoder):
         # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
         limit = min(self.tokenizer.model_max_length, self.model.config.max_position_embeddings)
         with self._lock, torch.inference_mode():
-            for start in range(0, len(texts), self._batch_size):
-                members = by_length[start : start + self._batch_size]
+            for start in range(0, len(texts), _AT_ONCE):
+                members = by_length[start : start + _AT_ONCE]
                 some = [texts[i] for i in members]
                 tokens = self.tokenizer(
                     some, padding=True, truncation=True, max_length=limit, return_tensors="pt"

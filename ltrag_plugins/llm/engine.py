@@ -1,21 +1,19 @@
 """Run a causal model over token sequences; what they share at their beginnings is computed once.
 
-Sequences that start alike form a `_TokenTree`: each node is one token. A 4-D attention mask lets a
-token see its ancestors alone, and position ids count along each path, so that one pass over the
-tree gives every sequence what a pass of its own would. To write on, every sequence takes its path's
-keys and values out of the tree's cache into a row of its own. A pass costs about
-``n + n**2 / attention_scale`` for a tree of ``n`` tokens (linear layers, and attention over the
-whole row, seen or not); a sequence joins a tree only while that is cheaper than a pass of its own.
-
+Sequences that start alike form a tree of tokens. A 4-D attention mask lets a token see its
+ancestors alone, and position ids count along each path, so that one pass gives every sequence what
+a pass of its own would. To write on, each takes its path's keys and values into a row of its own. A
+pass costs about ``n + n**2 / attention_scale`` for ``n`` tokens (linear layers, and attention over
+the whole row, seen or not); a sequence joins a tree only while that is cheaper than its own pass.
 Other models go the plain way: sequences of equal length together, so that nothing is masked.
 
-Both engines have two methods. ``read`` gives the scores that predict the tokens of each sequence.
-``write`` gives members of the call with a generator of their next tokens' scores, one row each; it
-is sent which of its rows go on, and a token for each of these.
+Of both engines ``read`` gives the scores that predict the tokens of each sequence; ``write`` gives
+members of the call with a generator of their next tokens' scores, one row each, which is sent the
+rows that go on, and a token for each of these.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, takewhile
 from operator import eq
@@ -30,7 +28,7 @@ try:
     import torch
     from torch import Tensor
     from torch.nn.utils.rnn import pad_sequence
-    from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+    from transformers import DynamicCache, PreTrainedModel
 except ImportError as error:
     raise missing_extra("torch and transformers", "local") from error
 
@@ -61,35 +59,27 @@ _log = logging.getLogger(__name__)
 class _TokenTree:
     """Sequences laid over each other along their shared beginnings."""
 
-    members: list[int] = field(default_factory=list)
-    """Which sequences of the call lie in this tree."""
     ids: list[int] = field(default_factory=list)
     """Token of each node; a parent comes before its children."""
     positions: list[int] = field(default_factory=list)
     """Place of each node in its sequences, from 0."""
-    paths: list[list[int]] = field(default_factory=list)
-    """For each member the nodes of its tokens, first to last."""
+    paths: dict[int, list[int]] = field(default_factory=dict)
+    """For each sequence of the call that lies here the nodes of its tokens, first to last."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def add(self, member: int, sequence: _Ids, same: int) -> None:
-        """Lay one more sequence over the last one, with which it shares its first tokens."""
-        shared = self.paths[-1][:same] if same else []
-        self.members.append(member)
-        self.paths.append([*shared, *range(len(self), len(self) + len(sequence) - same)])
+    def add(self, member: int, sequence: _Ids, shared: _Ids) -> None:
+        """Lay one more sequence into the tree, whose first tokens are the `shared` nodes."""
+        same, size = len(shared), len(self)
+        self.paths[member] = [*shared, *range(size, size + len(sequence) - same)]
         self.ids += sequence[same:]
         self.positions += range(same, len(sequence))
-
-    @property
-    def is_chain(self) -> bool:
-        """Whether it never branches, so that each node sees all before it."""
-        return max(map(len, self.paths)) == len(self)
 
     def visible(self) -> Bool[np.ndarray, "nodes nodes"]:
         """``[i, j]``: node j is node i or stands before it."""
         seen = np.eye(len(self), dtype=bool)
-        for path in self.paths:
+        for path in self.paths.values():
             for before, node in pairwise(path):
                 seen[node] |= seen[before]
         return seen
@@ -110,27 +100,24 @@ def plan(
     def cost(tokens: int) -> float:
         return tokens + tokens**2 / attention_scale
 
-    trees: list[_TokenTree] = []
-    before: _Ids = ()
+    trees, before, path = list[_TokenTree](), (), ()
     for i in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
         # in sorted order the longest match with a tree is with the sequence added last
-        sequence = sequences[i]
-        same = sum(takewhile(bool, map(eq, before, sequence)))
-        size = len(trees[-1]) if trees else 0
-        longer = size + len(sequence) - same
+        sequence, size = sequences[i], len(trees[-1]) if trees else 0
+        shared = path[: sum(takewhile(bool, map(eq, before, sequence)))]
+        longer = size + len(sequence) - len(shared)
         if longer > batch_tokens or cost(longer) - cost(size) >= cost(len(sequence)):
             trees.append(_TokenTree())
-            same = 0
-        trees[-1].add(i, sequence, same)
-        before = sequence
-    batches: list[list[_TokenTree]] = []
+            shared = ()
+        trees[-1].add(i, sequence, shared)
+        before, path = sequence, trees[-1].paths[i]
+    batches = list[list[_TokenTree]]()
     for tree in sorted(trees, key=len, reverse=True):
         longest = len(batches[-1][0]) if batches else 0
         fits = batches and longest * (len(batches[-1]) + 1) <= batch_tokens
-        if fits and len(tree) >= (1 - padding) * longest:
-            batches[-1].append(tree)
-        else:
-            batches.append([tree])
+        if not fits or len(tree) < (1 - padding) * longest:
+            batches.append([])
+        batches[-1].append(tree)
     return batches
 
 
@@ -140,14 +127,18 @@ def _padded(rows: Sequence[Sequence[int]]) -> Int[Tensor, "rows longest"]:
 
 
 class TreeEngine:
-    """The exact way for models of full and sliding attention; `windows`: see `_windows`."""
+    """The exact way for models of full and sliding attention."""
 
-    def __init__(
-        self, model: PreTrainedModel, windows: Mapping[str, int | None], *, batch_tokens: int
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, *, batch_tokens: int) -> None:
         config = model.config.get_text_config()
-        self._device, self._dtype, self._windows = model.device, model.dtype, windows
+        self._device, self._dtype = model.device, model.dtype
         self._base, self._batch_tokens = model.base_model, batch_tokens
+        window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", ())
+        # tokens that each kind of layer sees, itself included (None: all of them)
+        self._windows: dict[str, int | None] = {
+            kind: window if kind in ("sliding_attention", "all") else None
+            for kind in set(kinds or ["all"])
+        }
         # a layer's matrices cost about 24 h**2 a token, attention about 4 h for each pair
         self._attention_scale = _ATTENTION_SCALE * config.hidden_size
         self._head: Any = model.get_output_embeddings()
@@ -194,11 +185,10 @@ class TreeEngine:
         """Of each batch the last hidden states, the cache, and (sequence, row, path) of each."""
         for batch in plan(sequences, self._batch_tokens, self._attention_scale, padding):
             ids, cache = _padded([tree.ids for tree in batch]).to(self._device), new_cache()
-            if all(tree.is_chain for tree in batch):
-                # right padding comes after everything that is read: the causal mask is enough
-                positions = torch.arange(ids.shape[1], device=self._device).expand(ids.shape)
-                masks = None
-            else:
+            positions = torch.arange(ids.shape[1], device=self._device).expand(ids.shape)
+            masks = None
+            # where none branches the causal mask is enough: padding comes after all that is read
+            if any(max(map(len, tree.paths.values())) < len(tree) for tree in batch):
                 positions = _padded([tree.positions for tree in batch]).to(self._device)
                 visible = torch.zeros((*ids.shape, ids.shape[1]), dtype=torch.bool)
                 for row, tree in enumerate(batch):
@@ -207,7 +197,7 @@ class TreeEngine:
             rows = [
                 (member, row, path)
                 for row, tree in enumerate(batch)
-                for member, path in zip(tree.members, tree.paths, strict=True)
+                for member, path in tree.paths.items()
             ]
             yield self._forward(ids, positions, masks, cache), cache, rows
 
@@ -233,13 +223,9 @@ class TreeEngine:
         self, ids: Tensor, positions: Tensor, masks: Any, cache: Any
     ) -> Float[Tensor, "rows queries hidden"]:
         """The last hidden states; `cache` grows by the queries."""
-        return self._base(
-            input_ids=ids,
-            position_ids=positions,
-            attention_mask=masks,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
+        read = {"input_ids": ids, "position_ids": positions, "attention_mask": masks}
+        kept = {"past_key_values": cache, "use_cache": cache is not None}
+        return self._base(**read, **kept).last_hidden_state
 
     def _logits(self, hidden: Float[Tensor, "places hidden"]) -> Float[Tensor, "places vocabulary"]:
         """As the model's own forward does it, at the places that are read alone."""
@@ -254,23 +240,21 @@ class TreeEngine:
     ) -> Tensor | dict[str, Tensor]:
         """For each kind of layer: 0 where a query sees a key, the least number elsewhere."""
         distance = queries[:, :, None] - keys[:, None, :]
-        masks = {}
+        masks, least = {}, torch.finfo(self._dtype).min  # softmax of a row of -inf is NaN
         for kind, window in self._windows.items():
             seen = visible if window is None else visible & (distance < window)
-            # not -inf: a padding row sees nothing, and softmax of -inf is NaN
             mask = torch.zeros(seen.shape, dtype=self._dtype, device=seen.device)
-            masks[kind] = mask.masked_fill_(~seen, torch.finfo(self._dtype).min)[:, None]
+            masks[kind] = mask.masked_fill_(~seen, least)[:, None]
         return masks if len(masks) > 1 else next(iter(masks.values()))
 
 
 def _gathered(cache: DynamicCache, at: Sequence[int], paths: Sequence[_Ids]) -> DynamicCache:
     """Keys and values along each path, a row each, padded on the right to the longest."""
-    rows, nodes = torch.tensor(at)[:, None], _padded(paths)
-    own = DynamicCache()
+    rows, nodes, own = torch.tensor(at)[:, None], _padded(paths), DynamicCache()
     layers: list[Any] = cache.layers
     for i, layer in enumerate(layers):
-        keys, values = layer.keys.transpose(1, 2), layer.values.transpose(1, 2)
-        own.update(keys[rows, nodes].transpose(1, 2), values[rows, nodes].transpose(1, 2), i)
+        both = layer.keys, layer.values
+        own.update(*(kept.transpose(1, 2)[rows, nodes].transpose(1, 2) for kept in both), i)
     return own
 
 
@@ -310,12 +294,8 @@ class PlainEngine:
     def _steps(self, ids: Int[Tensor, "rows tokens"]) -> _Steps:
         cache, live = None, torch.arange(len(ids), device=ids.device)
         while True:
-            out = self._model(
-                input_ids=ids if cache is None else ids[:, -1:],
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
+            read = ids if cache is None else ids[:, -1:]
+            out = self._model(read, past_key_values=cache, use_cache=True, logits_to_keep=1)
             cache = out.get("past_key_values")
             rows, chosen = yield out.logits[live, -1]
             # rows that are no longer wanted stay in the cache, which not every model lets us cut
@@ -324,30 +304,15 @@ class PlainEngine:
             ids = torch.cat([ids, more], dim=1)
 
 
-def _windows(config: PretrainedConfig) -> Mapping[str, int | None] | None:
-    """Tokens that each kind of attention layer sees, itself included (None: all of them).
-
-    None where layers are of another kind.
-    """
-    window = getattr(config, "sliding_window", None)
-    kinds = set(getattr(config, "layer_types", None) or ())
-    if not kinds:
-        return {"all": window}
-    if not kinds <= {"full_attention", "sliding_attention"}:
-        return None
-    return {kind: window if kind == "sliding_attention" else None for kind in kinds}
-
-
 def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> TreeEngine | PlainEngine:
-    """A `TreeEngine` if it gives this model's own log-probabilities, else a `PlainEngine`.
-
-    Architectures differ in what they do with masks and positions handed in: see `_EXACT`.
-    """
-    windows = _windows(model.config.get_text_config())
+    """A `TreeEngine` if it gives this model's own log-probabilities, else a `PlainEngine`."""
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ())
+    known = kinds <= {"full_attention", "sliding_attention"}
     # kernels other than these two do not read a mask of our making
     masks = model.config._attn_implementation in ("sdpa", "eager")
-    if windows is not None and masks and model.config.model_type in _EXACT:
-        return TreeEngine(model, windows, batch_tokens=batch_tokens)
+    if known and masks and model.config.model_type in _EXACT:
+        return TreeEngine(model, batch_tokens=batch_tokens)
     _log.warning(
         "%s is run without shared prefixes: its attention is not known to take masks of ours",
         type(model).__name__,

@@ -3,10 +3,10 @@ r"""How an instance's gradient lies to the mean gradient of a data set.
 .. math:: \langle \nabla_i, E[\nabla] \rangle, \qquad
     \nabla_i = \partial\, \frac{1}{n_i} \sum_t -\log p(t) \,/\, \partial W
 
-with W the feed-forward matrices of the last layers, and t the tokens of the continuation
-given the prompt. No gradient of a single instance is ever held: in forward mode the tangent of the
-vector of losses along a direction *is* the vector of dot products with it. A token's tangent
-depends on the tokens before it alone, so what the prompts of a batch begin with is computed once.
+with W the feed-forward matrices of the last layers, and t the tokens of the continuation. No
+gradient of a single instance is ever held: in forward mode the tangent of the vector of losses
+along a direction *is* the vector of dot products with it. What the prompts of a batch begin with is
+computed once: a token's tangent depends on the tokens before it alone.
 
 References:
     Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
@@ -78,9 +78,7 @@ def token_batches(
 
 
 def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
-    """The gradient of the mean token loss, averaged over all instances of all batches.
-
-    Long and short continuations weigh the same, and so do full and half-empty batches.
+    """The gradient of the mean token loss, averaged over all instances of all batches alike.
 
     Args:
         model: a causal language model of transformers; it is not changed.
@@ -92,17 +90,17 @@ def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: in
     tail = FeedForwardTail(model, layers)
     with torch.inference_mode(False), torch.enable_grad():
         weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
-        totals = {name: torch.zeros_like(weight) for name, weight in weights.items()}
-        instances = 0
+        totals, instances = [torch.zeros_like(weight) for weight in weights.values()], 0
         for batch in batches:
             summed = tail.losses(weights, batch).sum()
             parts = torch.autograd.grad(summed, list(weights.values()))
-            for total, part in zip(totals.values(), parts, strict=True):
+            for total, part in zip(totals, parts, strict=True):
                 total.add_(part)
             instances += len(batch.targets)
     if not instances:
         raise InvalidInput("a mean gradient of no instances; give at least one question.")
-    return {name: (total / instances).cpu().numpy() for name, total in totals.items()}
+    means = ((total / instances).cpu().numpy() for total in totals)
+    return dict(zip(weights, means, strict=True))
 
 
 def gradient_agreement(
@@ -110,12 +108,9 @@ def gradient_agreement(
 ) -> list[GradientAgreement]:
     """The dot product of each instance's gradient with `along`, in the batch's order.
 
-    The memory grows with the batch's tokens, never with instances times weights.
-
     Args:
         along: a direction in the same weights, as `mean_gradient` gives it.
-        cosine: the dot product over both norms too; costs a backward pass more.
-            0 where a norm is 0.
+        cosine: the dot product over both norms too (0 where a norm is 0); a backward pass more.
         model, layers: as in `mean_gradient`.
     """
     tail = FeedForwardTail(model, layers)
@@ -126,10 +121,7 @@ def gradient_agreement(
             f"({', '.join(list(shapes)[:2])}, ...); take it from mean_gradient with the same model "
             "and the same number of layers."
         )
-    tangent = {
-        name: torch.as_tensor(along[name], dtype=weight.dtype, device=weight.device)
-        for name, weight in tail.weights.items()
-    }
+    tangent = {name: torch.as_tensor(along[name]).to(w) for name, w in tail.weights.items()}
 
     def losses(weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         return tail.losses(weights, batch), tail.entered
@@ -141,8 +133,7 @@ def gradient_agreement(
             return [GradientAgreement(dot) for dot in dots.tolist()]
         tail.resume_from(entered)
         norms = _gradient_norms(tail, batch)
-    squares = (np.sum(np.square(array, dtype=np.float64)) for array in along.values())
-    length = float(np.sqrt(sum(squares)))
+    length = float(np.sqrt(sum(np.square(a, dtype=np.float64).sum() for a in along.values())))
     return [
         GradientAgreement(dot, dot / (length * norm) if length * norm > 0 else 0.0)
         for dot, norm in zip(dots.tolist(), norms.tolist(), strict=True)
@@ -159,7 +150,7 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
         Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
         Learners", section 4 (ghost clipping).
     """
-    seen: list[tuple[Tensor, Any]] = []
+    seen = list[tuple[Tensor, Any]]()
     for linear in tail.linears.values():
         linear.register_forward_hook(
             lambda _, inputs, output: seen.append((inputs[0].detach(), output))
@@ -179,8 +170,7 @@ class FeedForwardTail:
 
     A twin of the model (`loading.twin`) runs the model's own code, with eager attention, the one
     implementation that can be differentiated forward. The last layers, the final norm and the
-    logits are computed in float32 whatever the dtype of the model (a bfloat16 product of gradients
-    is good to about two digits); the layers below run in the model's dtype.
+    logits are computed in float32 (a bfloat16 product of gradients is good to about two digits).
     """
 
     def __init__(self, model: nn.Module, layers: int) -> None:
@@ -189,10 +179,8 @@ class FeedForwardTail:
         self._twin = twin(model)
         self._twin.set_attn_implementation("eager")
         stack = getattr(self._twin.get_decoder(), "layers", None)
-        if not isinstance(stack, nn.ModuleList):
-            raise _unsupported(model, "its decoder has no list of `layers`")
-        if not all(map(_is_dense, stack)):
-            raise _unsupported(model, "an `mlp` holds more than plain torch.nn.Linear modules")
+        if not isinstance(stack, nn.ModuleList) or not all(map(_is_dense, stack)):
+            raise _unsupported(model, "its decoder is no list of `layers` with dense `mlp`s")
         if not 1 <= layers <= len(stack):
             raise InvalidInput(
                 f"layers={layers}, but {type(model).__name__} has {len(stack)} layers; "
@@ -210,12 +198,9 @@ class FeedForwardTail:
         for layer in self._last:
             layer.float().register_forward_pre_hook(_in_float32, with_kwargs=True)
         parts = {part for layer in self._last for part in _feed_forward(layer)}
-        self.linears: dict[str, nn.Linear] = {
-            f"{name}.weight": module
-            for name, module in self._twin.named_modules()
-            if isinstance(module, nn.Linear) and module in parts
-        }
-        """The modules that hold the matrices, by parameter name, in the model's order."""
+        modules = self._twin.named_modules()  # in the model's order
+        self.linears: dict[str, Any] = {f"{n}.weight": part for n, part in modules if part in parts}
+        """The modules that hold the matrices, by parameter name."""
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -238,8 +223,8 @@ class FeedForwardTail:
     ) -> Float[Tensor, " batch"]:
         """Mean negative log-likelihood, in nats a token, of each instance's targets.
 
-        `weights` take the place of the model's own feed-forward matrices. With `shared`, what all
-        prompts begin with is computed once: then the activations there belong to no one instance.
+        `weights` take the place of the model's own. With `shared`, what all prompts begin with is
+        computed once: then the activations there belong to no one instance.
         """
         columns = (batch.input_ids, batch.attention_mask, batch.targets)
         ids, mask, targets = (column.to(self._twin.device) for column in columns)
@@ -248,8 +233,8 @@ class FeedForwardTail:
         rows, columns = targets.nonzero(as_tuple=True)
         self._entered, cache = [], None
 
-        def run(**arguments: Any) -> Tensor:
-            read = {**arguments, "past_key_values": cache, "use_cache": cache is not None}
+        def run(**read: Any) -> Tensor:
+            read |= {"past_key_values": cache, "use_cache": cache is not None}
             return functional_call(self._twin, dict(weights), kwargs=read).logits
 
         if start:
@@ -302,15 +287,15 @@ def _feed_forward(layer: nn.Module) -> list[nn.Linear]:
     return [part for part in layer.get_submodule("mlp").children() if type(part) is nn.Linear]
 
 
-def _in_float32(
-    module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return _widened(positional), {key: _widened(value) for key, value in named.items()}
+def _in_float32(module: nn.Module, *arguments: Any) -> Any:
+    return _widened(arguments)
 
 
 def _widened(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_widened, value))
+    if isinstance(value, dict):
+        return {key: _widened(part) for key, part in value.items()}
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     if value.dtype == torch.float64:  # a mask holds its least number, which float32 has not
@@ -322,6 +307,6 @@ def _unsupported(model: object, reason: str) -> NeedsGradients:
     return NeedsGradients(
         f"the gradient term cannot be computed for {type(model).__name__}: {reason}. It needs a "
         "stack of `layers`, each with a dense `mlp` of floating-point torch.nn.Linear, under one "
-        "such head: the Llama, Mistral, Qwen2, Qwen3 and Gemma-3 families among others. With any "
-        "other model fit the gate with gradients='never'."
+        "such head (Llama, Mistral, Qwen2, Qwen3, Gemma-3, ...). With any other model fit the gate "
+        "with gradients='never'."
     )

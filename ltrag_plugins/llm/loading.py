@@ -1,8 +1,7 @@
 """Load a causal language model and its tokenizer: from a folder, a hub, or a GGUF file.
 
-LoRA adapters of `ltrag_plugins.training.finetune` are checked, then merged into the weights: their
-`finetune.json` names the base model by its fingerprint and the files by their hashes. No pickle is
-ever read.
+LoRA adapters of `ltrag_plugins.training.finetune` are checked (their `finetune.json` names the base
+model by its fingerprint and the files by their hashes), then merged. No pickle is ever read.
 """
 
 import copy
@@ -45,10 +44,7 @@ def load_model(
     dtype: str | torch.dtype = "auto",
     adapter: str | Path | None = None,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, str]:
-    """The model, ready to run, its tokenizer, and the short hash of the adapter merged into it.
-
-    See `TransformersLLM.load`. "fast" has log-probabilities good to about two digits on the CPU.
-    """
+    """Model, tokenizer, and the short hash of the adapter merged in; see `TransformersLLM.load`."""
     where, names = _located(source)
     target = chosen_device(device)
     number = _chosen_dtype(dtype, target)
@@ -92,8 +88,7 @@ def fingerprint(
 ) -> str:
     """Twelve hexadecimal digits that change with the weights, the architecture and `settings`.
 
-    Of each weight, its name, shape, and numbers at regular distances are read, `rounded` first:
-    cheap, the same in every process, and any training step changes it.
+    Of each weight, its name, shape, and numbers at regular distances are read, `rounded` first.
     """
     digest = hashlib.sha256(type(model).__name__.encode())
     if settings is not None:
@@ -114,8 +109,7 @@ def fingerprints(model: nn.Module) -> dict[str, str]:
 
 def twin(model: PreTrainedModel) -> PreTrainedModel:
     """Modules, settings and hooks of its own over the same weight memory; in evaluation mode."""
-    # deepcopy takes what it finds in the memo: the twin gets parameters of its own over the
-    # same memory, so its requires_grad, grad and dtype are not the caller's.
+    # of its own over the same memory, so its requires_grad, grad and dtype are not the caller's
     memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
     for weight in model.parameters():
         floating = weight.is_floating_point()
@@ -126,8 +120,10 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars and load reports; as before afterwards."""
-    level = transformers_logging.get_verbosity()
-    bars = transformers_logging.is_progress_bar_enabled()
+    level, bars = (
+        transformers_logging.get_verbosity(),
+        transformers_logging.is_progress_bar_enabled(),
+    )
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -159,10 +155,9 @@ def _located(source: str | Path) -> tuple[str, dict[str, str]]:
 
 def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype | str:
     on_cpu = device.type == "cpu"
-    if dtype == "fast" and on_cpu and hasattr(torch.cpu, "get_capabilities"):  # since torch 2.12
-        able = torch.cpu.get_capabilities()
-        if able.get("avx512_bf16") or able.get("amx_bf16"):
-            return torch.bfloat16
+    able: Any = getattr(torch.cpu, "get_capabilities", dict)()  # since torch 2.12
+    if dtype == "fast" and on_cpu and (able.get("avx512_bf16") or able.get("amx_bf16")):
+        return torch.bfloat16
     if dtype in ("auto", "fast"):
         return torch.float32 if on_cpu else "auto"
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
@@ -235,9 +230,8 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Any], bytes]:
         hashes, _ = manifest["files"], manifest["base"]["fingerprints"]
         if manifest["method"] != "lora":
             return manifest, {}, b""
-        found = {}
-        for part in (WEIGHTS, CONFIG):
-            found[part] = (folder / part).read_bytes()
-            if hashlib.sha256(found[part]).hexdigest() != hashes[part]:
+        found = {part: (folder / part).read_bytes() for part in (WEIGHTS, CONFIG)}
+        for part, content in found.items():
+            if hashlib.sha256(content).hexdigest() != hashes[part]:
                 raise ValueError(f"{part} is not the file that {MANIFEST} belongs to")
         return manifest, dict(json.loads(found[CONFIG])), found[WEIGHTS]

@@ -32,27 +32,24 @@ class OpenAICompatibleLLM(RequestLLM):
     Where the server sends log-probabilities the generations have tokens, else None. Each prompt is
     a request; those that fail for a passing reason (connection, 408, 409, 429, 5xx) are repeated.
     A refused key, or 20 failures in a row, raise `ModelUnavailable`, which ends a run. A
-    temperature, log-probabilities or alternatives that the server refuses (reasoning models) are
-    left out from then on. The API key stands in no name, repr or error.
+    temperature, log-probabilities or alternatives that the server refuses are left out from then
+    on. The API key stands in no name, repr or error.
 
     Args:
         model: the model's name on the server.
         base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or OpenAI.
         api_key: None: `OPENAI_API_KEY`; a server at a `base_url` may do without.
         chat: send the prompt as one user message; False: as text to continue.
-        logprobs: ask for log-probabilities.
-        top_logprobs: alternatives asked for at each token (0 to 20 at OpenAI).
+        logprobs, top_logprobs: ask for log-probabilities, and how many alternatives (0 to 20).
         timeout: seconds for an answer as a whole, with repetitions and the waiting between them.
         max_retries: repetitions of a failed request.
         max_concurrency: most requests under way at once, over all threads and, in `agenerate`,
             for each event loop.
-        omit: settings that this server refuses, and that are not sent: "temperature", "seed",
-            "stop" (which is then cut here), "max_tokens".
-        client: used as it is, in place of `base_url`, `api_key`, `timeout`, `max_retries`; of any
-            class that is an `OpenAI`, such as `AzureOpenAI`. It is yours to close.
+        omit: settings not sent: "temperature", "seed", "stop" (then cut here), "max_tokens".
+        client: used in place of `base_url`, `api_key`, `timeout`, `max_retries`; an `OpenAI`, or
+            of a class that is one, such as `AzureOpenAI`. It is yours to close.
         async_client: the same for `agenerate`, on one event loop. Without it a `client` of yours
-            answers `agenerate` in threads; without `client`, one with this one's address, key,
-            timeout and retries is made, and closed when its event loop ends.
+            answers `agenerate` in threads.
 
     Raises:
         InvalidInput: a setting is out of range, or there is no API key.
@@ -87,10 +84,9 @@ class OpenAICompatibleLLM(RequestLLM):
         if client is None:
             if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
                 api_key = _NO_KEY
+            how: Any = {"base_url": base_url, "timeout": timeout, "max_retries": max_retries}
             try:
-                client = OpenAI(
-                    api_key=api_key, base_url=base_url, timeout=timeout, max_retries=max_retries
-                )
+                client = OpenAI(api_key=api_key, **how)
             except openai.OpenAIError as error:
                 raise InvalidInput(
                     "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the "
@@ -109,11 +105,10 @@ class OpenAICompatibleLLM(RequestLLM):
         """Model, server and prompt handling, what is asked for and what is not sent."""
         url = urlsplit(str(self._client.base_url))  # without user name, password and query
         port = f":{url.port}" if url.port else ""
-        handling = "chat" if self.chat else "text"
-        handling += f",logprobs={self.top_logprobs}" if self.logprobs else ""
-        handling += "".join(f",no {name}" for name in sorted(self.omit))
+        how = ["chat" if self.chat else "text", *(f"no {name}" for name in sorted(self.omit))]
+        how[1:1] = [f"logprobs={self.top_logprobs}"] if self.logprobs else []
         address = f"{url.scheme}://{url.hostname}{port}{url.path.rstrip('/')}"
-        return f"{self.model}@{address}[{handling}]"
+        return f"{self.model}@{address}[{','.join(how)}]"
 
     def _ask(
         self, prompts: Sequence[str], settings: GenerationSettings, refused: Set[str]
@@ -229,7 +224,6 @@ class OpenAICompatibleLLM(RequestLLM):
         return {"model": self.model, "messages": [{"role": "user", "content": prompt}], **sent}
 
     def _read(self, body: str, settings: GenerationSettings) -> Generation:
-        """The first choice of a chat completion or of a text completion."""
         try:
             reply, cause = json.loads(body), None
         except (ValueError, RecursionError) as error:
@@ -241,9 +235,8 @@ class OpenAICompatibleLLM(RequestLLM):
                 pass
             case _:
                 raise ModelFailed(
-                    f"{self.name} sent what is no completion: {self._safe(body)!r:.200}. Check "
-                    "that base_url is an OpenAI-compatible server's, and ends in /v1 where its "
-                    "paths do."
+                    f"{self.name} sent what is no completion: {self._safe(body)!r:.200}. See that "
+                    "base_url is an OpenAI-compatible server's, and ends in /v1 where its paths do."
                 ) from cause
         logprobs = choice.get("logprobs") if self.logprobs else None
         usage, reason = reply.get("usage"), choice.get("finish_reason")
@@ -293,8 +286,6 @@ _OMITTABLE = ("temperature", "seed", "stop", "max_tokens")
 _OPENAI = (".openai.com", ".openai.azure.com")
 _SECRET = 8  # characters; a shorter key is a placeholder, and may be part of any word
 _BYTES, _BYTES_A_TOKEN = 2_000_000, 2_000  # of the largest reply; the latter for each alternative
-
-
 _certificates = cache(httpx.create_ssl_context)  # reading them takes 20 ms
 
 

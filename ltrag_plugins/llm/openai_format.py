@@ -26,15 +26,14 @@ def generation_of(
 ) -> Generation:
     """What a reply says, ended before the first stop string.
 
-    Tokens are the last run of those reported that spells the text, so neither the reasoning before
-    it nor the end-of-text token after it is among them; None where no run does.
+    Tokens are the last run of those reported that spells the text, without the reasoning before it
+    or the end-of-text token after it; None where no run does.
 
     Args:
-        text: what the model wrote.
         logprobs: of the chat API (or its `content`) or of the completion API.
         usage: what holds the token counts; None is kept for what is no count.
         reason: why the text ends, kept where it is a text.
-        model, settings: its name, for errors, and what was asked for.
+        text, model, settings: what the model wrote, its name, and what was asked for.
 
     Raises:
         ModelFailed: the text is broken or out of proportion to `max_tokens`, or the
@@ -42,11 +41,9 @@ def generation_of(
         InvalidLogProbability: one is null, NaN, infinite or above 0.
     """
     whole, asked, error = _whole(text), settings.max_tokens, None
-    tokens, fault = None, ""
-    if len(text) > _LONGEST * max(asked, _LEAST_BOUND):
-        fault = (
-            f"{len(text)} characters for at most {asked} tokens; see that it keeps to max_tokens"
-        )
+    tokens, fault, count = None, "", len(text)
+    if count > _LONGEST * max(asked, _LEAST_BOUND):
+        fault = f"{count} characters for at most {asked} tokens; see that it keeps to max_tokens"
     elif text != whole:
         fault = f"half a character in {whole[-40:]!r}; raise max_tokens, which may have cut it"
     try:

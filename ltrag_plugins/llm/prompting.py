@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong, missing_extra
 
@@ -37,9 +38,8 @@ class Prompting:
         chat: bool | None,
         system: str | None,
     ) -> None:
-        templated = bool(tokenizer.chat_template)
-        chat = templated if chat is None else chat
-        if chat and not templated:
+        chat = bool(tokenizer.chat_template) if chat is None else chat
+        if chat and not tokenizer.chat_template:
             raise InvalidInput(
                 "chat=True, but this tokenizer has no chat template; use chat=False, or set "
                 "tokenizer.chat_template."
@@ -71,17 +71,14 @@ class Prompting:
         """What the model reads: the prompt in the chat template, or as it is."""
         if not self.chat:
             return prompt
-        messages = [{"role": "user", "content": prompt}]
-        if self.system is not None:
-            messages.insert(0, {"role": "system", "content": self.system})
-        return str(
-            self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        )
+        said = ("system", self.system), ("user", prompt)
+        messages = [{"role": role, "content": text} for role, text in said if text is not None]
+        how: Any = {"tokenize": False, "add_generation_prompt": True}
+        return str(self.tokenizer.apply_chat_template(messages, **how))
 
     def ids(self, prompt: str) -> list[int]:
         """The tokens of a prompt; at least one."""
-        ids = self.tokenizer.encode(self.text(prompt), add_special_tokens=not self.chat)
-        if ids:
+        if ids := self.tokenizer.encode(self.text(prompt), add_special_tokens=not self.chat):
             return ids
         for start in (self.tokenizer.bos_token_id, self.tokenizer.eos_token_id):
             if isinstance(start, int):
@@ -92,10 +89,10 @@ class Prompting:
         """The tokens of a text on its own, without special tokens, and the piece of each."""
         if not text:
             return [], []
-        if not self.tokenizer.is_fast:
-            ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-            return ids, [text] + [""] * (len(ids) - 1)
-        coded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        fast = bool(self.tokenizer.is_fast)
+        coded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=fast)
+        if not fast:
+            return list(coded["input_ids"]), [text, *[""] * (len(coded["input_ids"]) - 1)]
         starts = [0, *(start for start, _ in coded["offset_mapping"][1:]), len(text)]
         return list(coded["input_ids"]), [text[a:b] for a, b in pairwise(starts)]
 

@@ -19,10 +19,9 @@ _Script = Callable[[str], str | Generation] | Callable[[str], Awaitable[str | Ge
 class ScriptedLLM:
     """Continues a prompt with what `function` returns for it.
 
-    A returned `str` has no token probabilities; its tokens are words separated by white space:
-    `max_tokens` keeps that many of them, and the token counts count them. A returned `Generation`
-    is not held to `max_tokens`. Both end before the first stop string. An async function is
-    awaited for all prompts of a call at once; a plain one runs in a thread when `agenerate` asks.
+    A returned `str` has no token probabilities; `max_tokens` and the token counts count its words.
+    A returned `Generation` is not held to `max_tokens`. Both end before the first stop string. An
+    async function is awaited for all prompts at once; `agenerate` runs a plain one in a thread.
 
     Args:
         function: from a prompt to a text or a generation.
@@ -87,10 +86,8 @@ class ScriptedLLM:
                 checked_token(token, self.name)
             return stopped(written, settings.stop)
         if not isinstance(written, str):
-            raise ModelError(
-                f"the function of {self.name!r} returned {written!r}; "
-                "it must return a str or a Generation."
-            )
+            why = f"the function of {self.name!r} returned {written!r}"
+            raise ModelError(f"{why}; it must return a str or a Generation.")
         words = list(re.finditer(r"\S+", written))
         end = words[settings.max_tokens - 1].end() if len(words) > settings.max_tokens else None
         said = stopped(Generation(written[:end]), settings.stop)

@@ -1,8 +1,4 @@
-"""Any causal language model of transformers, run here: text, probabilities, gradients.
-
-What the prompts of one call share at their beginnings is computed once (see `engine`), and
-logits are computed only where they are read.
-"""
+"""Any causal language model of transformers, run here: text, probabilities, gradients."""
 
 import hashlib
 import threading
@@ -41,10 +37,8 @@ class TransformersLLM:
 
     Prompts are wrapped in the tokenizer's chat template, as one user message, where it has one.
     `Token.logprob`, `.entropy` and `.alternatives` (the five likeliest) are those of the model's
-    own distribution, whatever the temperature. The end-of-text token is neither in the text nor in
-    the tokens; `Generation.completion_tokens` counts it, and what a stop string cut off. A sample
-    depends on the seed and the prompt, not on the rest of the call.
-
+    own distribution, whatever the temperature. `Generation.completion_tokens` counts the closing
+    token too, and what a stop string cut off. A sample depends on the seed and the prompt alone.
     Calls from several threads take turns. The model handed in is not changed.
 
     Args:
@@ -82,7 +76,6 @@ class TransformersLLM:
         dtype: str | torch.dtype = "auto",
         chat: bool | None = None,
         system: str | None = None,
-        batch_tokens: int | None = None,
         adapter: str | Path | None = None,
         label: str | None = None,
     ) -> "TransformersLLM":
@@ -93,7 +86,7 @@ class TransformersLLM:
             device: "auto" takes CUDA if there is one, else MPS, else the CPU.
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
                 bfloat16 on a CPU that computes in it, about twice as fast there.
-            chat, system, batch_tokens: as for the class.
+            chat, system: as for the class.
             adapter: a folder of `ltrag_plugins.training.finetune`, merged into the weights.
             label: what `name` starts with; None: the last part of `source`.
 
@@ -106,17 +99,11 @@ class TransformersLLM:
         if label is None:
             label = Path(source).stem if str(source).endswith(".gguf") else Path(source).name
         label += f"+{adapted}" if adapted else ""
-        return cls(
-            model, tokenizer, chat=chat, system=system, batch_tokens=batch_tokens, label=label
-        )
-
-    @property
-    def name(self) -> str:
-        """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
-        return self._name
+        return cls(model, tokenizer, chat=chat, system=system, label=label)
 
     @cached_property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
         dtype = str(self.model.dtype).removeprefix("torch.")
         return f"{self._label}@{fingerprint(self.model)}/{dtype}/{self.prompting.name}"
 
@@ -131,13 +118,10 @@ class TransformersLLM:
         # with a seed or without sampling the same prompt has the same answer: written once
         alike = settings.temperature == 0 or settings.seed is not None
         once = list(dict.fromkeys(prompts)) if alike else list(prompts)
-        sequences = [self.prompting.ids(prompt) for prompt in once]
+        sequences, texts = [self.prompting.ids(prompt) for prompt in once], list[_Text]()
         for prompt, ids in zip(once, sequences, strict=True):
             self.prompting.check(prompt, len(ids), settings.max_tokens)
-        texts = [
-            _Text(self.tokenizer, ids, _rng(prompt, settings.seed))
-            for prompt, ids in zip(once, sequences, strict=True)
-        ]
+            texts.append(_Text(self.tokenizer, ids, _rng(prompt, settings.seed)))
         with self._lock, torch.inference_mode():
             for members, steps in self._running().write(sequences):
                 self._write(steps, [texts[i] for i in members], settings)
@@ -148,8 +132,7 @@ class TransformersLLM:
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt.
 
-        A continuation is cut into tokens on its own; where a word would go on across the seam,
-        start it with its space. The end-of-text token is not scored.
+        A continuation is cut into tokens on its own: start a new word with its space.
 
         Raises:
             PromptTooLong: a prompt and its continuation exceed what the model reads.
@@ -191,7 +174,7 @@ class TransformersLLM:
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """See `GradientLLM` and `gradients.gradient_agreement`."""
-        found: dict[int, GradientAgreement] = {}
+        found = dict[int, GradientAgreement]()
         cut = self.prompting.scored(prompts, continuations)
         with self._lock:
             for members, batch in token_batches(cut, self._batch_tokens):
@@ -205,12 +188,12 @@ class TransformersLLM:
         return f"TransformersLLM({self._label!r}, device={str(self.model.device)!r})"
 
     def _running(self) -> TreeEngine | PlainEngine:
-        if self.model.training:
-            raise InvalidInput(
-                f"{self._label} is in training mode, where dropout would change its answers; "
-                "call model.eval() first."
-            )
-        return self._engine
+        if not self.model.training:
+            return self._engine
+        raise InvalidInput(
+            f"{self._label} is in training mode, where dropout would change its answers; call "
+            "model.eval() first."
+        )
 
     @cached_property
     def _engine(self) -> TreeEngine | PlainEngine:
@@ -227,12 +210,8 @@ class TransformersLLM:
         while True:
             chosen = _next_tokens(logits, settings.temperature, [text.rng for text in live])
             read = zip(live, chosen.tolist(), self._tokens(logits, chosen), strict=True)
-            going = [
-                i
-                for i, (text, token_id, token) in enumerate(read)
-                if text.add(token_id, token, self.prompting.ends, settings)
-            ]
-            if not going:
+            on = [text.add(i, token, self.prompting.ends, settings) for text, i, token in read]
+            if not (going := [row for row, goes_on in enumerate(on) if goes_on]):
                 return
             live, chosen = [live[i] for i in going], chosen[going]
             logits = steps.send((going, chosen))
@@ -277,19 +256,14 @@ def _rng(prompt: str, seed: int | None) -> np.random.Generator:
 
 
 class _Text:
-    """One text on its way, whose tokens always join to it.
-
-    A character that is spread over several tokens belongs to the last of them; the tokens before
-    it, and special tokens, spell nothing.
-    """
+    """One text on its way; a character of several tokens belongs to the last of them."""
 
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, prompt: Sequence[int], rng: np.random.Generator
     ) -> None:
         self.rng, self.text, self.tokens = rng, "", list[Token]()
-        self._prompt_tokens = len(prompt)
-        self.steps = 0
-        """Tokens the model was made to choose, the end-of-text token included."""
+        # tokens read, and those chosen, the end-of-text token included
+        self._prompt_tokens, self._steps = len(prompt), 0
         self._tokenizer, self._ids = tokenizer, list(prompt[-_CONTEXT:])
         # characters of `_ids` that stand in the prompt or in a token already
         self._known = len(self._decoded())
@@ -298,7 +272,7 @@ class _Text:
         self, token_id: int, token: Token, ends: Collection[int], settings: GenerationSettings
     ) -> bool:
         """Take one more token; whether the text goes on after it."""
-        self.steps += 1
+        self._steps += 1
         if token_id in ends:
             return False
         self._ids.append(token_id)
@@ -309,17 +283,16 @@ class _Text:
             self._known = len(self._decoded())
         self.tokens.append(replace(token, text=piece))
         self.text += piece
-        return self.steps < settings.max_tokens and not any(
-            self.text.find(stop, max(0, len(self.text) - len(piece) - len(stop))) >= 0
-            for stop in settings.stop
-        )
+        before = len(self.text) - len(piece)
+        found = (self.text.find(stop, max(0, before - len(stop))) >= 0 for stop in settings.stop)
+        return self._steps < settings.max_tokens and not any(found)
 
     def generation(self, settings: GenerationSettings) -> Generation:
         """What was written; the last token gets what is left of an unfinished character."""
         if self.tokens and (rest := self._decoded()[self._known :]):
             self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + rest)
             self.text += rest
-        whole = Generation(self.text, tuple(self.tokens), self._prompt_tokens, self.steps)
+        whole = Generation(self.text, tuple(self.tokens), self._prompt_tokens, self._steps)
         return stopped(whole, settings.stop)
 
     def _decoded(self) -> str:
