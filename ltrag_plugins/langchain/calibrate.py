@@ -1,25 +1,24 @@
 """Answers that know how sure they are, as a Runnable."""
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import fields
+from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import Any, NamedTuple, Self, Unpack, cast
+from typing import Any, NamedTuple, Self, Unpack
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
-from pydantic import ConfigDict, Field, PrivateAttr
+from langchain_core.runnables.utils import AddableDict
 from typing_extensions import TypedDict  # the one that pydantic reads on Python 3.11
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.flow import arun, run
+from ltrag_plugins.flow import Fetch, Flow, OwnedPrompt, World, arun, run
 from ltrag_plugins.langchain.component import (
     Asked,
     Asking,
     Component,
-    caught,
+    entries_of,
     in_graph,
     is_state,
     plain,
@@ -30,9 +29,8 @@ from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
-from ltrag_plugins.sgic.calibrator import REFUSAL, Calibration, Calibrator, CalibratorOptions
+from ltrag_plugins.sgic.calibrator import Calibration, Calibrator, CalibratorOptions
 from ltrag_plugins.sgic.loop import checked_question
-from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage
 from ltrag_plugins.uncertainty import AGREEMENT
 
@@ -84,25 +82,6 @@ class SGICCalibrator(Component):
             retriever, and the retriever's own errors as they are.
     """
 
-    llm: LLM = Field(exclude=True)
-    retriever: Runnable[Any, Any] | None = None
-    k: int | None = None
-    question_key: str = "question"
-    documents_key: str = "documents"
-    condense: Any = True
-    settings: SGICSettings
-    calibration: Any = Field(default=None, exclude=True)
-    scale: Any = Field(default=None, exclude=True)
-    relevance: Any = Field(default=None, exclude=True)
-    encoder: Any = Field(default=None, exclude=True)
-    refuse_above: float | None = None
-    refuse_p_wrong_above: float | None = None
-    refusal: str = REFUSAL
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    _calibrator: Calibrator = PrivateAttr()
-    _asking: Asking = PrivateAttr()
-
     def __init__(
         self,
         llm: LLM | Runnable[Any, Any],
@@ -116,28 +95,15 @@ class SGICCalibrator(Component):
         name: str | None = None,
         **options: Unpack[CalibratorOptions],
     ) -> None:
-        checked_k(k)
         wanted = "a Runnable (PassageRetriever wraps our retrievers, RunnableLambda a function)"
-        checked(retriever, Runnable | None, "retriever", wanted)
+        self.retriever = checked(retriever, Runnable | None, "retriever", wanted)
+        self.k, self.documents_key, self.name = checked_k(k), documents_key, name
+        self._asking = Asking(question_key, condense)
         if (encoder := options.get("encoder")) is not None:
             options["encoder"] = encoder_of(encoder)
         named = options.get("settings") or getattr(calibration, "settings", None)
-        ours = model_of(llm, logprobs=getattr(named, "estimator", "") != AGREEMENT)
-        calibrator = Calibrator(ours, calibration=calibration, **options)
-        options["settings"] = calibrator.settings
-        fields = {
-            "llm": ours,
-            "retriever": retriever,
-            "calibration": calibrator.calibration,
-            "k": k,
-            "question_key": question_key,
-            "documents_key": documents_key,
-            "condense": condense,
-            "name": name,
-        }
-        super().__init__(**fields, **cast(dict[str, Any], options))
-        self._calibrator = calibrator
-        self._asking = Asking(question_key, condense)
+        self.llm = model_of(llm, logprobs=getattr(named, "estimator", "") != AGREEMENT)
+        self._calibrator = Calibrator(self.llm, calibration=calibration, **options)
 
     @classmethod
     def from_pretrained(
@@ -162,14 +128,9 @@ class SGICCalibrator(Component):
         return cls(ours, retriever, calibration=Calibration.load(folder, llm=ours), **options)
 
     @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What can be configured in the retriever."""
-        return [] if self.retriever is None else self.retriever.config_specs
-
-    @property
     def InputType(self) -> Any:
         """A question, messages, or a mapping with the keys of this calibrator."""
-        keys: Any = {self.question_key: str, self.documents_key: list[Document]}
+        keys: Any = {self._asking.key: str, self.documents_key: list[Document]}
         mapping: Any = TypedDict("CalibratorInput", keys, total=False)  # pyright: ignore
         return str | list[AnyMessage] | mapping
 
@@ -183,14 +144,13 @@ class SGICCalibrator(Component):
         return self.pick("answer")
 
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        given = self._read(value, config, kwargs)
-        return self._whole(given, self._calibrator.answer(*given.asked))
+        return run(self._answering(self._read(value, config, kwargs)), self._calibrator.world)
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
         given = await self._aread(value, config, kwargs)
-        return self._whole(given, await self._calibrator.aanswer(*given.asked))
+        return await arun(self._answering(given), self._calibrator.world)
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
@@ -218,87 +178,63 @@ class SGICCalibrator(Component):
         keep_going: bool,  # `_batch_with_config` raises the first error where it must not
         **kwargs: Any,
     ) -> list[Any]:
-        world, outcomes = self._calibrator.world, self._asking.read_many(values, config)
-        told = [i for i, asked in enumerate(outcomes) if getattr(asked, "history", ())]
-        flows = [standalone(*outcomes[i]) for i in told]
-        said = run_merged(flows, world, [config[i] for i in told])
-        for i, question in zip(told, said, strict=True):
-            outcomes[i] = question if isinstance(question, Exception) else Asked(question)
-        for i, asked in enumerate(outcomes):
-            if isinstance(asked, Asked):
-                outcomes[i] = caught(self._given, values[i], asked.question, config[i], kwargs)
-        wanted = [i for i, outcome in enumerate(outcomes) if isinstance(outcome, str)]
-        if wanted:
-            questions, their = [outcomes[i] for i in wanted], [config[i] for i in wanted]
-            results = self._search.batch(questions, their, return_exceptions=True, **kwargs)
-            for i, found in zip(wanted, results, strict=True):
-                failed = isinstance(found, Exception)
-                here = (outcomes[i], values[i], config[i], found)
-                outcomes[i] = found if failed else caught(self._found, *here)
-        ready = {i: given for i, given in enumerate(outcomes) if isinstance(given, _Given)}
-        flows = [self._calibrator.answering(*given.asked) for given in ready.values()]
-        answers = run_merged(flows, world, [config[i] for i in ready])
-        for (i, given), answer in zip(ready.items(), answers, strict=True):
-            outcomes[i] = answer if isinstance(answer, Exception) else self._whole(given, answer)
-        return outcomes
+        world, asked = self._world(kwargs), self._asking.read_many(values, config)
+        parts = zip(asked, values, config, strict=True)
+        given = run_merged([self._reading(*part, kwargs) for part in parts], world, config)
+        return run_merged([self._answering(one) for one in given], world, config)
 
     def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
-        asked = self._asking.read(value, config)
-        question = asked.question
-        if asked.history:
-            question = run(standalone(*asked), self._calibrator.world)
-        given = self._given(value, question, config, arguments)
-        if isinstance(given, _Given):
-            return given
-        return self._found(given, value, config, self._search.invoke(given, config, **arguments))
+        reading = self._reading(self._asking.read(value, config), value, config, arguments)
+        return run(reading, self._world(arguments))
 
     async def _aread(
         self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
     ) -> "_Given":
         asked = await self._asking.aread(value, config)
-        question = asked.question
-        if asked.history:
-            question = await arun(standalone(*asked), self._calibrator.world)
-        given = self._given(value, question, config, arguments)
-        if isinstance(given, _Given):
-            return given
-        found = await self._search.ainvoke(given, config, **arguments)
-        return self._found(given, value, config, found)
+        return await arun(self._reading(asked, value, config, arguments), self._world(arguments))
 
-    def _given(
-        self, value: Any, question: str, config: RunnableConfig, arguments: Mapping[str, Any]
-    ) -> "_Given | str":
-        """What was put in; the question alone where the retriever is to be asked."""
-        question = question.strip()
-        entries = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-        documents = entries.get(self.documents_key)
-        if documents is not None and arguments:
+    def _world(self, arguments: Mapping[str, Any]) -> World:
+        retriever = self.retriever and _Search(asking_for(self.retriever, self.k), arguments)
+        return replace(self._calibrator.world, retriever=retriever)
+
+    def _reading(
+        self,
+        asked: Asked | Exception,
+        value: Any,
+        config: RunnableConfig,
+        arguments: Mapping[str, Any],
+    ) -> Flow["_Given"]:
+        """The question, standing alone, and the documents that were put in or found."""
+        if isinstance(asked, Exception):
+            raise asked
+        question = (yield from standalone(*asked)).strip()
+        documents = entries_of(value).get(self.documents_key)
+        if documents is None and self.retriever is None:
+            raise InvalidInput(
+                f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
+                "calibrator has no retriever. Give one of them; an empty list asks the model alone."
+            )
+        if documents is None:
+            query = OwnedPrompt(checked_question(question), config)
+            [found] = yield Fetch((query,), self.k or 0)
+            if isinstance(found, Exception):
+                raise found
+            listed = _listed(found, "from the retriever")[: self.k]
+        elif arguments:
             raise InvalidInput(
                 f"{sorted(arguments)} are for the retriever, which is not asked where documents "
                 "are given; leave one of them out"
             )
-        if documents is not None:
+        else:
             listed = _listed(documents, f"under {self.documents_key!r}")
-            return _Given(question, listed, is_state(value), in_graph(config))
-        if self.retriever is not None:
-            return checked_question(question)
-        raise InvalidInput(
-            f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
-            "calibrator has no retriever. Give one of them; an empty list asks the model alone."
-        )
-
-    @property
-    def _search(self) -> Runnable[Any, Any]:
-        assert self.retriever is not None  # `_given` refuses to go on without
-        return asking_for(self.retriever, self.k)
-
-    def _found(self, question: str, value: Any, config: RunnableConfig, documents: Any) -> "_Given":
-        listed = _listed(documents, "from the retriever")[: self.k]
         return _Given(question, listed, is_state(value), in_graph(config))
 
-    def _whole(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
+    def _answering(self, given: "_Given | Exception") -> Flow[dict[str, Any]]:
         """All of it, as the class describes it."""
-        trace = list(answer.trace)
+        if isinstance(given, Exception):
+            raise given
+        answer = yield from self._calibrator.answering(*given.asked)
+        trace = [*answer.trace]
         return {**self._chunk(given, answer), "trace": plain(trace) if given.plain else trace}
 
     def _chunk(self, given: "_Given", step: Round | CalibratedAnswer) -> AddableDict:
@@ -335,6 +271,24 @@ class _Output(TypedDict):
     documents: list[Document]
     calibrated: Any
     trace: list[Any]
+
+
+@dataclass(frozen=True)
+class _Search:
+    """The retriever in a flow: a query carries its run's config, and an error is a reply."""
+
+    retriever: Runnable[Any, Any]
+    arguments: Mapping[str, Any]
+
+    def search(self, queries: Sequence[Any], k: int) -> list[Any]:
+        inputs, configs = [*map(str, queries)], [query.owner for query in queries]
+        return self.retriever.batch(inputs, configs, return_exceptions=True, **self.arguments)
+
+    async def asearch(self, queries: Sequence[Any], k: int) -> list[Any]:
+        inputs, configs = [*map(str, queries)], [query.owner for query in queries]
+        return await self.retriever.abatch(
+            inputs, configs, return_exceptions=True, **self.arguments
+        )
 
 
 class _Given(NamedTuple):

@@ -22,7 +22,6 @@ from langchain_core.runnables import (
     RunnableConfig,
     RunnableParallel,
     RunnableSequence,
-    RunnableSerializable,
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
@@ -58,7 +57,7 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
             return _last_human(value.to_messages())
         case Sequence():
             return _last_human(value)
-    entries = _entries(value)
+    entries = entries_of(value)
     if key in entries:
         asked = conversation_of(entries[key], key)
         earlier = () if asked.history else entries.get("chat_history") or ()
@@ -71,7 +70,8 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     )
 
 
-def _entries(value: Any) -> Mapping[str, Any]:
+def entries_of(value: Any) -> Mapping[str, Any]:
+    """A mapping itself, or what an object holds."""
     return value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
 
 
@@ -129,20 +129,18 @@ class Asking:
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
         """As `read` for each, our own errors in their places."""
-        return [caught(self.read, v, c) for v, c in zip(values, configs, strict=True)]
-
-
-def caught(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call gives, or our error in its place."""
-    try:
-        return call(*arguments)
-    except LtragError as error:
-        return error
+        found: list[Any] = []
+        for value, config in zip(values, configs, strict=True):
+            try:
+                found.append(self.read(value, config))
+            except LtragError as error:
+                found.append(error)
+        return found
 
 
 def is_state(value: Any) -> bool:
     """Whether a mapping or object holds a conversation under `messages`, as a graph's state."""
-    return "messages" in _entries(value)
+    return "messages" in entries_of(value)
 
 
 def in_graph(config: RunnableConfig) -> bool:
@@ -151,15 +149,12 @@ def in_graph(config: RunnableConfig) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Our values as dicts, which checkpointers keep without knowing our classes."""
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+    """Our values as dicts and lists, which checkpointers keep without knowing our classes."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
-    names = [f.name for f in fields(value)] if is_dataclass(value) else []
-    return {name: plain(getattr(value, name)) for name in names} if names else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass
@@ -270,39 +265,40 @@ class _Calls(Runnable[Any, Any]):
 
 
 class FlowRunnable(_Calls):
-    """A flow as a component; `_shown` says how its answer is put out."""
+    """A flow from a question as a component; `shown` says how its answer is put out."""
 
     def __init__(
-        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
+        self,
+        flow: Callable[..., Flow[Any]],
+        world: World,
+        shown: Callable[[Any], Any],
+        *,
+        name: str,
+        asking: Asking,
     ) -> None:
-        self.flow, self.world, self.name, self.asking = flow, world, name, asking
+        self.flow, self.world, self._shown = flow, world, shown
+        self.name, self.asking = name, asking
 
-    def _shown(self, answer: Any) -> Any:
-        return answer
+    def _running(self, asked: Asked | Exception) -> Flow[Any]:
+        if isinstance(asked, Exception):
+            raise asked
+        return self._shown((yield from self.flow(asked.question, history=asked.history)))
 
     @_inspected
     def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = self.asking.read(value, config)
-        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
+        return run(self._running(self.asking.read(value, config)), self.world)
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = await self.asking.aread(value, config)
-        flow = self.flow(asked.question, history=asked.history)
-        return self._shown(await arun(flow, self.world))
+        return await arun(self._running(await self.asking.aread(value, config)), self.world)
 
     def _batch(
         self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
     ) -> list[Any]:
-        found = self.asking.read_many(values, config)
-        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
-        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
-        answers = run_merged(flows, self.world, [config[i] for i in asked])
-        for i, answer in zip(asked, answers, strict=True):
-            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
-        return found
+        flows = map(self._running, self.asking.read_many(values, config))
+        return run_merged([*flows], self.world, config)
 
 
-class Component(_Calls, RunnableSerializable[Any, Any]):
+class Component(_Calls):
     """A component that streams: `_stream` and `_astream` give the chunks."""
 
     _stream: ClassVar[Callable[..., Iterator[Any]]]

@@ -22,12 +22,10 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.graph import Graph
-from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
-from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
-from pydantic import BeforeValidator, ConfigDict, PrivateAttr, create_model
+from langchain_core.runnables.utils import AddableDict
+from pydantic import BeforeValidator, ConfigDict, create_model
 
-from ltrag_plugins.errors import checked
-from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.langchain.component import (
     Asking,
     Component,
@@ -42,15 +40,10 @@ from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 _OnError = Literal["retrieve", "raise"]
 
 
-class _GateStep(FlowRunnable):
-    """Question in, decision out; a run named GECEGate, the model's runs its children."""
-
-    def __init__(self, gate: DecidingGate, asking: Asking, on_error: _OnError) -> None:
-        flow = partial(guarded, gate=gate, on_error=on_error)
-        super().__init__(flow, gate.world, name="GECEGate", asking=asking)
-
-    def _shown(self, answer: Decision) -> "_Verdict":
-        return _Verdict(answer)
+def gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
+    """Question in, verdict out; a run named GECEGate, the model's runs its children."""
+    flow = partial(guarded, gate=checked_gate(gate, on_error), on_error=on_error)
+    return FlowRunnable(flow, gate.world, _Verdict, name="GECEGate", asking=asking)
 
 
 class _Verdict(dict[str, Any]):
@@ -144,19 +137,6 @@ class GECERouter(Component):
         ModelError: in a call, with on_error="raise". What the chains raise comes as it is.
     """
 
-    gate: DecidingGate
-    retrieving: Runnable[Any, Any]
-    direct: Runnable[Any, Any] | None = None
-    question_key: str = "question"
-    return_decision: bool = False
-    answer: Any = "auto"
-    condense: Any = True
-    on_error: _OnError = "retrieve"
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    _gate: _GateStep = PrivateAttr()
-    _shape: Shape = PrivateAttr()
-
     def __init__(
         self,
         gate: DecidingGate,
@@ -167,35 +147,14 @@ class GECERouter(Component):
         return_decision: bool = False,
         answer: str | Callable[[Decision], Any] = "auto",
         condense: bool | Runnable[Any, Any] | None = True,
-        on_error: Literal["retrieve", "raise"] = "retrieve",
+        on_error: _OnError = "retrieve",
         name: str | None = None,
     ) -> None:
-        asking = Asking(question_key, condense)
-        fields: dict[str, Any] = {
-            "gate": _checked_gate(gate),
-            "retrieving": coerce_to_runnable(retrieving),
-            "direct": None if direct is None else coerce_to_runnable(direct),
-            "question_key": question_key,
-            "return_decision": return_decision,
-            "answer": answer,
-            "condense": condense,
-            "on_error": on_error,
-            "name": name,
-        }
-        super().__init__(**fields)
-        self._gate = _GateStep(self.gate, asking, on_error)
+        self.gate, self.retrieving = gate, coerce_to_runnable(retrieving)
+        self.direct = None if direct is None else coerce_to_runnable(direct)
+        self.return_decision, self.name = return_decision, name
+        self._gate = gate_step(gate, Asking(question_key, condense), on_error)
         self._shape = Shape(answer, self.retrieving)
-
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What can be configured in the chains behind the gate."""
-        chains = (self.retrieving, self.direct)
-        return unique_specs(spec for c in chains if c is not None for spec in c.config_specs)
-
-    @property
-    def InputType(self) -> Any:
-        """What the retrieving chain takes."""
-        return self.retrieving.InputType
 
     @property
     def OutputType(self) -> Any:
@@ -336,9 +295,8 @@ def gece_edge(
     retrieve: str = "retrieve",
     direct: str = "direct",
     question_key: str = "question",
-    question: Callable[[Any], str] | None = None,
     condense: bool | Runnable[Any, Any] | None = True,
-    on_error: Literal["retrieve", "raise"] = "retrieve",
+    on_error: _OnError = "retrieve",
 ) -> Runnable[Any, str]:
     """What `add_conditional_edges` takes as its path, for sync and async runs alike.
 
@@ -352,26 +310,18 @@ def gece_edge(
     Args:
         retrieve, direct: what the edge returns, names of nodes.
         question_key: where the question is in the state (see `conversation_of`).
-        question: from the state to the question, where it lies elsewhere.
         condense, on_error: as for `GECERouter`.
     """
-    step = _GateStep(_checked_gate(gate), Asking(question_key, condense), on_error)
+    step = gate_step(gate, Asking(question_key, condense), on_error)
 
     def choose(state: Any, config: RunnableConfig) -> str:
-        asked = state if question is None else question(state)
-        return retrieve if step.invoke(asked, config).decision.retrieve else direct
+        return retrieve if step.invoke(state, config)["retrieve"] else direct
 
     async def achoose(state: Any, config: RunnableConfig) -> str:
-        asked = state if question is None else question(state)
-        verdict = await step.ainvoke(asked, config)
-        return retrieve if verdict.decision.retrieve else direct
+        return retrieve if (await step.ainvoke(state, config))["retrieve"] else direct
 
     choose.__annotations__["return"] = Literal[retrieve, direct]  # LangGraph draws it
     return RunnableLambda(choose, achoose, name="gece_edge")
-
-
-def _checked_gate(gate: Any) -> DecidingGate:
-    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
 class GECERetriever(BaseRetriever):
@@ -387,7 +337,7 @@ class GECERetriever(BaseRetriever):
     and `on_error` mean is said at `GECERouter`.
     """
 
-    gate: Annotated[DecidingGate, BeforeValidator(_checked_gate)]
+    gate: Annotated[DecidingGate, BeforeValidator(checked_gate)]
     """Decides; a fitted `ltrag_plugins.gece.GECEGate`."""
     retriever: Runnable[str, list[Document]]
     """Finds the documents; a `BaseRetriever` or any Runnable from a query to documents."""
@@ -423,5 +373,5 @@ class GECERetriever(BaseRetriever):
         return found[:k]
 
     @property
-    def _gate(self) -> _GateStep:
-        return _GateStep(self.gate, Asking(condense=self.condense), self.on_error)
+    def _gate(self) -> FlowRunnable:
+        return gate_step(self.gate, Asking(condense=self.condense), self.on_error)

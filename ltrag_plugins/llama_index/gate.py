@@ -23,7 +23,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llama_index.retriever import aretrieve, node_of
 
@@ -59,12 +59,6 @@ def gece_decide(gate: DecidingGate, question: str, on_error: _OnError) -> Decisi
 async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) -> Decision:
     """As `gece_decide`."""
     return _published(await arun(guarded(question, gate, on_error), gate.world))
-
-
-def _checked_gate(gate: DecidingGate, on_error: _OnError) -> DecidingGate:
-    if on_error not in ("retrieve", "raise"):
-        raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
-    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
 def _taken(gate: DecidingGate, question: str) -> Decision | None:
@@ -117,7 +111,7 @@ class GECERouter(BaseQueryEngine):
         on_error: _OnError = "retrieve",
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
+        self._gate, self._on_error = checked_gate(gate, on_error), on_error
         wanted = "a LlamaIndex BaseQueryEngine"
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
@@ -222,7 +216,7 @@ class GECESelector(NoPrompts, BaseSelector):
         among: BaseSelector | None = None,
         on_error: _OnError = "retrieve",
     ) -> None:
-        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
+        self._gate, self._on_error = checked_gate(gate, on_error), on_error
         self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
         places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
         if direct in places or min(direct, *places, 0) < 0:
@@ -297,7 +291,7 @@ class GECERetriever(BaseRetriever):
         on_error: _OnError = "retrieve",
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate, self._on_error, self._known = _checked_gate(gate, on_error), on_error, known
+        self._gate, self._on_error, self._known = checked_gate(gate, on_error), on_error, known
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
         super().__init__(callback_manager or retriever.callback_manager)
