@@ -20,7 +20,6 @@ from ltrag_plugins.langchain.component import (
     Component,
     entries_of,
     in_graph,
-    is_state,
     plain,
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
@@ -144,13 +143,14 @@ class SGICCalibrator(Component):
         return self.pick("answer")
 
     def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        return run(self._answering(self._read(value, config, kwargs)), self._calibrator.world)
+        given = self._read(value, config, kwargs)
+        return self._whole(given, self._calibrator.answer(*given.asked))
 
     async def _ainvoke(
         self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
     ) -> Any:
         given = await self._aread(value, config, kwargs)
-        return await arun(self._answering(given), self._calibrator.world)
+        return self._whole(given, await self._calibrator.aanswer(*given.asked))
 
     def _stream(
         self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
@@ -207,8 +207,10 @@ class SGICCalibrator(Component):
         """The question, standing alone, and the documents that were put in or found."""
         if isinstance(asked, Exception):
             raise asked
-        question = (yield from standalone(*asked)).strip()
-        documents = entries_of(value).get(self.documents_key)
+        question = (yield from standalone(*asked)) if asked.history else asked.question
+        question = question.strip()
+        entries, in_node = entries_of(value), in_graph(config)
+        documents = entries.get(self.documents_key)
         if documents is None and self.retriever is None:
             raise InvalidInput(
                 f"there are no documents under {self.documents_key!r} in {value!r:.80}, and the "
@@ -227,13 +229,15 @@ class SGICCalibrator(Component):
             )
         else:
             listed = _listed(documents, f"under {self.documents_key!r}")
-        return _Given(question, listed, is_state(value), in_graph(config))
+        return _Given(question, listed, "messages" in entries, in_node)
 
     def _answering(self, given: "_Given | Exception") -> Flow[dict[str, Any]]:
-        """All of it, as the class describes it."""
         if isinstance(given, Exception):
             raise given
-        answer = yield from self._calibrator.answering(*given.asked)
+        return self._whole(given, (yield from self._calibrator.answering(*given.asked)))
+
+    def _whole(self, given: "_Given", answer: CalibratedAnswer) -> dict[str, Any]:
+        """All of it, as the class describes it."""
         trace = [*answer.trace]
         return {**self._chunk(given, answer), "trace": plain(trace) if given.plain else trace}
 
