@@ -47,10 +47,9 @@ class _Options(CalibratorOptions, total=False):
 class SGICCalibrator(Component):
     """Answers from documents, says how sure it is, and looks again while it is unsure.
 
-    Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`;
-    documents that are given are not searched for. Messages, or a graph's state that holds some,
-    will do as well; of such a state the output has `messages` too: the answer, with its scores as
-    `response_metadata["sgic"]`. Out comes a mapping:
+    Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`, for
+    which nothing is searched; or messages, or a graph's state that holds some: then the output has
+    `messages` too, the answer with its scores as `response_metadata["sgic"]`. Out comes a mapping:
 
     - `question`; `answer`: text, or the refusal; `refused`: whether it is that
     - `uncertainty`, 0-1; `score`, 0-100; `p_wrong`, 0-1 (None without a calibration): larger is
@@ -59,10 +58,9 @@ class SGICCalibrator(Component):
     - `trace`: one `Round` for each answer, the refused one among them
     - `calibrated`: the whole `CalibratedAnswer` (stop, notes, error, calls, tokens, ...)
 
-    In a node of LangGraph the last two are plain dicts, as its checkpointers want them.
-
-    A stream gives one `{"trace": [Round]}` a round and the rest at the end; its chunks add up to
-    the whole. In `batch` the model calls of all questions are merged, round by round.
+    In a node of LangGraph the last two are plain dicts, as its checkpointers want them. A stream
+    gives one `{"trace": [Round]}` a round and the rest at the end; its chunks add up to the whole.
+    In `batch` the model calls of all questions are merged, round by round.
 
     Args:
         llm: answers; a LangChain chat model or LLM (log-probabilities are asked for unless the
@@ -70,15 +68,14 @@ class SGICCalibrator(Component):
         retriever: finds the documents; a `BaseRetriever` or any Runnable from a query to
             documents. It gets the arguments of a call beyond the config.
         k: most documents to read of those found; None leaves it to the retriever.
-        question_key, documents_key: where the two are in an input that is a mapping or a state.
-        condense: how a follow-up in a conversation becomes a question that stands alone, as for
-            `GECERouter`; True asks the calibrator's own model.
+        question_key, documents_key: where the two are in a mapping or a state.
+        condense: as for `GECERouter`; True asks the calibrator's own model.
         calibration, options: those of `sgic.Calibrator`; the encoder may be LangChain embeddings.
 
     Raises:
         InvalidInput, ArtifactMismatch: as `sgic.Calibrator`. A call raises what `sgic.calibrate`
-            does, `InvalidInput` where there is no question or neither documents nor a
-            retriever, and the retriever's own errors as they are.
+            does, `InvalidInput` without a question, or without documents and a retriever, and the
+            retriever's own errors.
     """
 
     def __init__(
@@ -116,8 +113,7 @@ class SGICCalibrator(Component):
         """With the calibration that `Calibration.save` wrote.
 
         Args:
-            llm: the model it was fitted on; a LangChain model stands for `LangChainLLM(model)`.
-                Hand in the same wrapping where the fit used another.
+            llm: the model it was fitted on, in the same wrapping.
 
         Raises:
             UnreadableArtifact: missing, incomplete or tampered with.
@@ -142,18 +138,16 @@ class SGICCalibrator(Component):
         """The same, putting out the answer's text (or the refusal) alone, for `| parser`."""
         return self.pick("answer")
 
-    def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+    def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         given = self._read(value, config, kwargs)
         return self._whole(given, self._calibrator.answer(*given.asked))
 
-    async def _ainvoke(
-        self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
-    ) -> Any:
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         given = await self._aread(value, config, kwargs)
         return self._whole(given, await self._calibrator.aanswer(*given.asked))
 
     def _stream(
-        self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
             given = self._read(value, config, kwargs)
@@ -161,7 +155,7 @@ class SGICCalibrator(Component):
                 yield self._chunk(given, step)
 
     async def _astream(
-        self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
             given = await self._aread(value, config, kwargs)
@@ -170,14 +164,9 @@ class SGICCalibrator(Component):
                     yield self._chunk(given, step)
 
     def _batch(
-        self,
-        values: list[Any],
-        run_manager: Any,
-        config: list[RunnableConfig],
-        *,
-        keep_going: bool,  # `_batch_with_config` raises the first error where it must not
-        **kwargs: Any,
+        self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
+        # `_batch_with_config` raises the first error where it must not keep going
         world, asked = self._world(kwargs), self._asking.read_many(values, config)
         parts = zip(asked, values, config, strict=True)
         given = run_merged([self._reading(*part, kwargs) for part in parts], world, config)

@@ -234,12 +234,14 @@ def _inspected(function: _F) -> _F:
     return function
 
 
-class _Calls(Runnable[Any, Any]):
-    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
+class Component(Runnable[Any, Any]):
+    """Calls that are runs of their own: the methods below do the work."""
 
     _invoke: ClassVar[Callable[..., Any]]
     _ainvoke: ClassVar[Callable[..., Any]]
     _batch: ClassVar[Callable[..., list[Any]]]
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """What the component puts out for one input."""
@@ -263,47 +265,6 @@ class _Calls(Runnable[Any, Any]):
             together, inputs, config, return_exceptions=return_exceptions, **kwargs
         )
 
-
-class FlowRunnable(_Calls):
-    """A flow from a question as a component; `shown` says how its answer is put out."""
-
-    def __init__(
-        self,
-        flow: Callable[..., Flow[Any]],
-        world: World,
-        shown: Callable[[Any], Any],
-        *,
-        name: str,
-        asking: Asking,
-    ) -> None:
-        self.flow, self.world, self._shown = flow, world, shown
-        self.name, self.asking = name, asking
-
-    def _running(self, asked: Asked | Exception) -> Flow[Any]:
-        if isinstance(asked, Exception):
-            raise asked
-        return self._shown((yield from self.flow(asked.question, history=asked.history)))
-
-    @_inspected
-    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return run(self._running(self.asking.read(value, config)), self.world)
-
-    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        return await arun(self._running(await self.asking.aread(value, config)), self.world)
-
-    def _batch(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
-    ) -> list[Any]:
-        flows = map(self._running, self.asking.read_many(values, config))
-        return run_merged([*flows], self.world, config)
-
-
-class Component(_Calls):
-    """A component that streams: `_stream` and `_astream` give the chunks."""
-
-    _stream: ClassVar[Callable[..., Iterator[Any]]]
-    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
-
     def stream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
@@ -321,3 +282,36 @@ class Component(_Calls):
         chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
         async for chunk in chunks:
             yield chunk
+
+
+@dataclass(eq=False, repr=False)
+class FlowRunnable(Component):
+    """A flow from a question as a component; `shown` says how its answer is put out."""
+
+    flow: Callable[..., Flow[Any]]
+    world: World
+    asking: Asking
+    shown: Callable[[Any], Any]
+    name: str | None = None
+
+    stream, astream = Runnable.stream, Runnable.astream  # in one piece
+
+    @_inspected
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        return self.shown(run(self._flow(self.asking.read(value, config)), self.world))
+
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = await self.asking.aread(value, config)
+        return self.shown(await arun(self._flow(asked), self.world))
+
+    def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
+        flows = map(self._running, self.asking.read_many(values, config))
+        return run_merged([*flows], self.world, config)
+
+    def _flow(self, asked: Asked) -> Flow[Any]:
+        return self.flow(asked.question, history=asked.history)
+
+    def _running(self, asked: Asked | Exception) -> Flow[Any]:
+        if isinstance(asked, Exception):
+            raise asked
+        return self.shown((yield from self._flow(asked)))

@@ -40,10 +40,10 @@ from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 _OnError = Literal["retrieve", "raise"]
 
 
-def gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
+def _gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
     """Question in, verdict out; a run named GECEGate, the model's runs its children."""
     flow = partial(guarded, gate=checked_gate(gate, on_error), on_error=on_error)
-    return FlowRunnable(flow, gate.world, _Verdict, name="GECEGate", asking=asking)
+    return FlowRunnable(flow, gate.world, asking, _Verdict, "GECEGate")
 
 
 class _Verdict(dict[str, Any]):
@@ -109,28 +109,26 @@ class GECERouter(Component):
     In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
     beyond the config go to the chosen chain.
 
-    The draft is asked for by the gate: `GECESettings.prompt` (a short answer, one line),
-    `max_tokens` (24) and `stop`, set where the gate is fitted. Where the direct answer should be
-    another (longer, in your voice), give `direct`: your chain without its retriever.
+    The gate asks for the draft as its `GECESettings` say (`prompt`: a short answer, one line;
+    `max_tokens`: 24; `stop`). For another direct answer (longer, in your voice) give `direct`: your
+    chain without its retriever.
 
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
         retrieving: the chain for questions that need retrieval; gets the original input.
-        direct: the chain for the others; without one the answer is the draft that the
-            decision was read from, and costs no further call.
-        question_key: where the question is in an input that is a mapping (see
-            `conversation_of`).
+        direct: the chain for the others; None: the draft, at no further call.
+        question_key: where the question is in a mapping (see `conversation_of`).
         return_decision: put out `{"output": ..., "decision": Decision}`; in a node of LangGraph the
             decision is a plain dict, as its checkpointers want it.
         answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
             a graph's state, a state; else what the chain gave at an earlier call; else text.
             "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
             ("messages": a graph's state); or a function from the `Decision`.
-        condense: how the gate reads a follow-up in a conversation. True: its own model rewrites
-            it as a question that stands alone; a Runnable from the input to the question; None
-            reads the last message as it is. A single question costs no call.
-        on_error: "retrieve" sends a question to the chain where the gate's model fails, and the
-            decision says why; "raise" raises.
+        condense: how a follow-up is read. True: the gate's model rewrites it as a question that
+            stands alone; a Runnable from the input to the question; None: as it is. A single
+            question costs no call.
+        on_error: where the gate's model fails, "retrieve" asks the chain, and the decision says
+            why; "raise" raises.
 
     Raises:
         EmptyQuestion, InvalidInput: in a call; there is no question that can be asked.
@@ -153,7 +151,7 @@ class GECERouter(Component):
         self.gate, self.retrieving = gate, coerce_to_runnable(retrieving)
         self.direct = None if direct is None else coerce_to_runnable(direct)
         self.return_decision, self.name = return_decision, name
-        self._gate = gate_step(gate, Asking(question_key, condense), on_error)
+        self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
         self._shape = Shape(answer, self.retrieving)
 
     @property
@@ -191,19 +189,17 @@ class GECERouter(Component):
         return graph
 
     @_inspected
-    def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+    def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch = self._chosen(self._gate.invoke(value, config), config)
         return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
 
-    async def _ainvoke(
-        self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
-    ) -> Any:
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch = self._chosen(await self._gate.ainvoke(value, config), config)
         output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
         return self._shown(branch, value, output)
 
     def _stream(
-        self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
             branch = self._chosen(self._gate.invoke(value, config), config)
@@ -213,7 +209,7 @@ class GECERouter(Component):
                 yield self._chunk(branch, value, chunk)
 
     async def _astream(
-        self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
             branch = self._chosen(await self._gate.ainvoke(value, config), config)
@@ -223,13 +219,7 @@ class GECERouter(Component):
                 yield self._chunk(branch, value, chunk)
 
     def _batch(
-        self,
-        values: list[Any],
-        run_manager: Any,
-        config: list[RunnableConfig],
-        *,
-        keep_going: bool,
-        **kwargs: Any,
+        self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
         branches, groups = dict[int, _Branch](), defaultdict[int, list[int]](list)
@@ -304,15 +294,15 @@ def gece_edge(
 
         graph.add_conditional_edges(START, gece_edge(gate), ["retrieve", "direct"])
 
-    An edge chooses and writes nothing: the draft is not handed to the next node. Where it
-    should be the answer, make a router one node: `GECERouter(gate, chain)`.
+    An edge writes nothing: where the draft should be the answer, make `GECERouter(gate, chain)` a
+    node.
 
     Args:
         retrieve, direct: what the edge returns, names of nodes.
         question_key: where the question is in the state (see `conversation_of`).
         condense, on_error: as for `GECERouter`.
     """
-    step = gate_step(gate, Asking(question_key, condense), on_error)
+    step = _gate_step(gate, Asking(question_key, condense), on_error)
 
     def choose(state: Any, config: RunnableConfig) -> str:
         return retrieve if step.invoke(state, config)["retrieve"] else direct
@@ -328,13 +318,12 @@ class GECERetriever(BaseRetriever):
     """Asks the gate first: one document with the draft when the model knows, else what the inner
     retriever finds.
 
-    For chains and agents that write their own prompt from what was found. The document has
-    metadata `gece` (the decision), so that who reads it can tell it from one that was found; an
-    agent that got nothing would take it for a failure and search again. Where the draft itself
-    should be the answer, take `GECERouter`.
+    For chains and agents that write their own prompt from what was found. The document's metadata
+    `gece` (the decision) tells it from one that was found; an agent that got nothing would search
+    again. Where the draft itself should be the answer, take `GECERouter`.
 
-    The query may be messages too: a follow-up is made to stand alone, for both. What `condense`
-    and `on_error` mean is said at `GECERouter`.
+    The query may be messages too: a follow-up is made to stand alone, for gate and retriever.
+    `condense` and `on_error` are those of `GECERouter`.
     """
 
     gate: Annotated[DecidingGate, BeforeValidator(checked_gate)]
@@ -342,8 +331,7 @@ class GECERetriever(BaseRetriever):
     retriever: Runnable[str, list[Document]]
     """Finds the documents; a `BaseRetriever` or any Runnable from a query to documents."""
     k: int | None = None
-    """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the inner
-    retriever. It is asked for as many where it can be (see `asking_for`)."""
+    """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the retriever."""
     known: Literal["draft", "nothing"] = "draft"
     """What to return when the model knows: the document with the draft, or no document."""
     condense: Any = True
@@ -374,4 +362,4 @@ class GECERetriever(BaseRetriever):
 
     @property
     def _gate(self) -> FlowRunnable:
-        return gate_step(self.gate, Asking(condense=self.condense), self.on_error)
+        return _gate_step(self.gate, Asking(condense=self.condense), self.on_error)

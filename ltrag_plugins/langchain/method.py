@@ -56,4 +56,4 @@ def as_runnable(
     def shown(answer: Answer) -> Any:
         return answer if return_answer else answer.text
 
-    return FlowRunnable(flow, world, shown, name=row.name, asking=Asking(question_key))
+    return FlowRunnable(flow, world, Asking(question_key), shown, row.name)

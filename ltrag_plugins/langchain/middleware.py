@@ -11,7 +11,7 @@ from ltrag_plugins.errors import checked, missing_extra
 from ltrag_plugins.gece.decision import DecidingGate
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking
-from ltrag_plugins.langchain.gate import _OnError, gate_step
+from ltrag_plugins.langchain.gate import _gate_step, _OnError
 
 try:
     from langchain.agents.middleware import AgentMiddleware
@@ -42,7 +42,7 @@ class GECEMiddleware(AgentMiddleware):
         on_error: _OnError = "retrieve",
     ) -> None:
         super().__init__()
-        self._step = gate_step(gate, Asking("messages", condense), on_error)
+        self._step = _gate_step(gate, Asking("messages", condense), on_error)
         self._names, self._draft_answers = frozenset(tools), draft_answers
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:

@@ -1,6 +1,5 @@
 """LangChain's retrievers and documents as our retrievers and passages, and ours as LangChain's."""
 
-import asyncio
 import inspect
 from collections.abc import Sequence
 from numbers import Real
@@ -17,7 +16,8 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+from ltrag_plugins.flow import World, arun, fetch, run
+from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
 SCORE_KEYS = ("relevance_score", "score")
@@ -122,15 +122,12 @@ class PassageRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        [found] = self.retriever.search([query], self.k if k is None else k)
+        [found] = run(fetch(query, k=self.k if k is None else k), World(retriever=self.retriever))
         return [document_of(passage) for passage in found]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = self.k if k is None else k
-        if isinstance(self.retriever, AsyncRetriever):
-            [found] = await self.retriever.asearch([query], k)
-        else:
-            [found] = await asyncio.to_thread(self.retriever.search, [query], k)
+        [found] = await arun(fetch(query, k=k), World(retriever=self.retriever))
         return [document_of(passage) for passage in found]

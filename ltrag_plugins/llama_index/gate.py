@@ -14,7 +14,6 @@ from llama_index.core.base.base_selector import BaseSelector, SelectorResult, Si
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response import schema
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -83,7 +82,11 @@ class NoPrompts(PromptMixin):
         return {}
 
     def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        pass
+        if own := [key for key in prompts_dict if ":" not in key]:  # the others are its parts'
+            raise InvalidInput(
+                f"{type(self).__name__} has no LlamaIndex prompts to update, got {sorted(own)}. "
+                "Ours are in GECESettings(prompt=) and SGICSettings(templates=PromptTemplates())."
+            )
 
 
 class GECERouter(BaseQueryEngine):
@@ -98,7 +101,6 @@ class GECERouter(BaseQueryEngine):
             that read `response_gen`; the engine's own streams pass either way.
         on_error: "retrieve": ask `query_engine` where the gate's model fails (see `guarded`); the
             decision says why. "raise": raise the `ModelError`.
-        callback_manager: the engine's, by default.
     """
 
     def __init__(
@@ -109,14 +111,13 @@ class GECERouter(BaseQueryEngine):
         direct: BaseQueryEngine | BaseLLM | None = None,
         streaming: bool = False,
         on_error: _OnError = "retrieve",
-        callback_manager: CallbackManager | None = None,
     ) -> None:
         self._gate, self._on_error = checked_gate(gate, on_error), on_error
         wanted = "a LlamaIndex BaseQueryEngine"
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
-        super().__init__(callback_manager or query_engine.callback_manager)
+        super().__init__(query_engine.callback_manager)
         if isinstance(direct, BaseLLM):  # which answers under its own settings
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
         else:
@@ -147,15 +148,6 @@ class GECERouter(BaseQueryEngine):
         direct = self._direct
         engines: PromptMixinType = {"query_engine": self._query_engine}
         return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
-
-    def update_prompts(self, prompts_dict: PromptDictType) -> None:
-        """Update prompts by the keys of `get_prompts`; LlamaIndex's own fails two levels down."""
-        modules = self._get_prompt_modules()
-        for key, prompt in prompts_dict.items():
-            module, _, rest = key.partition(":")
-            if module not in modules:
-                raise ValueError(f"Module {module} not found.")
-            modules[module].update_prompts({rest: prompt})
 
 
 def written(
@@ -279,7 +271,6 @@ class GECERetriever(BaseRetriever):
         known: "nothing" gives `[]` where the model knows; LlamaIndex's engines then say "Empty
             Response".
         on_error: "retrieve" or "raise", as for `GECERouter`.
-        callback_manager: the retriever's, by default.
     """
 
     def __init__(
@@ -289,12 +280,11 @@ class GECERetriever(BaseRetriever):
         *,
         known: Literal["draft", "nothing"] = "draft",
         on_error: _OnError = "retrieve",
-        callback_manager: CallbackManager | None = None,
     ) -> None:
         self._gate, self._on_error, self._known = checked_gate(gate, on_error), on_error, known
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        super().__init__(callback_manager or retriever.callback_manager)
+        super().__init__(retriever.callback_manager)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._retriever}
