@@ -7,12 +7,12 @@ References:
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.errors import InvalidInput, ModelError, checked
-from ltrag_plugins.flow import Flow, Observer, World
+from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.types import Answer, Generation, Passage
 
@@ -69,29 +69,11 @@ class Gate(Protocol):
 
 @runtime_checkable
 class DecidingGate(Gate, Protocol):
-    """A gate that holds its model and runs its own flow; what the adapters build on."""
+    """A gate that holds its model; what the integrations build on."""
 
     @property
     def world(self) -> World:
         """The model (and encoder) the gate drafts with."""
-        ...
-
-    def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
-        """Draft an answer and decide whether to retrieve."""
-        ...
-
-    async def adecide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
-        """As `decide`, on an event loop."""
-        ...
-
-    def decide_many(
-        self,
-        questions: Sequence[str],
-        *,
-        observers: Iterable[Observer] = (),
-        return_exceptions: Literal[True],
-    ) -> list[Decision | Exception]:
-        """As `decide` for each question, their model calls merged, in the order given."""
         ...
 
 

@@ -14,14 +14,7 @@ from typing_extensions import TypedDict  # the one that pydantic reads on Python
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Fetch, Flow, OwnedPrompt, World, arun, run
-from ltrag_plugins.langchain.component import (
-    Asked,
-    Asking,
-    Component,
-    entries_of,
-    in_graph,
-    plain,
-)
+from ltrag_plugins.langchain.component import Asked, Asking, Component, entries_of, in_graph, plain
 from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.langchain.model import model_of, run_merged
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, passage_of
@@ -172,26 +165,20 @@ class SGICCalibrator(Component):
         given = run_merged([self._reading(*part, kwargs) for part in parts], world, config)
         return run_merged([self._answering(one) for one in given], world, config)
 
-    def _read(self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]) -> "_Given":
-        reading = self._reading(self._asking.read(value, config), value, config, arguments)
-        return run(reading, self._world(arguments))
+    def _read(self, value: Any, config: RunnableConfig, extra: dict[str, Any]) -> "_Given":
+        asked = self._asking.read(value, config)
+        return run(self._reading(asked, value, config, extra), self._world(extra))
 
-    async def _aread(
-        self, value: Any, config: RunnableConfig, arguments: Mapping[str, Any]
-    ) -> "_Given":
+    async def _aread(self, value: Any, config: RunnableConfig, extra: dict[str, Any]) -> "_Given":
         asked = await self._asking.aread(value, config)
-        return await arun(self._reading(asked, value, config, arguments), self._world(arguments))
+        return await arun(self._reading(asked, value, config, extra), self._world(extra))
 
-    def _world(self, arguments: Mapping[str, Any]) -> World:
-        retriever = self.retriever and _Search(asking_for(self.retriever, self.k), arguments)
-        return replace(self._calibrator.world, retriever=retriever)
+    def _world(self, extra: dict[str, Any]) -> World:
+        search = self.retriever and _Search(asking_for(self.retriever, self.k).bind(**extra))
+        return replace(self._calibrator.world, retriever=search)
 
     def _reading(
-        self,
-        asked: Asked | Exception,
-        value: Any,
-        config: RunnableConfig,
-        arguments: Mapping[str, Any],
+        self, asked: Asked | Exception, value: Any, config: RunnableConfig, extra: dict[str, Any]
     ) -> Flow["_Given"]:
         """The question, standing alone, and the documents that were put in or found."""
         if isinstance(asked, Exception):
@@ -211,9 +198,9 @@ class SGICCalibrator(Component):
             if isinstance(found, Exception):
                 raise found
             listed = _listed(found, "from the retriever")[: self.k]
-        elif arguments:
+        elif extra:
             raise InvalidInput(
-                f"{sorted(arguments)} are for the retriever, which is not asked where documents "
+                f"{sorted(extra)} are for the retriever, which is not asked where documents "
                 "are given; leave one of them out"
             )
         else:
@@ -237,21 +224,13 @@ class SGICCalibrator(Component):
             return AddableDict(trace=[shown])
         scored = zip(given.documents, step.documents, strict=True)
         said = self._calibrator.refusal.said(step)
-        scores = {
-            "refused": self._calibrator.refusal.refuses(step),
-            "uncertainty": step.uncertainty,
-            "score": step.score,
-            "p_wrong": step.p_wrong,
-        }
-        message = AIMessage(said, response_metadata={"sgic": scores}) if given.state else None
-        return AddableDict(
-            question=given.question,
-            answer=said,
-            **scores,
-            documents=[_with_metadata(document, scores) for document, scores in scored],
-            calibrated=shown,
-            **({"messages": [message]} if message else {}),
-        )
+        scores: dict[str, Any] = {"refused": self._calibrator.refusal.refuses(step)}
+        scores |= {name: getattr(step, name) for name in ("uncertainty", "score", "p_wrong")}
+        out = AddableDict(question=given.question, answer=said, **scores, calibrated=shown)
+        out["documents"] = [_with_metadata(*pair) for pair in scored]
+        if given.state:
+            out["messages"] = [AIMessage(said, response_metadata={"sgic": scores})]
+        return out
 
 
 class _Output(TypedDict):
@@ -271,17 +250,14 @@ class _Search:
     """The retriever in a flow: a query carries its run's config, and an error is a reply."""
 
     retriever: Runnable[Any, Any]
-    arguments: Mapping[str, Any]
 
     def search(self, queries: Sequence[Any], k: int) -> list[Any]:
         inputs, configs = [*map(str, queries)], [query.owner for query in queries]
-        return self.retriever.batch(inputs, configs, return_exceptions=True, **self.arguments)
+        return self.retriever.batch(inputs, configs, return_exceptions=True)
 
     async def asearch(self, queries: Sequence[Any], k: int) -> list[Any]:
         inputs, configs = [*map(str, queries)], [query.owner for query in queries]
-        return await self.retriever.abatch(
-            inputs, configs, return_exceptions=True, **self.arguments
-        )
+        return await self.retriever.abatch(inputs, configs, return_exceptions=True)
 
 
 class _Given(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from inspect import signature
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from langchain_core.messages import (
     AIMessage,
@@ -17,12 +17,7 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables import (
-    Runnable,
-    RunnableConfig,
-    RunnableParallel,
-    RunnableSequence,
-)
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
@@ -30,7 +25,6 @@ from ltrag_plugins.errors import InvalidInput, LtragError, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.langchain.model import own_call, run_merged
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _ANSWER_KEYS = ("answer", "output", "result", "response", "text")
 """Where LangChain's chains leave the answer in a mapping, the likeliest first."""
 
@@ -138,11 +132,6 @@ class Asking:
         return found
 
 
-def is_state(value: Any) -> bool:
-    """Whether a mapping or object holds a conversation under `messages`, as a graph's state."""
-    return "messages" in entries_of(value)
-
-
 def in_graph(config: RunnableConfig) -> bool:
     """Whether a node of LangGraph is running, so that what comes out may go into a checkpoint."""
     return "langgraph_node" in (config.get("metadata") or {})
@@ -170,12 +159,11 @@ class Shape:
     def _declared(self) -> Any:
         return _form_of(self.chain)  # 10 ms for a graph
 
-    def note(self, output: Any) -> Any:
-        """The chain's output itself; its form is remembered."""
+    def note(self, output: Any) -> None:
+        """Remember the form of the chain's output."""
         if self._seen is None:
             message = "message" if isinstance(output, BaseMessage) else "text"
             self._seen = tuple(output) if isinstance(output, Mapping) else message
-        return output
 
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""
@@ -183,7 +171,7 @@ class Shape:
         if callable(form):
             return form(decision)
         if form == "auto":
-            state = ("messages",) if is_state(value) else None
+            state = ("messages",) if "messages" in entries_of(value) else None
             form = self._declared or state or self._seen or "text"
         if form == "text":
             return str(message.text)
@@ -228,12 +216,6 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     return tuple(properties) if properties else None
 
 
-def _inspected(function: _F) -> _F:
-    """The function with its signature at hand: LangChain looks at it twice in every call."""
-    function.__dict__["__signature__"] = signature(function)
-    return function
-
-
 class Component(Runnable[Any, Any]):
     """Calls that are runs of their own: the methods below do the work."""
 
@@ -242,6 +224,11 @@ class Component(Runnable[Any, Any]):
     _batch: ClassVar[Callable[..., list[Any]]]
     _stream: ClassVar[Callable[..., Iterator[Any]]]
     _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # LangChain looks at it twice in every call
+        vars(cls._invoke)["__signature__"] = signature(cls._invoke)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """What the component puts out for one input."""
@@ -296,7 +283,6 @@ class FlowRunnable(Component):
 
     stream, astream = Runnable.stream, Runnable.astream  # in one piece
 
-    @_inspected
     def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
         return self.shown(run(self._flow(self.asking.read(value, config)), self.world))
 

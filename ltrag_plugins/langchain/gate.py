@@ -9,10 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
+from langchain_core.callbacks import CallbackManagerForRetrieverRun as RetrieverRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -31,7 +29,6 @@ from ltrag_plugins.langchain.component import (
     Component,
     FlowRunnable,
     Shape,
-    _inspected,
     in_graph,
     plain,
 )
@@ -188,7 +185,6 @@ class GECERouter(Component):
             graph.add_edge(last, end)
         return graph
 
-    @_inspected
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch = self._chosen(self._gate.invoke(value, config), config)
         return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
@@ -222,19 +218,16 @@ class GECERouter(Component):
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
-        branches, groups = dict[int, _Branch](), defaultdict[int, list[int]](list)
-        for i, verdict in enumerate(outputs):
-            if isinstance(verdict, _Verdict):  # errors stay in their places
-                branches[i] = self._chosen(verdict, config[i])
-                groups[id(branches[i].runnable)].append(i)
+        decided = [i for i, one in enumerate(outputs) if isinstance(one, _Verdict)]  # or an error
+        branches = {i: self._chosen(outputs[i], config[i]) for i in decided}
+        groups = defaultdict[int, list[int]](list)
+        for i, branch in branches.items():
+            groups[id(branch.runnable)].append(i)
         # a chain first: of what it gives the draft takes its shape
         for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
-            answers = branches[members[0]].runnable.batch(
-                [values[i] for i in members],
-                [branches[i].config for i in members],
-                return_exceptions=keep_going,
-                **kwargs,
-            )
+            given, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
+            runnable = branches[members[0]].runnable
+            answers = runnable.batch([*given], [*configs], return_exceptions=keep_going, **kwargs)
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
                 outputs[i] = answer if failed else self._shown(branches[i], values[i], answer)
@@ -340,7 +333,7 @@ class GECERetriever(BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
         verdict = self._gate.invoke(query, {"callbacks": run_manager.get_child()})
@@ -350,7 +343,7 @@ class GECERetriever(BaseRetriever):
         return asking_for(self.retriever, k).invoke(verdict.decision.question, config)[:k]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
         verdict = await self._gate.ainvoke(query, {"callbacks": run_manager.get_child()})

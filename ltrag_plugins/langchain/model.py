@@ -228,9 +228,6 @@ class LangChainLLM(RequestLLM):
     ) -> list[Generation]:
         return self._read(await self._call("a", prompts, settings, refused), settings)
 
-    def __repr__(self) -> str:
-        return f"LangChainLLM({self.name!r})"
-
     def _call(
         self, way: str, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
     ) -> Any:

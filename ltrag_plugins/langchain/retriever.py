@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any, final
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
+from langchain_core.callbacks import CallbackManagerForRetrieverRun as RetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
@@ -120,13 +118,13 @@ class PassageRetriever(BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
         [found] = run(fetch(query, k=self.k if k is None else k), World(retriever=self.retriever))
         return [document_of(passage) for passage in found]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = self.k if k is None else k
         [found] = await arun(fetch(query, k=k), World(retriever=self.retriever))

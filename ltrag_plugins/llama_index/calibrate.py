@@ -165,13 +165,9 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
                 refusal = self._calibrator.refusal
                 theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
                 ours = _metadata(answer, refused=refusal.refuses(answer))
-                response = written(
-                    refusal.said(answer),
-                    sources,
-                    {**theirs, _KEY: ours},
-                    streaming=self._streaming,
-                    awaited=awaited,
-                )
+                text, metadata = refusal.said(answer), {**theirs, _KEY: ours}
+                streaming = self._streaming
+                response = written(text, sources, metadata, streaming=streaming, awaited=awaited)
                 event.on_end(payload={EventPayload.RESPONSE: response})
                 _dispatcher.event(synthesis.SynthesizeEndEvent(query=query, response=response))
                 return response

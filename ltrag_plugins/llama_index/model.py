@@ -77,7 +77,7 @@ class LlamaIndexLLM(RequestLLM):
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
-            By default OpenAI's; for Anthropic `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`.
+            Anthropic wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`.
         logprobs: asks for token probabilities: "auto" where the LLM has fields for them, as OpenAI,
             OpenAILike and Vllm have; True, or the number of likely tokens at each position, sends
             `logprobs=` to other LLMs too; None does not ask.
