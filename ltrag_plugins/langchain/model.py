@@ -32,9 +32,8 @@ from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
+_Stop = list[str] | None
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
-_TAGS = ("nostream", "ltrag")
-_COUNTS = ("prompt_tokens", "completion_tokens")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
 
@@ -105,7 +104,7 @@ def _in_blocks(content: str | list[Any]) -> list[Any] | None:
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
     """Our generations in LangChain's form, their tokens where `LangChainLLM` finds them."""
     used, replies = dict[str, int](), list[list[LangChainGeneration]]()
-    for name in _COUNTS:
+    for name in ("prompt_tokens", "completion_tokens"):
         counts = [getattr(generation, name) for generation in generations]
         used |= {} if None in counts else {name: sum(counts)}
     for generation in generations:
@@ -233,14 +232,10 @@ class LangChainLLM(RequestLLM):
     ) -> Any:
         """Ask a copy of the model; `way` is "a" for the async call."""
         tops = 0 if self._logprobs and "top_logprobs" in refused else self._logprobs
-        ask = AskSettings(
-            asked.max_tokens,
-            None if "temperature" in refused else asked.temperature,
-            asked.seed,
-            None if "logprobs" in refused else tops,
-        )
-        model, stop = self._ready(ask), {"stop": [*asked.stop]} if asked.stop else {}
-        configs = _configs(prompts)
+        tops = None if "logprobs" in refused else tops
+        temperature = None if "temperature" in refused else asked.temperature
+        model = self._ready(AskSettings(asked.max_tokens, temperature, asked.seed, tops))
+        configs, stop = _configs(prompts), {"stop": [*asked.stop]} if asked.stop else {}
         if not isinstance(model, BaseLLM):
             return getattr(model, f"{way}batch")([*map(str, prompts)], configs, **stop)
         # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
@@ -287,7 +282,7 @@ def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
 
 def own_call(config: RunnableConfig | None) -> RunnableConfig:
     """The config of a call of ours, with tags that keep it out of a graph's message stream."""
-    return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), *_TAGS]}
+    return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), "nostream", "ltrag"]}
 
 
 class LtragLLM(BaseLLM):
@@ -314,25 +309,17 @@ class LtragLLM(BaseLLM):
         return {"model_name": self.llm.name}
 
     def _generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: _Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
         return _result_of(run(self._asking(prompts, stop, kwargs), World(self.llm)))
 
     async def _agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: _Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
         return _result_of(await arun(self._asking(prompts, stop, kwargs), World(self.llm)))
 
     def _asking(
-        self, prompts: list[str], stop: list[str] | None, kwargs: dict[str, Any]
+        self, prompts: list[str], stop: _Stop, kwargs: dict[str, Any]
     ) -> Flow[list[Generation]]:
         if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "seed"}):
             raise InvalidInput(

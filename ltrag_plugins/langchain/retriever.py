@@ -18,6 +18,7 @@ from ltrag_plugins.flow import World, arun, fetch, run
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
+_Searching = Runnable[str, list[Document]]
 SCORE_KEYS = ("relevance_score", "score")
 """Where LangChain's retrievers and compressors leave a score, the likeliest first."""
 
@@ -62,9 +63,7 @@ class LangChainRetriever:
             by default the name of its class, which does not.
     """
 
-    def __init__(
-        self, retriever: Runnable[str, list[Document]], *, name: str | None = None
-    ) -> None:
+    def __init__(self, retriever: _Searching, *, name: str | None = None) -> None:
         wanted = "a LangChain retriever or Runnable (RunnableLambda wraps a function)"
         self._retriever = checked(retriever, Runnable, "retriever", wanted)
         self.name = name or type(retriever).__name__
@@ -87,9 +86,7 @@ def checked_k(k: int | None, least: int = 1) -> int | None:
     return k
 
 
-def asking_for(
-    retriever: Runnable[str, list[Document]], k: int | None
-) -> Runnable[str, list[Document]]:
+def asking_for(retriever: _Searching, k: int | None) -> _Searching:
     """The retriever, asked for `k` documents where it can be; never the caller's own, changed.
 
     A retriever that declares `k` as an argument of its search, sync and async, is called with it,

@@ -125,9 +125,8 @@ class GECERouter(BaseQueryEngine):
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        question = query_bundle.query_str
-        decision = _taken(self._gate, question)
-        decision = decision or gece_decide(self._gate, question, self._on_error)
+        gate, question = self._gate, query_bundle.query_str
+        decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
@@ -135,9 +134,8 @@ class GECERouter(BaseQueryEngine):
         return _with(decision, written(text, streaming=self._streaming))
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        question = query_bundle.query_str
-        decision = _taken(self._gate, question)
-        decision = decision or await gece_adecide(self._gate, question, self._on_error)
+        gate, question = self._gate, query_bundle.query_str
+        decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
