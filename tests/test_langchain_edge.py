@@ -74,12 +74,6 @@ async def test_the_last_human_message_is_the_question():
     assert await both(compiled, {"messages": messages}) == "from memory"
 
 
-async def test_the_question_can_be_taken_from_anywhere():
-    edge = gece_edge(GATE, question=lambda state: state["messages"][0].text)
-    messages = [HumanMessage("rare"), HumanMessage("hi")]
-    assert await both(graph(Chat, edge), {"messages": messages}) == "looked up"
-
-
 async def test_nodes_may_have_other_names():
     named = graph(Asked, gece_edge(GATE, retrieve="search", direct="say"), None, "search", "say")
     assert await both(named, {"question": "rare"}) == "looked up"

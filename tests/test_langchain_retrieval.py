@@ -319,3 +319,15 @@ def test_what_is_no_retriever_or_no_embedding_is_refused():
         LangChainEncoder(len)
     with pytest.raises(ValueError, match="GECEGate"):
         GECERetriever(gate=len, retriever=store())
+
+
+async def test_what_a_retriever_of_ours_raises_is_a_named_error():
+    class Lost:
+        def search(self, queries, k):
+            raise LookupError("index")
+
+    found = PassageRetriever(retriever=Lost())
+    with pytest.raises(RetrieverFailed, match="index"):
+        found.invoke("x")
+    with pytest.raises(RetrieverFailed, match="index"):
+        await found.ainvoke("x")

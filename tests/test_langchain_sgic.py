@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import PromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 
@@ -521,14 +521,6 @@ def test_documents_may_be_scored_by_a_relevance_function_or_embeddings():
         ladder(), settings=SGICSettings(source="encoder"), encoder=Vectors()
     ).invoke(GIVEN)
     assert [d.metadata["sgic"]["score"] for d in near["documents"]] == [100, 0, 0]
-
-
-def test_fields_can_be_configured_at_call_time():
-    calibrator = SGICCalibrator(ladder()).configurable_fields(
-        refuse_above=ConfigurableField(id="limit")
-    )
-    assert not calibrator.invoke(GIVEN)["refused"]
-    assert calibrator.with_config(configurable={"limit": 1}).invoke(GIVEN)["refused"]
 
 
 async def test_every_model_and_retriever_run_is_a_child_of_the_calibrators():

@@ -193,16 +193,13 @@ def test_something_else_in_place_of_an_llm_is_refused():
 def test_the_name_has_class_and_model_and_what_changes_the_replies():
     inner = FunctionLLM(three_words, model_name="m1")
     assert LlamaIndexLLM(inner).name == "FunctionLLM:m1"
-    chat = inner.metadata.is_chat_model
     changed = [
         LlamaIndexLLM(inner, logprobs=True),
         LlamaIndexLLM(inner, logprobs=5),
-        LlamaIndexLLM(inner, chat=not chat),
         LlamaIndexLLM(inner, keywords={"max_tokens": "max_tokens"}),
         LlamaIndexLLM(inner, keywords={}),
     ]
-    assert len({"FunctionLLM:m1", *(one.name for one in changed)}) == 6
-    assert LlamaIndexLLM(inner, chat=chat).name == "FunctionLLM:m1"
+    assert len({"FunctionLLM:m1", *(one.name for one in changed)}) == 5
     assert LlamaIndexLLM(MockLLM(), name="mine").name == "mine"
 
 

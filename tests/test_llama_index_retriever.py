@@ -4,7 +4,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.schema import NodeWithScore, TextNode
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, RetrieverFailed
 from ltrag_plugins.flow import World
 from ltrag_plugins.llama_index import (
     GECERetriever,
@@ -182,3 +182,15 @@ def test_the_gated_retriever_refuses_wrong_parts():
         GECERetriever(lambda question: True, KeywordRetriever())
     with pytest.raises(InvalidInput, match="retriever must be a LlamaIndex BaseRetriever"):
         GECERetriever(gate, engine())
+
+
+async def test_what_a_retriever_of_ours_raises_is_a_named_error():
+    class Lost:
+        def search(self, queries, k):
+            raise LookupError("index")
+
+    found = PassageRetriever(Lost())
+    with pytest.raises(RetrieverFailed, match="index"):
+        found.retrieve("x")
+    with pytest.raises(RetrieverFailed, match="index"):
+        await found.aretrieve("x")

@@ -173,7 +173,7 @@ def test_nothing_handed_in_is_changed():
     llm = FunctionLLM(written_by(mending()))
     manager, query = llm.callback_manager, QueryBundle(QUESTION)
     before = (dumped(given), dumped(more), llm.model_dump(), query.to_dict())
-    calibrator = SGICCalibrator(llm, callback_manager=CallbackManager([]))
+    calibrator = SGICCalibrator(llm)
     calibrator.callback_manager = CallbackManager([])
     response = calibrator.synthesize(query, given, more)
     assert (dumped(given), dumped(more), llm.model_dump(), query.to_dict()) == before

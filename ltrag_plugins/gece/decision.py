@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from ltrag_plugins.errors import ModelError
+from ltrag_plugins.errors import InvalidInput, ModelError, checked
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.types import Answer, Generation, Passage
@@ -69,12 +69,19 @@ class Gate(Protocol):
 
 @runtime_checkable
 class DecidingGate(Gate, Protocol):
-    """A gate that holds its model; what the adapters build on."""
+    """A gate that holds its model; what the integrations build on."""
 
     @property
     def world(self) -> World:
         """The model (and encoder) the gate drafts with."""
         ...
+
+
+def checked_gate(gate: Any, on_error: str = "raise") -> DecidingGate:
+    """The gate itself, if it and `on_error` are what an integration takes; else InvalidInput."""
+    if on_error not in ("retrieve", "raise"):
+        raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
+    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
 def guarded(

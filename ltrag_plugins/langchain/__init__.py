@@ -18,7 +18,7 @@ except ImportError as error:
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.embeddings import LangChainEncoder, LtragEmbeddings
 from ltrag_plugins.langchain.gate import GECERetriever, GECERouter, gece_edge
-from ltrag_plugins.langchain.method import MethodRunnable, as_runnable
+from ltrag_plugins.langchain.method import as_runnable
 from ltrag_plugins.langchain.model import AskSettings, LangChainLLM, LtragLLM, set_fields
 from ltrag_plugins.langchain.rerank import DURExampleSelector, DURReranker
 from ltrag_plugins.langchain.retriever import (
@@ -43,7 +43,6 @@ __all__ = [
     "LangChainRetriever",
     "LtragEmbeddings",
     "LtragLLM",
-    "MethodRunnable",
     "PassageRetriever",
     "SGICCalibrator",
     "SGICMiddleware",

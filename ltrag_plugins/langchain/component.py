@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from inspect import signature
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 from langchain_core.messages import (
     AIMessage,
@@ -17,13 +17,7 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.prompt_values import PromptValue
-from langchain_core.runnables import (
-    Runnable,
-    RunnableConfig,
-    RunnableParallel,
-    RunnableSequence,
-    RunnableSerializable,
-)
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableParallel, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.passthrough import RunnableAssign
 
@@ -31,7 +25,6 @@ from ltrag_plugins.errors import InvalidInput, LtragError, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.langchain.model import own_call, run_merged
 
-_F = TypeVar("_F", bound=Callable[..., Any])
 _ANSWER_KEYS = ("answer", "output", "result", "response", "text")
 """Where LangChain's chains leave the answer in a mapping, the likeliest first."""
 
@@ -58,7 +51,7 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
             return _last_human(value.to_messages())
         case Sequence():
             return _last_human(value)
-    entries = _entries(value)
+    entries = entries_of(value)
     if key in entries:
         asked = conversation_of(entries[key], key)
         earlier = () if asked.history else entries.get("chat_history") or ()
@@ -71,7 +64,8 @@ def conversation_of(value: Any, key: str = "question") -> Asked:
     )
 
 
-def _entries(value: Any) -> Mapping[str, Any]:
+def entries_of(value: Any) -> Mapping[str, Any]:
+    """A mapping itself, or what an object holds."""
     return value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
 
 
@@ -129,20 +123,13 @@ class Asking:
 
     def read_many(self, values: Sequence[Any], configs: Sequence[RunnableConfig]) -> list[Any]:
         """As `read` for each, our own errors in their places."""
-        return [caught(self.read, v, c) for v, c in zip(values, configs, strict=True)]
-
-
-def caught(call: Callable[..., Any], *arguments: Any) -> Any:
-    """What the call gives, or our error in its place."""
-    try:
-        return call(*arguments)
-    except LtragError as error:
-        return error
-
-
-def is_state(value: Any) -> bool:
-    """Whether a mapping or object holds a conversation under `messages`, as a graph's state."""
-    return "messages" in _entries(value)
+        found: list[Any] = []
+        for value, config in zip(values, configs, strict=True):
+            try:
+                found.append(self.read(value, config))
+            except LtragError as error:
+                found.append(error)
+        return found
 
 
 def in_graph(config: RunnableConfig) -> bool:
@@ -151,15 +138,12 @@ def in_graph(config: RunnableConfig) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """Our values as dicts, which checkpointers keep without knowing our classes."""
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+    """Our values as dicts and lists, which checkpointers keep without knowing our classes."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, BaseException):
-        return f"{type(value).__name__}: {value}"
-    names = [f.name for f in fields(value)] if is_dataclass(value) else []
-    return {name: plain(getattr(value, name)) for name in names} if names else value
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 @dataclass
@@ -175,12 +159,11 @@ class Shape:
     def _declared(self) -> Any:
         return _form_of(self.chain)  # 10 ms for a graph
 
-    def note(self, output: Any) -> Any:
-        """The chain's output itself; its form is remembered."""
+    def note(self, output: Any) -> None:
+        """Remember the form of the chain's output."""
         if self._seen is None:
             message = "message" if isinstance(output, BaseMessage) else "text"
             self._seen = tuple(output) if isinstance(output, Mapping) else message
-        return output
 
     def of(self, message: AIMessage, value: Any, decision: Any) -> Any:
         """The answer that a message carries, for the input `value`."""
@@ -188,7 +171,7 @@ class Shape:
         if callable(form):
             return form(decision)
         if form == "auto":
-            state = ("messages",) if is_state(value) else None
+            state = ("messages",) if "messages" in entries_of(value) else None
             form = self._declared or state or self._seen or "text"
         if form == "text":
             return str(message.text)
@@ -233,18 +216,19 @@ def _form_of(chain: Runnable[Any, Any]) -> str | tuple[str, ...] | None:
     return tuple(properties) if properties else None
 
 
-def _inspected(function: _F) -> _F:
-    """The function with its signature at hand: LangChain looks at it twice in every call."""
-    function.__dict__["__signature__"] = signature(function)
-    return function
-
-
-class _Calls(Runnable[Any, Any]):
-    """Calls that are runs of their own: `_invoke`, `_ainvoke` and `_batch` do the work."""
+class Component(Runnable[Any, Any]):
+    """Calls that are runs of their own: the methods below do the work."""
 
     _invoke: ClassVar[Callable[..., Any]]
     _ainvoke: ClassVar[Callable[..., Any]]
     _batch: ClassVar[Callable[..., list[Any]]]
+    _stream: ClassVar[Callable[..., Iterator[Any]]]
+    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # LangChain looks at it twice in every call
+        vars(cls._invoke)["__signature__"] = signature(cls._invoke)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """What the component puts out for one input."""
@@ -268,46 +252,6 @@ class _Calls(Runnable[Any, Any]):
             together, inputs, config, return_exceptions=return_exceptions, **kwargs
         )
 
-
-class FlowRunnable(_Calls):
-    """A flow as a component; `_shown` says how its answer is put out."""
-
-    def __init__(
-        self, flow: Callable[..., Flow[Any]], world: World, *, name: str, asking: Asking
-    ) -> None:
-        self.flow, self.world, self.name, self.asking = flow, world, name, asking
-
-    def _shown(self, answer: Any) -> Any:
-        return answer
-
-    @_inspected
-    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = self.asking.read(value, config)
-        return self._shown(run(self.flow(asked.question, history=asked.history), self.world))
-
-    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
-        asked = await self.asking.aread(value, config)
-        flow = self.flow(asked.question, history=asked.history)
-        return self._shown(await arun(flow, self.world))
-
-    def _batch(
-        self, values: list[Any], run_manager: Any, config: list[RunnableConfig], **_: Any
-    ) -> list[Any]:
-        found = self.asking.read_many(values, config)
-        asked = [i for i, one in enumerate(found) if isinstance(one, Asked)]
-        flows = [self.flow(found[i].question, history=found[i].history) for i in asked]
-        answers = run_merged(flows, self.world, [config[i] for i in asked])
-        for i, answer in zip(asked, answers, strict=True):
-            found[i] = answer if isinstance(answer, Exception) else self._shown(answer)
-        return found
-
-
-class Component(_Calls, RunnableSerializable[Any, Any]):
-    """A component that streams: `_stream` and `_astream` give the chunks."""
-
-    _stream: ClassVar[Callable[..., Iterator[Any]]]
-    _astream: ClassVar[Callable[..., AsyncIterator[Any]]]
-
     def stream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[Any]:
@@ -325,3 +269,35 @@ class Component(_Calls, RunnableSerializable[Any, Any]):
         chunks = self._atransform_stream_with_config(inputs(), self._astream, config, **kwargs)
         async for chunk in chunks:
             yield chunk
+
+
+@dataclass(eq=False, repr=False)
+class FlowRunnable(Component):
+    """A flow from a question as a component; `shown` says how its answer is put out."""
+
+    flow: Callable[..., Flow[Any]]
+    world: World
+    asking: Asking
+    shown: Callable[[Any], Any]
+    name: str | None = None
+
+    stream, astream = Runnable.stream, Runnable.astream  # in one piece
+
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        return self.shown(run(self._flow(self.asking.read(value, config)), self.world))
+
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        asked = await self.asking.aread(value, config)
+        return self.shown(await arun(self._flow(asked), self.world))
+
+    def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
+        flows = map(self._running, self.asking.read_many(values, config))
+        return run_merged([*flows], self.world, config)
+
+    def _flow(self, asked: Asked) -> Flow[Any]:
+        return self.flow(asked.question, history=asked.history)
+
+    def _running(self, asked: Asked | Exception) -> Flow[Any]:
+        if isinstance(asked, Exception):
+            raise asked
+        return self.shown((yield from self._flow(asked)))

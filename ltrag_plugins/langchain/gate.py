@@ -9,10 +9,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
+from langchain_core.callbacks import CallbackManagerForRetrieverRun as RetrieverRun
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -22,18 +20,15 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.graph import Graph
-from langchain_core.runnables.utils import AddableDict, ConfigurableFieldSpec
-from langchain_core.runnables.utils import get_unique_config_specs as unique_specs
-from pydantic import BeforeValidator, ConfigDict, PrivateAttr, create_model
+from langchain_core.runnables.utils import AddableDict
+from pydantic import BeforeValidator, ConfigDict, create_model
 
-from ltrag_plugins.errors import checked
-from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.langchain.component import (
     Asking,
     Component,
     FlowRunnable,
     Shape,
-    _inspected,
     in_graph,
     plain,
 )
@@ -42,15 +37,10 @@ from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 _OnError = Literal["retrieve", "raise"]
 
 
-class _GateStep(FlowRunnable):
-    """Question in, decision out; a run named GECEGate, the model's runs its children."""
-
-    def __init__(self, gate: DecidingGate, asking: Asking, on_error: _OnError) -> None:
-        flow = partial(guarded, gate=gate, on_error=on_error)
-        super().__init__(flow, gate.world, name="GECEGate", asking=asking)
-
-    def _shown(self, answer: Decision) -> "_Verdict":
-        return _Verdict(answer)
+def _gate_step(gate: DecidingGate, asking: Asking, on_error: _OnError) -> FlowRunnable:
+    """Question in, verdict out; a run named GECEGate, the model's runs its children."""
+    flow = partial(guarded, gate=checked_gate(gate, on_error), on_error=on_error)
+    return FlowRunnable(flow, gate.world, asking, _Verdict, "GECEGate")
 
 
 class _Verdict(dict[str, Any]):
@@ -116,46 +106,31 @@ class GECERouter(Component):
     In `batch` the gate's model calls are merged into one; `abatch` runs side by side. Arguments
     beyond the config go to the chosen chain.
 
-    The draft is asked for by the gate: `GECESettings.prompt` (a short answer, one line),
-    `max_tokens` (24) and `stop`, set where the gate is fitted. Where the direct answer should be
-    another (longer, in your voice), give `direct`: your chain without its retriever.
+    The gate asks for the draft as its `GECESettings` say (`prompt`: a short answer, one line;
+    `max_tokens`: 24; `stop`). For another direct answer (longer, in your voice) give `direct`: your
+    chain without its retriever.
 
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
         retrieving: the chain for questions that need retrieval; gets the original input.
-        direct: the chain for the others; without one the answer is the draft that the
-            decision was read from, and costs no further call.
-        question_key: where the question is in an input that is a mapping (see
-            `conversation_of`).
+        direct: the chain for the others; None: the draft, at no further call.
+        question_key: where the question is in a mapping (see `conversation_of`).
         return_decision: put out `{"output": ..., "decision": Decision}`; in a node of LangGraph the
             decision is a plain dict, as its checkpointers want it.
         answer: the shape of the draft. "auto": the one that the retrieving chain declares; else, of
             a graph's state, a state; else what the chain gave at an earlier call; else text.
             "text"; "message", an AIMessage; a key of a mapping that has the input's entries too
             ("messages": a graph's state); or a function from the `Decision`.
-        condense: how the gate reads a follow-up in a conversation. True: its own model rewrites
-            it as a question that stands alone; a Runnable from the input to the question; None
-            reads the last message as it is. A single question costs no call.
-        on_error: "retrieve" sends a question to the chain where the gate's model fails, and the
-            decision says why; "raise" raises.
+        condense: how a follow-up is read. True: the gate's model rewrites it as a question that
+            stands alone; a Runnable from the input to the question; None: as it is. A single
+            question costs no call.
+        on_error: where the gate's model fails, "retrieve" asks the chain, and the decision says
+            why; "raise" raises.
 
     Raises:
         EmptyQuestion, InvalidInput: in a call; there is no question that can be asked.
         ModelError: in a call, with on_error="raise". What the chains raise comes as it is.
     """
-
-    gate: DecidingGate
-    retrieving: Runnable[Any, Any]
-    direct: Runnable[Any, Any] | None = None
-    question_key: str = "question"
-    return_decision: bool = False
-    answer: Any = "auto"
-    condense: Any = True
-    on_error: _OnError = "retrieve"
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    _gate: _GateStep = PrivateAttr()
-    _shape: Shape = PrivateAttr()
 
     def __init__(
         self,
@@ -167,35 +142,14 @@ class GECERouter(Component):
         return_decision: bool = False,
         answer: str | Callable[[Decision], Any] = "auto",
         condense: bool | Runnable[Any, Any] | None = True,
-        on_error: Literal["retrieve", "raise"] = "retrieve",
+        on_error: _OnError = "retrieve",
         name: str | None = None,
     ) -> None:
-        asking = Asking(question_key, condense)
-        fields: dict[str, Any] = {
-            "gate": _checked_gate(gate),
-            "retrieving": coerce_to_runnable(retrieving),
-            "direct": None if direct is None else coerce_to_runnable(direct),
-            "question_key": question_key,
-            "return_decision": return_decision,
-            "answer": answer,
-            "condense": condense,
-            "on_error": on_error,
-            "name": name,
-        }
-        super().__init__(**fields)
-        self._gate = _GateStep(self.gate, asking, on_error)
+        self.gate, self.retrieving = gate, coerce_to_runnable(retrieving)
+        self.direct = None if direct is None else coerce_to_runnable(direct)
+        self.return_decision, self.name = return_decision, name
+        self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
         self._shape = Shape(answer, self.retrieving)
-
-    @property
-    def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What can be configured in the chains behind the gate."""
-        chains = (self.retrieving, self.direct)
-        return unique_specs(spec for c in chains if c is not None for spec in c.config_specs)
-
-    @property
-    def InputType(self) -> Any:
-        """What the retrieving chain takes."""
-        return self.retrieving.InputType
 
     @property
     def OutputType(self) -> Any:
@@ -231,20 +185,17 @@ class GECERouter(Component):
             graph.add_edge(last, end)
         return graph
 
-    @_inspected
-    def _invoke(self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any) -> Any:
+    def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch = self._chosen(self._gate.invoke(value, config), config)
         return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
 
-    async def _ainvoke(
-        self, value: Any, run_manager: Any, config: RunnableConfig, **kwargs: Any
-    ) -> Any:
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         branch = self._chosen(await self._gate.ainvoke(value, config), config)
         output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
         return self._shown(branch, value, output)
 
     def _stream(
-        self, values: Iterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         for value in values:
             branch = self._chosen(self._gate.invoke(value, config), config)
@@ -254,7 +205,7 @@ class GECERouter(Component):
                 yield self._chunk(branch, value, chunk)
 
     async def _astream(
-        self, values: AsyncIterator[Any], run_manager: Any, config: RunnableConfig, **kwargs: Any
+        self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         async for value in values:
             branch = self._chosen(await self._gate.ainvoke(value, config), config)
@@ -264,28 +215,19 @@ class GECERouter(Component):
                 yield self._chunk(branch, value, chunk)
 
     def _batch(
-        self,
-        values: list[Any],
-        run_manager: Any,
-        config: list[RunnableConfig],
-        *,
-        keep_going: bool,
-        **kwargs: Any,
+        self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
     ) -> list[Any]:
         outputs = self._gate.batch(values, config, return_exceptions=keep_going)
-        branches, groups = dict[int, _Branch](), defaultdict[int, list[int]](list)
-        for i, verdict in enumerate(outputs):
-            if isinstance(verdict, _Verdict):  # errors stay in their places
-                branches[i] = self._chosen(verdict, config[i])
-                groups[id(branches[i].runnable)].append(i)
+        decided = [i for i, one in enumerate(outputs) if isinstance(one, _Verdict)]  # or an error
+        branches = {i: self._chosen(outputs[i], config[i]) for i in decided}
+        groups = defaultdict[int, list[int]](list)
+        for i, branch in branches.items():
+            groups[id(branch.runnable)].append(i)
         # a chain first: of what it gives the draft takes its shape
         for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
-            answers = branches[members[0]].runnable.batch(
-                [values[i] for i in members],
-                [branches[i].config for i in members],
-                return_exceptions=keep_going,
-                **kwargs,
-            )
+            given, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
+            runnable = branches[members[0]].runnable
+            answers = runnable.batch([*given], [*configs], return_exceptions=keep_going, **kwargs)
             for i, answer in zip(members, answers, strict=True):
                 failed = isinstance(answer, Exception)
                 outputs[i] = answer if failed else self._shown(branches[i], values[i], answer)
@@ -336,9 +278,8 @@ def gece_edge(
     retrieve: str = "retrieve",
     direct: str = "direct",
     question_key: str = "question",
-    question: Callable[[Any], str] | None = None,
     condense: bool | Runnable[Any, Any] | None = True,
-    on_error: Literal["retrieve", "raise"] = "retrieve",
+    on_error: _OnError = "retrieve",
 ) -> Runnable[Any, str]:
     """What `add_conditional_edges` takes as its path, for sync and async runs alike.
 
@@ -346,54 +287,44 @@ def gece_edge(
 
         graph.add_conditional_edges(START, gece_edge(gate), ["retrieve", "direct"])
 
-    An edge chooses and writes nothing: the draft is not handed to the next node. Where it
-    should be the answer, make a router one node: `GECERouter(gate, chain)`.
+    An edge writes nothing: where the draft should be the answer, make `GECERouter(gate, chain)` a
+    node.
 
     Args:
         retrieve, direct: what the edge returns, names of nodes.
         question_key: where the question is in the state (see `conversation_of`).
-        question: from the state to the question, where it lies elsewhere.
         condense, on_error: as for `GECERouter`.
     """
-    step = _GateStep(_checked_gate(gate), Asking(question_key, condense), on_error)
+    step = _gate_step(gate, Asking(question_key, condense), on_error)
 
     def choose(state: Any, config: RunnableConfig) -> str:
-        asked = state if question is None else question(state)
-        return retrieve if step.invoke(asked, config).decision.retrieve else direct
+        return retrieve if step.invoke(state, config)["retrieve"] else direct
 
     async def achoose(state: Any, config: RunnableConfig) -> str:
-        asked = state if question is None else question(state)
-        verdict = await step.ainvoke(asked, config)
-        return retrieve if verdict.decision.retrieve else direct
+        return retrieve if (await step.ainvoke(state, config))["retrieve"] else direct
 
     choose.__annotations__["return"] = Literal[retrieve, direct]  # LangGraph draws it
     return RunnableLambda(choose, achoose, name="gece_edge")
-
-
-def _checked_gate(gate: Any) -> DecidingGate:
-    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
 
 
 class GECERetriever(BaseRetriever):
     """Asks the gate first: one document with the draft when the model knows, else what the inner
     retriever finds.
 
-    For chains and agents that write their own prompt from what was found. The document has
-    metadata `gece` (the decision), so that who reads it can tell it from one that was found; an
-    agent that got nothing would take it for a failure and search again. Where the draft itself
-    should be the answer, take `GECERouter`.
+    For chains and agents that write their own prompt from what was found. The document's metadata
+    `gece` (the decision) tells it from one that was found; an agent that got nothing would search
+    again. Where the draft itself should be the answer, take `GECERouter`.
 
-    The query may be messages too: a follow-up is made to stand alone, for both. What `condense`
-    and `on_error` mean is said at `GECERouter`.
+    The query may be messages too: a follow-up is made to stand alone, for gate and retriever.
+    `condense` and `on_error` are those of `GECERouter`.
     """
 
-    gate: Annotated[DecidingGate, BeforeValidator(_checked_gate)]
+    gate: Annotated[DecidingGate, BeforeValidator(checked_gate)]
     """Decides; a fitted `ltrag_plugins.gece.GECEGate`."""
     retriever: Runnable[str, list[Document]]
     """Finds the documents; a `BaseRetriever` or any Runnable from a query to documents."""
     k: int | None = None
-    """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the inner
-    retriever. It is asked for as many where it can be (see `asking_for`)."""
+    """Most documents to return, also as `invoke(query, k=...)`; None leaves it to the retriever."""
     known: Literal["draft", "nothing"] = "draft"
     """What to return when the model knows: the document with the draft, or no document."""
     condense: Any = True
@@ -402,7 +333,7 @@ class GECERetriever(BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
         verdict = self._gate.invoke(query, {"callbacks": run_manager.get_child()})
@@ -412,7 +343,7 @@ class GECERetriever(BaseRetriever):
         return asking_for(self.retriever, k).invoke(verdict.decision.question, config)[:k]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = checked_k(self.k if k is None else k, least=0)
         verdict = await self._gate.ainvoke(query, {"callbacks": run_manager.get_child()})
@@ -423,5 +354,5 @@ class GECERetriever(BaseRetriever):
         return found[:k]
 
     @property
-    def _gate(self) -> _GateStep:
-        return _GateStep(self.gate, Asking(condense=self.condense), self.on_error)
+    def _gate(self) -> FlowRunnable:
+        return _gate_step(self.gate, Asking(condense=self.condense), self.on_error)

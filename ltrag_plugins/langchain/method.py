@@ -18,24 +18,6 @@ from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 
-class MethodRunnable(FlowRunnable):
-    """Question in, answer out; see `as_runnable`. In `batch` the model calls are merged."""
-
-    def __init__(
-        self, ready: Ready, *, question_key: str = "question", return_answer: bool = False
-    ) -> None:
-        asking = Asking(question_key)
-
-        def flow(question: str, history: object) -> Flow[Answer]:
-            return ready.flow(question)
-
-        super().__init__(flow, ready.world, name=ready.method.name, asking=asking)
-        self.ready, self.return_answer = ready, return_answer
-
-    def _shown(self, answer: Answer) -> Any:
-        return answer if self.return_answer else answer.text
-
-
 def as_runnable(
     method: str | Method,
     llm: LLM | Runnable[Any, Any],
@@ -46,11 +28,11 @@ def as_runnable(
     labelled: Sequence[Question] = (),
     question_key: str = "question",
     return_answer: bool = False,
-) -> MethodRunnable:
-    """A method that the papers compare with, as a component of a chain.
+) -> Runnable[Any, Any]:
+    """A method that the papers compare with, as a component of a chain: question in, answer out.
 
     Model, retriever (or a Runnable from a query to documents) and encoder (for the methods that
-    need one) are LangChain's or ours.
+    need one) are LangChain's or ours. In `batch` the model calls are merged.
 
     Args:
         method: its name in `methods.METHODS`, or the method itself.
@@ -67,4 +49,11 @@ def as_runnable(
     vectors = None if encoder is None else encoder_of(encoder)
     world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
     ready = Ready.of(row, world, settings=settings, labelled=labelled)
-    return MethodRunnable(ready, question_key=question_key, return_answer=return_answer)
+
+    def flow(question: str, history: object) -> Flow[Answer]:
+        return ready.flow(question)
+
+    def shown(answer: Answer) -> Any:
+        return answer if return_answer else answer.text
+
+    return FlowRunnable(flow, world, Asking(question_key), shown, row.name)

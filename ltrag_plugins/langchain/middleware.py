@@ -1,7 +1,7 @@
 """Gate and calibrator around an agent of `langchain.agents.create_agent`."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -11,7 +11,7 @@ from ltrag_plugins.errors import checked, missing_extra
 from ltrag_plugins.gece.decision import DecidingGate
 from ltrag_plugins.langchain.calibrate import SGICCalibrator
 from ltrag_plugins.langchain.component import Asking
-from ltrag_plugins.langchain.gate import _GateStep
+from ltrag_plugins.langchain.gate import _gate_step, _OnError
 
 try:
     from langchain.agents.middleware import AgentMiddleware
@@ -39,11 +39,10 @@ class GECEMiddleware(AgentMiddleware):
         *,
         draft_answers: bool = False,
         condense: bool | Runnable[Any, Any] | None = True,
-        on_error: Literal["retrieve", "raise"] = "retrieve",
+        on_error: _OnError = "retrieve",
     ) -> None:
         super().__init__()
-        checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
-        self._step = _GateStep(gate, Asking("messages", condense), on_error)
+        self._step = _gate_step(gate, Asking("messages", condense), on_error)
         self._names, self._draft_answers = frozenset(tools), draft_answers
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:

@@ -1,16 +1,12 @@
 """Any LangChain chat model or LLM as ours, and our models as LangChain's.
 
-LangChain has no common way to set a model: `ChatOllama` refuses call arguments,
-`HuggingFacePipeline` wants `pipeline_kwargs`, fakes take none. What most models share is a declared
-field for each setting, read anew at every call. So the default, `set_fields`, sets those fields on
-a copy; any other way is a function of the same kind::
+LangChain has no common way to set a model. What most share is a declared field for each setting,
+read anew at every call: `set_fields` sets those on a copy. Another way is a function like it::
 
     LangChainLLM(pipeline, settings=lambda model, asked: model.bind(
         pipeline_kwargs={"max_new_tokens": asked.max_tokens, "do_sample": False}))
-    LangChainLLM(model, settings=lambda model, asked: model)     # send nothing but stop strings
 """
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Sequence, Set
@@ -18,7 +14,6 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, TypeVar, final
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, BaseLanguageModel, BaseLLM
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
@@ -30,16 +25,15 @@ from langchain_core.runnables.config import set_config_context
 from pydantic import BaseModel, ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
-from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
+from ltrag_plugins.flow import Flow, OwnedPrompt, World, arun, ask, run, run_many
+from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments
 from ltrag_plugins.llm.concurrency import RequestLLM
 from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
+_Stop = list[str] | None
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
-_TAGS = ("nostream", "ltrag")
-_COUNTS = ("prompt_tokens", "completion_tokens")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
 
@@ -52,8 +46,7 @@ def model_name(model: object) -> str:
 def _identity(model: Runnable[Any, Any]) -> str:
     """Class, model name, and a digest of what can change the answers.
 
-    These are the parameters that LangChain calls identifying, other fields that were set (the
-    server's address), and bound arguments. The digest does not show them: they may hold keys.
+    That is what LangChain calls identifying, other fields that were set, and bound arguments.
     """
     inner, bound = _unwrapped(model)
     fields = getattr(type(inner), "model_fields", {})
@@ -111,7 +104,7 @@ def _in_blocks(content: str | list[Any]) -> list[Any] | None:
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
     """Our generations in LangChain's form, their tokens where `LangChainLLM` finds them."""
     used, replies = dict[str, int](), list[list[LangChainGeneration]]()
-    for name in _COUNTS:
+    for name in ("prompt_tokens", "completion_tokens"):
         counts = [getattr(generation, name) for generation in generations]
         used |= {} if None in counts else {name: sum(counts)}
     for generation in generations:
@@ -171,19 +164,17 @@ _T = TypeVar("_T")
 class LangChainLLM(RequestLLM):
     """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
 
-    Of a bound `BaseLLM` LangChain hands on the bare text, without log-probabilities and token
-    counts; bind nothing to it where these are to be read, or take a chat model.
+    Of a bound `BaseLLM` LangChain hands on the text alone: bind nothing to it where
+    log-probabilities or token counts are to be read.
 
     Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
     at a time), so its rate limits, cache and callbacks stay in force, and a run's own
-    `max_concurrency`. The model is copied once for each combination of settings. A setting that its
-    server refuses (temperature, log-probabilities) is left out from then on.
+    `max_concurrency`. A setting that its server refuses is left out from then on.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
             at most 20); None does not ask for log-probabilities.
-        settings: how the settings reach the model, see `ltrag_plugins.langchain.model`; the
-            default sends no setting that the model has no field for.
+        settings: how the settings reach the model, see `ltrag_plugins.langchain.model`.
         name: what caches and saved gates know it by; equal names must mean equal answers. Needed
             for a Runnable that does not show what model is in it: `model.with_fallbacks(...)`.
         max_concurrency: most calls at once, over all threads and over those of an event loop.
@@ -236,22 +227,15 @@ class LangChainLLM(RequestLLM):
     ) -> list[Generation]:
         return self._read(await self._call("a", prompts, settings, refused), settings)
 
-    def __repr__(self) -> str:
-        return f"LangChainLLM({self.name!r})"
-
     def _call(
         self, way: str, prompts: Sequence[str], asked: GenerationSettings, refused: Set[str]
     ) -> Any:
         """Ask a copy of the model; `way` is "a" for the async call."""
         tops = 0 if self._logprobs and "top_logprobs" in refused else self._logprobs
-        ask = AskSettings(
-            asked.max_tokens,
-            None if "temperature" in refused else asked.temperature,
-            asked.seed,
-            None if "logprobs" in refused else tops,
-        )
-        model, stop = self._ready(ask), {"stop": [*asked.stop]} if asked.stop else {}
-        configs = _configs(prompts)
+        tops = None if "logprobs" in refused else tops
+        temperature = None if "temperature" in refused else asked.temperature
+        model = self._ready(AskSettings(asked.max_tokens, temperature, asked.seed, tops))
+        configs, stop = _configs(prompts), {"stop": [*asked.stop]} if asked.stop else {}
         if not isinstance(model, BaseLLM):
             return getattr(model, f"{way}batch")([*map(str, prompts)], configs, **stop)
         # `BaseLLM.batch` returns bare strings; the call below it keeps the log-probabilities
@@ -283,9 +267,8 @@ def run_merged(
 ) -> list[_T | Exception]:
     """Run the flows of several runs side by side; `configs` are theirs, in order.
 
-    LangChain hands a run's config on in a context variable, and a merged call has many parents: so
-    each prompt carries its own run's config to `LangChainLLM`. Other merged requests (searches,
-    embeddings) are recorded under the first run.
+    A merged call has many parents, so each prompt carries its run's config to `LangChainLLM`;
+    embeddings are recorded under the first run.
     """
     with set_config_context(configs[0] if configs else {}) as context:
         return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
@@ -298,9 +281,8 @@ def _configs(prompts: Sequence[str]) -> list[RunnableConfig]:
 
 
 def own_call(config: RunnableConfig | None) -> RunnableConfig:
-    """The config of a call that no user asked for: tags keep it out of LangGraph's message stream
-    ("nostream") and tell it from the user's own calls ("ltrag")."""
-    return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), *_TAGS]}
+    """The config of a call of ours, with tags that keep it out of a graph's message stream."""
+    return {**(config or {}), "tags": [*((config or {}).get("tags") or ()), "nostream", "ltrag"]}
 
 
 class LtragLLM(BaseLLM):
@@ -327,29 +309,20 @@ class LtragLLM(BaseLLM):
         return {"model_name": self.llm.name}
 
     def _generate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: _Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
-        return _result_of(self.llm.generate(prompts, self._asked(stop, kwargs)))
+        return _result_of(run(self._asking(prompts, stop, kwargs), World(self.llm)))
 
     async def _agenerate(
-        self,
-        prompts: list[str],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, prompts: list[str], stop: _Stop = None, run_manager: Any = None, **kwargs: Any
     ) -> LLMResult:
-        settings = self._asked(stop, kwargs)
-        if isinstance(self.llm, AsyncLLM):
-            return _result_of(await self.llm.agenerate(prompts, settings))
-        return _result_of(await asyncio.to_thread(self.llm.generate, prompts, settings))
+        return _result_of(await arun(self._asking(prompts, stop, kwargs), World(self.llm)))
 
-    def _asked(self, stop: list[str] | None, kwargs: dict[str, Any]) -> GenerationSettings:
+    def _asking(
+        self, prompts: list[str], stop: _Stop, kwargs: dict[str, Any]
+    ) -> Flow[list[Generation]]:
         if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "seed"}):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )
-        return GenerationSettings(**{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})
+        return ask(*prompts, **{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})

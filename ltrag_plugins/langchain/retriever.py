@@ -1,15 +1,12 @@
 """LangChain's retrievers and documents as our retrievers and passages, and ours as LangChain's."""
 
-import asyncio
 import inspect
 from collections.abc import Sequence
 from numbers import Real
 from typing import Any, final
 
-from langchain_core.callbacks import (
-    AsyncCallbackManagerForRetrieverRun,
-    CallbackManagerForRetrieverRun,
-)
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
+from langchain_core.callbacks import CallbackManagerForRetrieverRun as RetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable
@@ -17,9 +14,11 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from pydantic import ConfigDict
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+from ltrag_plugins.flow import World, arun, fetch, run
+from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
+_Searching = Runnable[str, list[Document]]
 SCORE_KEYS = ("relevance_score", "score")
 """Where LangChain's retrievers and compressors leave a score, the likeliest first."""
 
@@ -64,9 +63,7 @@ class LangChainRetriever:
             by default the name of its class, which does not.
     """
 
-    def __init__(
-        self, retriever: Runnable[str, list[Document]], *, name: str | None = None
-    ) -> None:
+    def __init__(self, retriever: _Searching, *, name: str | None = None) -> None:
         wanted = "a LangChain retriever or Runnable (RunnableLambda wraps a function)"
         self._retriever = checked(retriever, Runnable, "retriever", wanted)
         self.name = name or type(retriever).__name__
@@ -89,9 +86,7 @@ def checked_k(k: int | None, least: int = 1) -> int | None:
     return k
 
 
-def asking_for(
-    retriever: Runnable[str, list[Document]], k: int | None
-) -> Runnable[str, list[Document]]:
+def asking_for(retriever: _Searching, k: int | None) -> _Searching:
     """The retriever, asked for `k` documents where it can be; never the caller's own, changed.
 
     A retriever that declares `k` as an argument of its search, sync and async, is called with it,
@@ -120,17 +115,14 @@ class PassageRetriever(BaseRetriever):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
-        [found] = self.retriever.search([query], self.k if k is None else k)
+        [found] = run(fetch(query, k=self.k if k is None else k), World(retriever=self.retriever))
         return [document_of(passage) for passage in found]
 
     async def _aget_relevant_documents(
-        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+        self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
         k = self.k if k is None else k
-        if isinstance(self.retriever, AsyncRetriever):
-            [found] = await self.retriever.asearch([query], k)
-        else:
-            [found] = await asyncio.to_thread(self.retriever.search, [query], k)
+        [found] = await arun(fetch(query, k=k), World(retriever=self.retriever))
         return [document_of(passage) for passage in found]

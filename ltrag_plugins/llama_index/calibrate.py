@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, NoReturn, Self, Unpack
 
-import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
-from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.callbacks import CBEventType, EventPayload
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.instrumentation.events import synthesis
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
@@ -36,13 +34,6 @@ _KEY = "sgic"
 _dispatcher = get_dispatcher(__name__)
 
 
-class _Options(CalibratorOptions, total=False):
-    """What `SGICCalibrator` takes beside its model."""
-
-    streaming: bool
-    callback_manager: CallbackManager | None
-
-
 class SGICCalibrator(NoPrompts, BaseSynthesizer):
     """Answers from nodes, measures how sure the answer is, and looks again where it is not.
 
@@ -50,18 +41,15 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     in the response's `metadata["sgic"]`, as plain values: `uncertainty` in [0, 1], `score` 0-100
     and `p_wrong` in [0, 1] (larger is less certain in all three), `documents` with their node
     ids, `stop`, `calls`, `tokens`, the `trace` and so on; `text` is the answer also where it was
-    refused. The source nodes stay as they came.
-
+    refused. The source nodes stay as they came; one is read as it shows itself to language models.
     Without nodes the model answers from what it knows, once; it never says "Empty Response".
-    A node is read as it shows itself to language models.
 
     Args:
         llm: a model of ours, or a LlamaIndex LLM (None: LlamaIndex's `Settings.llm`), which is
-            then reached through `LlamaIndexLLM(llm)` and asked for token probabilities; wrap it
-            yourself to set keywords. For an LLM without those set `estimator="agreement"`.
+            reached through `LlamaIndexLLM(llm)` and asked for token probabilities. For an LLM
+            without those set `estimator="agreement"`.
         streaming: hand out the finished answer as a stream of one piece, for callers that
-            read `response_gen`; which round wins is known only after the last one.
-        callback_manager: None: LlamaIndex's `Settings.callback_manager`.
+            read `response_gen`.
         calibration, options: those of `sgic.Calibrator`; the encoder may be a LlamaIndex
             embedding model, and is `Settings.embed_model` where one is needed and none given.
 
@@ -75,7 +63,6 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         *,
         calibration: Calibration | None = None,
         streaming: bool = False,
-        callback_manager: CallbackManager | None = None,
         **options: Unpack[CalibratorOptions],
     ) -> None:
         ours = model_of(llm)
@@ -84,7 +71,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
             options["encoder"] = encoder_of(options.get("encoder"))
         self._calibrator = Calibrator(ours, calibration=calibration, **options)
         # the base class writes its callback manager into the LLM it is given: not the caller's
-        super().__init__(LtragLLM(ours), callback_manager, streaming=streaming)
+        super().__init__(LtragLLM(ours), streaming=streaming)
 
     @classmethod
     def from_pretrained(
@@ -92,7 +79,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         folder: str | PathLike[str],
         *,
         llm: LLM | BaseLLM | None = None,
-        **options: Unpack[_Options],
+        streaming: bool = False,
+        **options: Unpack[CalibratorOptions],
     ) -> Self:
         """With the calibration that `Calibration.save` wrote.
 
@@ -101,7 +89,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
             ArtifactMismatch: fitted on another model, or for another estimator.
         """
         ours = model_of(llm)
-        return cls(ours, calibration=Calibration.load(folder, llm=ours), **options)
+        calibration = Calibration.load(folder, llm=ours)
+        return cls(ours, calibration=calibration, streaming=streaming, **options)
 
     def query_engine(
         self, retriever: BaseRetriever, *, node_postprocessors: Sequence[BaseNodePostprocessor] = ()
@@ -176,25 +165,14 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
                 refusal = self._calibrator.refusal
                 theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
                 ours = _metadata(answer, refused=refusal.refuses(answer))
-                response = written(
-                    refusal.said(answer),
-                    sources,
-                    {**theirs, _KEY: ours},
-                    streaming=self._streaming,
-                    awaited=awaited,
-                )
+                text, metadata = refusal.said(answer), {**theirs, _KEY: ours}
+                streaming = self._streaming
+                response = written(text, sources, metadata, streaming=streaming, awaited=awaited)
                 event.on_end(payload={EventPayload.RESPONSE: response})
                 _dispatcher.event(synthesis.SynthesizeEndEvent(query=query, response=response))
                 return response
 
             yield query.query_str, ended
-
-    def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        if prompts_dict:
-            raise InvalidInput(
-                f"SGICCalibrator has no LlamaIndex prompts to update, got {sorted(prompts_dict)}. "
-                "Its wording is SGICSettings(templates=PromptTemplates(...))."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,20 +229,16 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
         """As `evaluate_response`; there is nothing to wait for."""
         return self.evaluate_response(query, response, **kwargs)
 
-    def evaluate(self, query: Any = None, response: Any = None, *_: Any, **__: Any) -> NoReturn:
+    async def aevaluate(self, *_: Any, response: str | None = None, **__: Any) -> NoReturn:
         """A text alone carries no uncertainty.
 
         Raises:
             InvalidInput: always; the message names `evaluate_response`.
         """
         raise InvalidInput(
-            f"the text {(response or '')[:40]!r} carries no uncertainty. Pass the whole response "
-            "of an SGICCalibrator to evaluate_response."
+            f"the text {response!r:.40} carries no uncertainty. Pass the whole response of an "
+            "SGICCalibrator to evaluate_response."
         )
-
-    async def aevaluate(self, *texts: Any, **keywords: Any) -> NoReturn:
-        """As `evaluate`."""
-        self.evaluate(*texts, **keywords)
 
 
 def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:
@@ -275,25 +249,24 @@ def _metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:
     """The answer and how it came about, in values that JSON holds."""
     top = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
     return {
-        **_plain(answer, *top, "uncertainty", "score", "p_wrong"),
+        **_fields(answer, *top, "uncertainty", "score", "p_wrong"),
         "refused": refused,
         "notes": list(answer.notes),
         "documents": [
             {"node_id": one.passage.id}
-            | _plain(one, "score", "uncertainty", "answer", "dropped", "shown")
+            | _fields(one, "score", "uncertainty", "answer", "dropped", "shown")
             for one in answer.documents
         ],
         "trace": [
             {"round": one.number, "samples": [sample.text for sample in one.samples]}
-            | _plain(one, "text", "uncertainty", "score", "prompt")
+            | _fields(one, "text", "uncertainty", "score", "prompt")
             for one in answer.trace
         ],
     }
 
 
-def _plain(one: object, *names: str) -> dict[str, Any]:
-    values = {name: getattr(one, name) for name in names}
-    return {k: float(v) if isinstance(v, np.floating) else v for k, v in values.items()}
+def _fields(one: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in names}
 
 
 def _refuse_keywords(keywords: dict[str, Any]) -> None:

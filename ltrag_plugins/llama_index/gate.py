@@ -14,7 +14,6 @@ from llama_index.core.base.base_selector import BaseSelector, SelectorResult, Si
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response import schema
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.callbacks import CallbackManager
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -23,7 +22,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
-from ltrag_plugins.gece.decision import DecidingGate, Decision, guarded
+from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
 from ltrag_plugins.llama_index.model import LlamaIndexLLM
 from ltrag_plugins.llama_index.retriever import aretrieve, node_of
 
@@ -61,12 +60,6 @@ async def gece_adecide(gate: DecidingGate, question: str, on_error: _OnError) ->
     return _published(await arun(guarded(question, gate, on_error), gate.world))
 
 
-def _checked_gate(gate: DecidingGate, on_error: _OnError) -> DecidingGate:
-    if on_error not in ("retrieve", "raise"):
-        raise InvalidInput(f"on_error must be 'retrieve' or 'raise', got {on_error!r}.")
-    return checked(gate, DecidingGate, "gate", "a gate (GECEGate.fit or GECEGate.load gives one)")
-
-
 def _taken(gate: DecidingGate, question: str) -> Decision | None:
     """The decision of the selector before, where it is this gate's and of this question; once."""
     held, decision = _decided.get() or (None, None)
@@ -89,7 +82,11 @@ class NoPrompts(PromptMixin):
         return {}
 
     def _update_prompts(self, prompts_dict: PromptDictType) -> None:
-        pass
+        if own := [key for key in prompts_dict if ":" not in key]:  # the others are its parts'
+            raise InvalidInput(
+                f"{type(self).__name__} has no LlamaIndex prompts to update, got {sorted(own)}. "
+                "Ours are in GECESettings(prompt=) and SGICSettings(templates=PromptTemplates())."
+            )
 
 
 class GECERouter(BaseQueryEngine):
@@ -104,7 +101,6 @@ class GECERouter(BaseQueryEngine):
             that read `response_gen`; the engine's own streams pass either way.
         on_error: "retrieve": ask `query_engine` where the gate's model fails (see `guarded`); the
             decision says why. "raise": raise the `ModelError`.
-        callback_manager: the engine's, by default.
     """
 
     def __init__(
@@ -115,14 +111,13 @@ class GECERouter(BaseQueryEngine):
         direct: BaseQueryEngine | BaseLLM | None = None,
         streaming: bool = False,
         on_error: _OnError = "retrieve",
-        callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
+        self._gate, self._on_error = checked_gate(gate, on_error), on_error
         wanted = "a LlamaIndex BaseQueryEngine"
         self._query_engine = checked(query_engine, BaseQueryEngine, "query_engine", wanted)
         kinds = BaseQueryEngine | BaseLLM | None
         checked(direct, kinds, "direct", "a LlamaIndex query engine or LLM, or None")
-        super().__init__(callback_manager or query_engine.callback_manager)
+        super().__init__(query_engine.callback_manager)
         if isinstance(direct, BaseLLM):  # which answers under its own settings
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
         else:
@@ -130,9 +125,8 @@ class GECERouter(BaseQueryEngine):
         self._streaming = streaming
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        question = query_bundle.query_str
-        decision = _taken(self._gate, question)
-        decision = decision or gece_decide(self._gate, question, self._on_error)
+        gate, question = self._gate, query_bundle.query_str
+        decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
@@ -140,9 +134,8 @@ class GECERouter(BaseQueryEngine):
         return _with(decision, written(text, streaming=self._streaming))
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
-        question = query_bundle.query_str
-        decision = _taken(self._gate, question)
-        decision = decision or await gece_adecide(self._gate, question, self._on_error)
+        gate, question = self._gate, query_bundle.query_str
+        decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))
@@ -153,15 +146,6 @@ class GECERouter(BaseQueryEngine):
         direct = self._direct
         engines: PromptMixinType = {"query_engine": self._query_engine}
         return engines | ({"direct": direct} if isinstance(direct, BaseQueryEngine) else {})
-
-    def update_prompts(self, prompts_dict: PromptDictType) -> None:
-        """Update prompts by the keys of `get_prompts`; LlamaIndex's own fails two levels down."""
-        modules = self._get_prompt_modules()
-        for key, prompt in prompts_dict.items():
-            module, _, rest = key.partition(":")
-            if module not in modules:
-                raise ValueError(f"Module {module} not found.")
-            modules[module].update_prompts({rest: prompt})
 
 
 def written(
@@ -222,7 +206,7 @@ class GECESelector(NoPrompts, BaseSelector):
         among: BaseSelector | None = None,
         on_error: _OnError = "retrieve",
     ) -> None:
-        self._gate, self._on_error = _checked_gate(gate, on_error), on_error
+        self._gate, self._on_error = checked_gate(gate, on_error), on_error
         self._among = checked(among, BaseSelector | None, "among", "a LlamaIndex selector, or None")
         places = [retrieving] if isinstance(retrieving, int) else [*(retrieving or ())]
         if direct in places or min(direct, *places, 0) < 0:
@@ -285,7 +269,6 @@ class GECERetriever(BaseRetriever):
         known: "nothing" gives `[]` where the model knows; LlamaIndex's engines then say "Empty
             Response".
         on_error: "retrieve" or "raise", as for `GECERouter`.
-        callback_manager: the retriever's, by default.
     """
 
     def __init__(
@@ -295,12 +278,11 @@ class GECERetriever(BaseRetriever):
         *,
         known: Literal["draft", "nothing"] = "draft",
         on_error: _OnError = "retrieve",
-        callback_manager: CallbackManager | None = None,
     ) -> None:
-        self._gate, self._on_error, self._known = _checked_gate(gate, on_error), on_error, known
+        self._gate, self._on_error, self._known = checked_gate(gate, on_error), on_error, known
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        super().__init__(callback_manager or retriever.callback_manager)
+        super().__init__(retriever.callback_manager)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"retriever": self._retriever}

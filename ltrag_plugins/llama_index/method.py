@@ -8,7 +8,6 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
-from llama_index.core.callbacks import CallbackManager
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 
@@ -31,8 +30,8 @@ class MethodQueryEngine(BaseQueryEngine):
     method, the uncertainty where there is one, and Self-RAG's `mode` (see `SelfRAGAnswer`).
     """
 
-    def __init__(self, ready: Ready, *, callback_manager: CallbackManager | None = None) -> None:
-        super().__init__(callback_manager)
+    def __init__(self, ready: Ready) -> None:
+        super().__init__(None)
         self._ready = ready
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
@@ -61,7 +60,6 @@ def as_query_engine(
     encoder: Encoder | BaseEmbedding | None = None,
     settings: Any = None,
     labelled: Sequence[Question] = (),
-    callback_manager: CallbackManager | None = None,
 ) -> MethodQueryEngine:
     """A method that the papers compare with, as a query engine.
 
@@ -81,5 +79,4 @@ def as_query_engine(
         retriever = LlamaIndexRetriever(retriever)
     vectors = encoder_of(encoder) if encoder or "encoder" in row.needs else None
     world = World(llm=model_of(llm), retriever=retriever, encoder=vectors)
-    ready = Ready.of(row, world, settings=settings, labelled=labelled)
-    return MethodQueryEngine(ready, callback_manager=callback_manager)
+    return MethodQueryEngine(Ready.of(row, world, settings=settings, labelled=labelled))

@@ -1,11 +1,9 @@
 """Any LlamaIndex language model as ours, and our models as LlamaIndex's.
 
-Token log-probabilities are read from `response.raw` first (`llm.openai_format`).
-`response.logprobs` lists the likeliest tokens of each position without saying which one was
-written; it is read only where the likeliest ones join to the very text that came.
+Token log-probabilities are read from `response.raw` first (`llm.openai_format`), and from
+`response.logprobs` where the likeliest tokens that it lists join to the very text that came.
 """
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence, Set
@@ -19,7 +17,8 @@ from llama_index.core.llms import ChatMessage, ChatResponse, CompletionResponse,
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 
 from ltrag_plugins.errors import InvalidInput, checked
-from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
+from ltrag_plugins.flow import Flow, World, arun, ask, run
+from ltrag_plugins.llm.base import LLM, fixed_arguments
 from ltrag_plugins.llm.concurrency import RequestLLM, inherits
 from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
@@ -45,11 +44,11 @@ def _response_of(written: Generation) -> CompletionResponse:
     choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
     choice |= {"finish_reason": written.finish_reason}
     raw = {"choices": [choice], "usage": usage}
-    return CompletionResponse(text=written.text, raw=raw, additional_kwargs=dict(usage))
+    text = written.text
+    return CompletionResponse(text=text, delta=text, raw=raw, additional_kwargs=dict(usage))
 
 
 def _likeliest(response: _Response, text: str) -> dict[str, Any] | None:
-    # `logprobs` lists the likeliest tokens of each position without saying which was written
     tops = [
         tuple((e.token, e.logprob) for e in sorted(position, key=lambda e: -e.logprob))
         for position in response.logprobs or ()
@@ -71,19 +70,17 @@ class LlamaIndexLLM(RequestLLM):
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
     A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
-    `additional_kwargs` say of that setting; and along with the call as a keyword where there is no
-    field. OpenAI-like LLMs understand the default keywords, Anthropic wants `{"max_tokens":
-    "max_tokens", "stop": "stop_sequences"}`, many local ones ignore them. Stop strings are cut off
-    here in any case. Log-probabilities or a temperature that the server refuses, as reasoning
-    models do, are left out from then on, and a warning says so.
+    `additional_kwargs` say of that setting; where there is no field, along with the call as a
+    keyword. Stop strings are cut off here in any case. A setting that the server refuses is left
+    out from then on.
 
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
+            Anthropic wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`.
         logprobs: asks for token probabilities: "auto" where the LLM has fields for them, as OpenAI,
             OpenAILike and Vllm have; True, or the number of likely tokens at each position, sends
             `logprobs=` to other LLMs too; None does not ask.
-        chat: ask through `chat` rather than `complete`; None goes by the LLM's metadata.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
         concurrency: most calls at once, over all threads and over those of an event loop. None is
@@ -97,7 +94,6 @@ class LlamaIndexLLM(RequestLLM):
         *,
         keywords: Mapping[str, str] = _KEYWORDS,
         logprobs: bool | int | Literal["auto"] | None = "auto",
-        chat: bool | None = None,
         name: str | None = None,
         concurrency: int | None = None,
     ) -> None:
@@ -106,7 +102,7 @@ class LlamaIndexLLM(RequestLLM):
         if unknown := sorted(set(keywords) - set(_KEYWORDS)):
             raise InvalidInput(f"keywords has {unknown}; the settings are {[*_KEYWORDS]}.")
         self._keywords, self._logprobs, self._name = dict(keywords), logprobs, name
-        self._chat = llm.metadata.is_chat_model if chat is None else chat
+        self._chat = llm.metadata.is_chat_model
         # CustomLLM's own async calls run sync code on the event loop
         asked = "achat" if self._chat else "acomplete"
         self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
@@ -114,24 +110,16 @@ class LlamaIndexLLM(RequestLLM):
 
     @property
     def name(self) -> str:
-        """The LLM's class and model name, and what is sent otherwise than by default; or as given.
-
-        What it was built with that can change its answers (address, system prompt, additional
-        arguments) shows as a digest.
-
-        Temperature, token limit and the like go with each call, and are no part of it.
-        """
+        """As given; else class, model name, what is sent otherwise than by default, and a digest of
+        what else can change the answers (address, system prompt, additional arguments)."""
         if self._name:
             return self._name
         parts = [f"{type(self._llm).__name__}:{self._llm.metadata.model_name}"]
         if self._logprobs != "auto":
             parts.append(f"logprobs={self._logprobs}")
-        if self._chat != self._llm.metadata.is_chat_model:
-            parts.append("chat" if self._chat else "complete")
         if self._keywords != dict(_KEYWORDS):
             sent = (f"{ours}={theirs}" for ours, theirs in sorted(self._keywords.items()))
             parts.append(f"keywords={','.join(sent)}")
-        # settings that go with each call are no part of it
         sent = {"model", "model_name", *self._keywords.values()}
         sent |= set() if self._logprobs is None else {"logprobs", "top_logprobs"}
         if fixed := fixed_arguments(self._llm, without=sent):
@@ -202,10 +190,9 @@ def model_of(llm: LLM | BaseLLM | None) -> LLM:
 class LtragLLM(CustomLLM):
     """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LlamaIndex LLM.
 
-    A completion model: prompts go on as text, and our model wraps them in its chat template
-    itself. Streams come in one piece. A call takes the keywords `max_tokens`, `temperature`,
-    `stop` and `seed`; token probabilities are in `raw`, in OpenAI's shape. Give a gate our
-    model itself, not this one wrapped again: it answers many prompts in one call.
+    A completion model: our model wraps prompts in its chat template itself. Streams come in one
+    piece. A call takes `max_tokens`, `temperature`, `stop` and `seed`; token probabilities are in
+    `raw`, in OpenAI's shape. Give a gate our model itself: it answers many prompts in one call.
     """
 
     llm: Any = Field(exclude=True, description="The model.")
@@ -247,7 +234,7 @@ class LtragLLM(CustomLLM):
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> types.CompletionResponseGen:
         """The whole answer as one piece."""
-        yield _piece(self._written(prompt, formatted, kwargs))
+        yield self._written(prompt, formatted, kwargs)
 
     @llm_completion_callback()
     async def astream_complete(
@@ -256,7 +243,7 @@ class LtragLLM(CustomLLM):
         """As `stream_complete`."""
 
         async def pieces() -> types.CompletionResponseAsyncGen:
-            yield _piece(await self._awritten(prompt, formatted, kwargs))
+            yield await self._awritten(prompt, formatted, kwargs)
 
         return pieces()
 
@@ -279,28 +266,22 @@ class LtragLLM(CustomLLM):
         return self.messages_to_prompt(messages)
 
     def _written(self, prompt: str, formatted: bool, kwargs: dict[str, Any]) -> CompletionResponse:
-        [written] = self.llm.generate(*self._asked(prompt, formatted, kwargs))
+        [written] = run(self._asking(prompt, formatted, kwargs), World(self.llm))
         return _response_of(written)
 
     async def _awritten(
         self, prompt: str, formatted: bool, kwargs: dict[str, Any]
     ) -> CompletionResponse:
-        if not isinstance(self.llm, AsyncLLM):
-            return await asyncio.to_thread(self._written, prompt, formatted, kwargs)
-        [written] = await self.llm.agenerate(*self._asked(prompt, formatted, kwargs))
+        [written] = await arun(self._asking(prompt, formatted, kwargs), World(self.llm))
         return _response_of(written)
 
-    def _asked(
+    def _asking(
         self, prompt: str, formatted: bool, kwargs: dict[str, Any]
-    ) -> tuple[list[str], GenerationSettings]:
+    ) -> Flow[list[Generation]]:
         if unknown := sorted(set(kwargs) - set(_KEYWORDS)):
             raise InvalidInput(
                 f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
             )
         assert self.completion_to_prompt is not None
         asked = prompt if formatted else self.completion_to_prompt(prompt)
-        return [asked], GenerationSettings(**{"max_tokens": self.num_output, **kwargs})
-
-
-def _piece(response: CompletionResponse) -> CompletionResponse:
-    return response.model_copy(update={"delta": response.text})
+        return ask(asked, **{"max_tokens": self.num_output, **kwargs})

@@ -7,12 +7,12 @@ from functools import partial
 from uuid import NAMESPACE_OID, uuid5
 
 from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.callbacks import CallbackManager
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType, TextNode
 
 from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.flow import World, arun, fetch, run
 from ltrag_plugins.llm.concurrency import amapped, inherits
-from ltrag_plugins.retrieval.base import AsyncRetriever, Retriever
+from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Passage
 
 
@@ -63,17 +63,13 @@ class LlamaIndexRetriever:
     (`similarity_top_k`), and the retriever is not changed here.
 
     Args:
-        concurrency: most searches of one `asearch` at once.
         name: what tells it from searches over other documents, in the records of an evaluation;
             by default the name of its class, which does not.
     """
 
-    def __init__(
-        self, retriever: BaseRetriever, *, concurrency: int = 8, name: str | None = None
-    ) -> None:
+    def __init__(self, retriever: BaseRetriever, *, name: str | None = None) -> None:
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        self._most = concurrency
         self.name = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
@@ -83,31 +79,29 @@ class LlamaIndexRetriever:
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
-        found = await amapped(partial(aretrieve, self._retriever), queries, self._most)
+        found = await amapped(partial(aretrieve, self._retriever), queries, most=8)
         return [[passage_of(node) for node in nodes[:k]] for nodes in found]
 
 
 class PassageRetriever(BaseRetriever):
     """Our `Retriever` as a LlamaIndex retriever of at most `k` nodes."""
 
-    def __init__(
-        self, retriever: Retriever, *, k: int = 5, callback_manager: CallbackManager | None = None
-    ) -> None:
+    def __init__(self, retriever: Retriever, *, k: int = 5) -> None:
         wanted = "an ltrag_plugins.retrieval Retriever"
         self._retriever = checked(retriever, Retriever, "retriever", wanted)
         if k < 1:
             raise InvalidInput(f"k must be at least 1, got {k}.")
-        super().__init__(callback_manager)
+        super().__init__()
         self._k = k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        [found] = self._retriever.search([query_bundle.query_str], self._k)
+        flow = fetch(query_bundle.query_str, k=self._k)
+        [found] = run(flow, World(retriever=self._retriever))
         return [node_of(passage) for passage in found]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        if not isinstance(self._retriever, AsyncRetriever):
-            return await asyncio.to_thread(self._retrieve, query_bundle)
-        [found] = await self._retriever.asearch([query_bundle.query_str], self._k)
+        flow = fetch(query_bundle.query_str, k=self._k)
+        [found] = await arun(flow, World(retriever=self._retriever))
         return [node_of(passage) for passage in found]
 
 
