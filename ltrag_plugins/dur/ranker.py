@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -19,18 +19,12 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
-from ltrag_plugins import artifacts
+from ltrag_plugins import artifacts, errors
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import Bounds, DURSettings
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    EmptyQuestion,
-    InvalidInput,
-    ModelError,
-    checked,
-)
+from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, checked
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -179,10 +173,8 @@ class DURRanker:
         keys, texts, known = self._known(question, candidates)
         if not keys:
             return []
-        if (encode := getattr(self.encoder, "aencode", None)) is None:
-            rows = await asyncio.to_thread(self.encoder.encode, texts)
-        else:
-            rows = await encode(texts)
+        encode: Any = partial(asyncio.to_thread, self.encoder.encode)
+        rows = await getattr(self.encoder, "aencode", encode)(texts)
         return self._placed(keys, texts, known, rows, top_n, sigma)
 
     def _known(
@@ -210,7 +202,8 @@ class DURRanker:
         """Ranks, and keeps what was encoded; not where it cannot be used."""
         if len(rows) != len(texts):
             name = self.encoder.name
-            raise ModelError(f"the encoder {name} gave {len(rows)} vectors for {len(texts)} texts")
+            told = f"the encoder {name} gave {len(rows)} vectors for {len(texts)} texts"
+            raise errors.ModelError(f"{told}; it gives one row for each text")
         missing = dict.fromkeys(key for key in keys if key not in known)
         vectors = known | {k: row.copy() for k, row in zip(missing, rows[1:], strict=True)}
         offered = np.stack([vectors[key] for key in keys]).astype(float)

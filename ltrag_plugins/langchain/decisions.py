@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra, checked
 from ltrag_plugins.gece.decision import DecidingGate, Decision
@@ -34,9 +34,6 @@ class GECEDecisions(decisions.BaseDecisionModel):
 
     model: str = "gece"
     gate: Any = Field(exclude=True)
-    """What decides."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     def __init__(self, gate: DecidingGate, **fields: Any) -> None:
         wanted = "a gate (GECEGate.fit or GECEGate.load gives one)"
