@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from langchain_core.callbacks import CallbackManager
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.example_selectors import BaseExampleSelector
@@ -527,7 +528,7 @@ async def test_reranking_is_a_run_of_its_own_under_the_callbacks_it_is_given():
         assert run["output"] == found
 
 
-async def test_the_run_is_a_child_of_the_chain_and_of_the_compressing_retriever():
+async def test_the_run_is_a_child_of_the_chain_or_of_the_retriever_around_it():
     reranker = DURReranker(trained(), top_n=2)
     step = RunnableLambda(
         lambda _: reranker.compress_documents(documents(), QUESTION),
@@ -538,13 +539,11 @@ async def test_the_run_is_a_child_of_the_chain_and_of_the_compressing_retriever(
     step.invoke({}, {"callbacks": [runs]})
     await step.ainvoke({}, {"callbacks": [runs]})
     assert [runs.ancestry(run) for run in runs.named("DURReranker")] == [["DURReranker", "app"]] * 2
-    retrievers = pytest.importorskip("langchain_classic.retrievers", reason="langchain-classic")
-    pool = PassageRetriever(retriever=BM25Retriever([Passage(text) for text in TEXTS]))
-    compressing = retrievers.ContextualCompressionRetriever(
-        base_compressor=reranker, base_retriever=pool
-    )
-    found = compressing.invoke(QUESTION, {"callbacks": [runs]})
-    assert runs.named("DURReranker")[-1]["output"] == found
+    # as ContextualCompressionRetriever hands its callbacks on
+    retriever = CallbackManager([runs]).on_retriever_start({"name": "compressing"}, QUESTION)
+    reranker.compress_documents(documents(), QUESTION, callbacks=retriever.get_child())
+    last = runs.named("DURReranker")[-1]
+    assert runs.ancestry(last) == ["DURReranker", "compressing"]
 
 
 async def test_a_failing_encoder_ends_the_run_with_its_error():

@@ -201,17 +201,15 @@ class DURRanker:
     ) -> list[Ranked]:
         """Ranks, and keeps what was encoded; not where it cannot be used."""
         if len(rows) != len(texts):
-            name = self.encoder.name
-            told = f"the encoder {name} gave {len(rows)} vectors for {len(texts)} texts"
-            raise errors.ModelError(f"{told}; it gives one row for each text")
+            told = f"gave {len(rows)} vectors for {len(texts)} texts; it gives one for each"
+            raise errors.ModelError(f"the encoder {self.encoder.name} {told}")
         missing = dict.fromkeys(key for key in keys if key not in known)
         vectors = known | {k: row.copy() for k, row in zip(missing, rows[1:], strict=True)}
         offered = np.stack([vectors[key] for key in keys]).astype(float)
         ranked = self.rank_vectors(rows[0].astype(float), offered, top_n=top_n, sigma=sigma)
         with _keeping:
-            for key, row in vectors.items():
-                self._kept[key] = row
-                self._kept.move_to_end(key)
+            for key in vectors:
+                self._kept[key] = self._kept.pop(key, vectors[key])
             while len(self._kept) > self.cached_texts:
                 self._kept.popitem(last=False)
         return ranked

@@ -72,8 +72,7 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        """As `compress_documents`; awaits the embeddings' own async call, and an encoder that has
-        none computes in a thread."""
+        """As `compress_documents`; an encoder without an async call computes in a thread."""
         given = {"documents": list(documents), "query": query}
         return await self._run.ainvoke(given, {"callbacks": callbacks})
 
