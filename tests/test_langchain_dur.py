@@ -540,7 +540,9 @@ async def test_the_run_is_a_child_of_the_chain_or_of_the_retriever_around_it():
     await step.ainvoke({}, {"callbacks": [runs]})
     assert [runs.ancestry(run) for run in runs.named("DURReranker")] == [["DURReranker", "app"]] * 2
     # as ContextualCompressionRetriever hands its callbacks on
-    retriever = CallbackManager([runs]).on_retriever_start({"name": "compressing"}, QUESTION)
+    retriever = CallbackManager.configure([runs]).on_retriever_start(
+        {"name": "compressing"}, QUESTION
+    )
     reranker.compress_documents(documents(), QUESTION, callbacks=retriever.get_child())
     last = runs.named("DURReranker")[-1]
     assert runs.ancestry(last) == ["DURReranker", "compressing"]
