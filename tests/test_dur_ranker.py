@@ -1,5 +1,8 @@
 """Ranking with a head, and the rankers it is compared with."""
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -173,3 +176,64 @@ def test_a_saved_head_is_loaded_and_used_without_torch(tmp_path):
 
 def test_a_place_has_an_index_and_a_score():
     assert Ranked(2, 0.5) == Ranked(index=2, score=0.5)
+
+
+def kept_by(encoder, texts, **bounds):
+    return DURRanker(Head(np.eye(12), np.zeros(12)), encoder, DURSettings(), **bounds), [
+        Passage(text) for text in texts
+    ]
+
+
+def test_a_candidate_is_encoded_once_while_it_is_among_the_last_ones_seen():
+    encoder = Nonsense()
+    ranker, passages = kept_by(encoder, "abc", cached_texts=2)
+    ranker.rank("q", passages[:2])
+    ranker.rank("q", [passages[1], passages[1]])
+    assert encoder.texts == ["q", "a", "b", "q"]
+    ranker.rank("q", passages[2:])  # "a" was seen longest ago
+    encoder.texts.clear()
+    ranker.rank("r", [passages[1], passages[2]])
+    ranker.rank("r", [passages[0]])
+    assert encoder.texts == ["r", "r", "a"]
+
+
+def test_nothing_is_kept_where_no_text_may_be():
+    encoder = Nonsense()
+    ranker, passages = kept_by(encoder, "ab", cached_texts=0)
+    assert ranker.rank("q", passages) == ranker.rank("q", passages)
+    assert encoder.texts == ["q", "a", "b"] * 2
+    with pytest.raises(InvalidInput, match="cached_texts"):
+        kept_by(encoder, "", cached_texts=-1)
+
+
+def test_a_vector_that_is_no_number_and_a_count_that_is_wrong_are_not_kept():
+    class Ill(Nonsense):
+        ill = True
+
+        def encode(self, texts):
+            rows = super().encode(texts)
+            return rows * np.nan if self.ill else rows[: 1 + self.short]
+
+    encoder = Ill()
+    encoder.short = 99
+    ranker, passages = kept_by(encoder, "ab")
+    with pytest.raises(ModelError, match="NaN"):
+        ranker.rank("q", passages)
+    encoder.ill = False
+    encoder.short = 1
+    with pytest.raises(ModelError, match="3 texts"):
+        ranker.rank("q", passages)
+    encoder.short = 99
+    encoder.texts.clear()
+    assert ranker.rank("q", passages) == kept_by(Nonsense(), "ab")[0].rank("q", passages)
+    assert encoder.texts == ["q", "a", "b"]
+
+
+def test_threads_that_share_a_ranker_get_what_each_would_get_alone():
+    ranker, passages = kept_by(Nonsense(), [str(i) for i in range(60)], cached_texts=7)
+    shares = [passages[i : i + 20] for i in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda share: ranker.rank("q", share), shares))
+    alone = kept_by(Nonsense(), "", cached_texts=0)[0]
+    assert found == [alone.rank("q", share) for share in shares]
+    assert len(pickle.loads(pickle.dumps(ranker))._kept) == 7

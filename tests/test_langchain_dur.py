@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+from langchain_core.callbacks import CallbackManager
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.example_selectors import BaseExampleSelector
@@ -23,8 +24,10 @@ from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, UnreadableArtifact
 from ltrag_plugins.langchain import DURExampleSelector, DURReranker, PassageRetriever, document_of
+from ltrag_plugins.langchain.embeddings import encoder_of
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage, Question
+from tests.langchain_parts import Runs
 
 QUESTION = "which tea is grown in Assam?"
 TEXTS = ["black tea grows in Assam", "green tea grows in Uji", "zinc", "Assam", "a b c", "tea tea"]
@@ -492,3 +495,90 @@ def test_an_untrained_selector_chooses_the_nearest_of_the_whole_pool():
     least = min(near[pool.index(e)] for e in chosen)
     assert chosen
     assert least >= sorted(near, reverse=True)[19] - 1e-6
+
+
+# runs, native async, vectors that are kept
+
+
+class AsyncEmbeddings(LetterEmbeddings):
+    """Counts what its own async call is asked for; the sync one is not to be used."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    async def aembed_documents(self, texts):
+        await asyncio.sleep(0)
+        self.asked.append(list(texts))
+        return letters(texts).tolist()
+
+    def embed_documents(self, texts):
+        raise AssertionError("the embeddings have an async call of their own")
+
+
+async def test_reranking_is_a_run_of_its_own_under_the_callbacks_it_is_given():
+    reranker = DURReranker(trained(), top_n=2)
+    for awaited in (False, True):
+        runs = Runs()
+        if awaited:
+            found = await reranker.acompress_documents(documents(), QUESTION, callbacks=[runs])
+        else:
+            found = reranker.compress_documents(documents(), QUESTION, [runs])
+        [run] = runs.named("DURReranker")
+        assert run["inputs"] == {"documents": documents(), "query": QUESTION}
+        assert run["output"] == found
+
+
+async def test_the_run_is_a_child_of_the_chain_or_of_the_retriever_around_it():
+    reranker = DURReranker(trained(), top_n=2)
+    step = RunnableLambda(
+        lambda _: reranker.compress_documents(documents(), QUESTION),
+        afunc=lambda _: reranker.acompress_documents(documents(), QUESTION),
+        name="app",
+    )
+    runs = Runs()
+    step.invoke({}, {"callbacks": [runs]})
+    await step.ainvoke({}, {"callbacks": [runs]})
+    assert [runs.ancestry(run) for run in runs.named("DURReranker")] == [["DURReranker", "app"]] * 2
+    # as ContextualCompressionRetriever hands its callbacks on
+    retriever = CallbackManager.configure([runs]).on_retriever_start(
+        {"name": "compressing"}, QUESTION
+    )
+    reranker.compress_documents(documents(), QUESTION, callbacks=retriever.get_child())
+    last = runs.named("DURReranker")[-1]
+    assert runs.ancestry(last) == ["DURReranker", "compressing"]
+
+
+async def test_a_failing_encoder_ends_the_run_with_its_error():
+    class Down(Letters):
+        def encode(self, texts):
+            raise ConnectionError("down")
+
+    runs = Runs()
+    with pytest.raises(ConnectionError):
+        DURReranker(trained(Down())).compress_documents(documents(), QUESTION, [runs])
+    assert "down" in str(runs.named("DURReranker")[0]["error"])
+
+
+async def test_async_reranking_awaits_the_embeddings_own_async_call():
+    embeddings = AsyncEmbeddings()
+    reranker = DURReranker(trained(encoder_of(embeddings)))
+    found = await reranker.acompress_documents(documents(), QUESTION)
+    assert embeddings.asked == [[QUESTION, *TEXTS]]
+    assert found == DURReranker(trained()).compress_documents(documents(), QUESTION)
+
+
+async def test_documents_are_embedded_once_by_sync_and_async_calls_together():
+    encoder = Letters()
+    reranker = DURReranker(trained(encoder))
+    first = reranker.compress_documents(documents(), QUESTION)
+    assert await reranker.acompress_documents(documents(), QUESTION) == first
+    reranker.compress_documents([*documents(), Document("new")], "another")
+    assert encoder.encoded == [[QUESTION, *TEXTS], [QUESTION], ["another", "new"]]
+
+
+def test_a_score_that_a_document_came_with_survives_each_reranking_once():
+    reranker = DURReranker(trained())
+    once = reranker.compress_documents(documents(), QUESTION)
+    twice = reranker.compress_documents(once, QUESTION)
+    assert [d.metadata["previous_relevance_score"] for d in twice] == scores(once)
+    assert "previous_relevance_score" not in once[0].metadata

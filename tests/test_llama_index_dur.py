@@ -475,3 +475,56 @@ def test_as_langchain_names_the_pip_command_where_langchain_is_absent(monkeypatc
     monkeypatch.setitem(sys.modules, "langchain_core", None)
     with pytest.raises(MissingExtra, match=r"pip install 'ltrag-plugins\[langchain\]'"):
         DURReranker(trained()).as_langchain()
+
+
+class AsyncEmbedding(LetterEmbedding):
+    """Has an async call of its own, and nothing else that works."""
+
+    asked: list[str] = Field(default_factory=list)
+
+    def _get_text_embedding(self, text):
+        raise AssertionError("the embedding has an async call of its own")
+
+    async def _aget_text_embedding(self, text):
+        assert on_an_event_loop()
+        self.asked.append(text)
+        return letters([text])[0].tolist()
+
+
+async def test_async_reranking_awaits_the_embeddings_own_async_call():
+    embedding = AsyncEmbedding(embed_dim=26, model_name="letters")
+    found = await DURReranker(trained(LlamaIndexEncoder(embedding))).apostprocess_nodes(
+        nodes(), query_str=QUESTION
+    )
+    assert embedding.asked == [QUESTION, *TEXTS]
+    plain = DURReranker(trained()).postprocess_nodes(nodes(), query_str=QUESTION)
+    assert [(n.node_id, n.score) for n in found] == [(n.node_id, n.score) for n in plain]
+
+
+async def test_an_embedding_with_a_sync_call_alone_never_stops_the_event_loop():
+    seen = []
+
+    class Sync(LetterEmbedding):
+        def _get_text_embedding(self, text):
+            seen.append(on_an_event_loop())
+            return super()._get_text_embedding(text)
+
+    encoder = LlamaIndexEncoder(Sync(embed_dim=26, model_name="letters"))
+    await DURReranker(trained(encoder)).apostprocess_nodes(nodes(), query_str=QUESTION)
+    assert seen == [False] * (len(TEXTS) + 1)
+
+
+async def test_nodes_are_embedded_once_by_sync_and_async_calls_together():
+    encoder = Letters()
+    reranker = DURReranker(trained(encoder))
+    first = reranker.postprocess_nodes(nodes(), query_str=QUESTION)
+    assert await reranker.apostprocess_nodes(nodes(), query_str=QUESTION) == first
+    assert encoder.encoded == [[QUESTION, *TEXTS], [QUESTION]]
+
+
+def test_a_relevance_score_of_another_reranker_stays_where_it_is():
+    given = nodes()
+    for found in given:
+        found.node.metadata["relevance_score"] = 0.7
+    for found in DURReranker(trained()).postprocess_nodes(given, query_str=QUESTION):
+        assert found.metadata["relevance_score"] == 0.7

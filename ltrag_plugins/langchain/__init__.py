@@ -29,6 +29,7 @@ from ltrag_plugins.langchain.retriever import (
 )
 
 if TYPE_CHECKING:
+    from ltrag_plugins.langchain.decisions import GECEDecisions as GECEDecisions
     from ltrag_plugins.langchain.middleware import GECEMiddleware, SGICMiddleware
 
 __all__ = [
@@ -53,5 +54,8 @@ __all__ = [
     "set_fields",
 ]
 
-# the middleware needs langchain itself, the rest langchain_core alone
-__getattr__, __dir__ = lazily(__name__, {"middleware": "GECEMiddleware SGICMiddleware"})
+# the middleware needs langchain itself; the decisions, which are not in __all__ as a star import
+# must do without them, langchain_core 1.8
+__getattr__, __dir__ = lazily(
+    __name__, {"decisions": "GECEDecisions", "middleware": "GECEMiddleware SGICMiddleware"}
+)

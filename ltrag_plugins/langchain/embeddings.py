@@ -34,7 +34,7 @@ class LtragEmbeddings(Embeddings):
 
 @final
 class LangChainEncoder:
-    """Encodes with any `Embeddings`, by its `embed_documents`."""
+    """Encodes with any `Embeddings`, by its `embed_documents` or `aembed_documents`."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = checked(embeddings, Embeddings, "embeddings", "LangChain Embeddings")
@@ -46,8 +46,15 @@ class LangChainEncoder:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim); no texts, shape (0, 0)."""
-        rows = self._embeddings.embed_documents(list(texts)) if texts else []
-        return np.asarray(rows, dtype=np.float32).reshape(len(rows), -1 if rows else 0)
+        return _table(self._embeddings.embed_documents(list(texts)) if texts else [])
+
+    async def aencode(self, texts: Sequence[str]) -> np.ndarray:
+        """As `encode`, by the embeddings' own async call (of LangChain's: a thread)."""
+        return _table(await self._embeddings.aembed_documents(list(texts)) if texts else [])
+
+
+def _table(rows: list[list[float]]) -> np.ndarray:
+    return np.asarray(rows, dtype=np.float32).reshape(len(rows), -1 if rows else 0)
 
 
 def encoder_of(encoder: Encoder | Embeddings) -> Encoder:

@@ -1,6 +1,5 @@
 """Documents, and solved examples, in the order in which they help the model."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, Self
@@ -9,7 +8,8 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.example_selectors import BaseExampleSelector
-from pydantic import ConfigDict, Field
+from langchain_core.runnables import RunnableLambda
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from ltrag_plugins.dur.ranker import DURRanker, HeadHolder
 from ltrag_plugins.dur.shots import ExamplePool
@@ -40,6 +40,7 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     sigma: float = 0.0
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
+    _run: Any = PrivateAttr(None)
     _encoder_of = staticmethod(encoder_of)
 
     def __init__(
@@ -54,6 +55,8 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
         ranker = self._chosen(ranker, encoder, untrained, top_n=top_n, sigma=sigma)
         fields: dict[str, Any] = {"ranker": ranker, "top_n": top_n, "sigma": sigma}
         super().__init__(**fields)
+        # as a step it is a run of its own, under the callbacks of a call or of the chain around it
+        self._run = RunnableLambda(self._compress, self._acompress, name="DURReranker")
 
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
@@ -63,15 +66,27 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
         Raises:
             EmptyQuestion: the query has no words.
         """
-        passages = [passage_of(document) for document in documents]
-        ranked = self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
-        return [_rescored(documents[place.index], place.score) for place in ranked]
+        given = {"documents": list(documents), "query": query}
+        return self._run.invoke(given, {"callbacks": callbacks})
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        """As `compress_documents`; the encoder computes in a thread, not on the event loop."""
-        return await asyncio.to_thread(self.compress_documents, list(documents), query)
+        """As `compress_documents`; an encoder without an async call computes in a thread."""
+        given = {"documents": list(documents), "query": query}
+        return await self._run.ainvoke(given, {"callbacks": callbacks})
+
+    def _compress(self, given: dict[str, Any]) -> list[Document]:
+        documents, query = given["documents"], given["query"]
+        passages = [passage_of(document) for document in documents]
+        ranked = self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
+        return [_rescored(documents[place.index], place.score) for place in ranked]
+
+    async def _acompress(self, given: dict[str, Any]) -> list[Document]:
+        documents, query = given["documents"], given["query"]
+        passages = [passage_of(document) for document in documents]
+        ranked = await self.ranker.arank(query, passages, top_n=self.top_n, sigma=self.sigma)
+        return [_rescored(documents[place.index], place.score) for place in ranked]
 
 
 def _rescored(document: Document, score: float) -> Document:

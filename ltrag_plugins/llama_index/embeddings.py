@@ -12,6 +12,8 @@ from pydantic import PrivateAttr
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llm.base import Encoder
 
+_CALLS = {f"{a}get_text_embedding{s}" for a in ("_", "_a") for s in ("", "s")}
+
 
 class LtragEmbedding(BaseEmbedding):
     """An `Encoder` as a LlamaIndex embedding model; queries and texts are encoded alike."""
@@ -61,8 +63,19 @@ class LlamaIndexEncoder:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32; shape (0, 0) for no texts."""
-        rows = self._embedding.get_text_embedding_batch(list(texts))
-        return np.asarray(rows, dtype=np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
+        return _table(self._embedding.get_text_embedding_batch(list(texts)))
+
+    async def aencode(self, texts: Sequence[str]) -> np.ndarray:
+        """As `encode`, by the model's own async call; a model that has none encodes in a thread."""
+        # LlamaIndex's default blocks the loop; an inherited call may be that of another model
+        kinds = [vars(kind).keys() & _CALLS for kind in type(self._embedding).__mro__]
+        if not next(filter(None, kinds)) - {"_get_text_embedding", "_get_text_embeddings"}:
+            return await asyncio.to_thread(self.encode, texts)
+        return _table(await self._embedding.aget_text_embedding_batch(list(texts)))
+
+
+def _table(rows: list[list[float]]) -> np.ndarray:
+    return np.asarray(rows, dtype=np.float32).reshape(len(rows), len(rows[0]) if rows else 0)
 
 
 def encoder_of(encoder: Encoder | BaseEmbedding | None) -> Encoder:

@@ -1,6 +1,5 @@
 """Nodes in the order in which they help the model."""
 
-import asyncio
 from base64 import b64decode, b64encode
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +19,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.types import Passage
 
 _RETRIEVAL_SCORE = "retrieval_score"
 """Where in the metadata the score is that a node came with; shown to no model."""
@@ -100,15 +100,17 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         query = self._begun(nodes, query_bundle)
-        return _ended(nodes, self._ranked(nodes, query))
+        ranked = self.ranker.rank(query, _read(nodes), top_n=self.top_n, sigma=self.sigma)
+        return _ended(nodes, ranked)
 
     @_dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        nodes = list(nodes)  # theirs may change while the encoder computes in its thread
+        nodes = list(nodes)  # theirs may change meanwhile
         query = self._begun(nodes, query_bundle)
-        return _ended(nodes, await asyncio.to_thread(self._ranked, nodes, query))
+        ranked = await self.ranker.arank(query, _read(nodes), top_n=self.top_n, sigma=self.sigma)
+        return _ended(nodes, ranked)
 
     def _begun(self, nodes: list[NodeWithScore], query: QueryBundle | None) -> str:
         if query is None:
@@ -121,9 +123,9 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
         _dispatcher.event(event)
         return query.query_str
 
-    def _ranked(self, nodes: list[NodeWithScore], query: str) -> list[Ranked]:
-        passages = [shown_passage(found, MetadataMode.EMBED) for found in nodes]
-        return self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
+
+def _read(nodes: list[NodeWithScore]) -> list[Passage]:
+    return [shown_passage(found, MetadataMode.EMBED) for found in nodes]
 
 
 def _ended(nodes: list[NodeWithScore], ranked: list[Ranked]) -> list[NodeWithScore]:
