@@ -14,8 +14,8 @@ from ltrag_plugins.llama_index import LlamaIndexLLM
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
 from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
 from ltrag_plugins.types import Question
 
 
@@ -88,7 +88,7 @@ def test_a_run_over_one_address_does_not_go_on_over_the_other(make, servers, tmp
     first = run(url, tmp_path / "run")
     sent = len(asked), len(others)
     assert run(url, tmp_path / "run") == first
-    with pytest.raises(ArtifactMismatch, match="model was .* and is now"):
+    with pytest.raises(ArtifactMismatch, match=r"model was .* and is now"):
         run(other, tmp_path / "run")
     assert (len(asked), len(others)) == sent
     there = run(other, tmp_path / "other")
