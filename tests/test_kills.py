@@ -1,8 +1,8 @@
 """Runs over a server that are killed by the number of a request: equal results, nothing paid for
 twice but what was under way.
 
-`LTRAG_KILLS=20 pytest --log-cli-level=INFO tests/test_kills.py` kills each of them twenty times, and
-shows the figures.
+`LTRAG_KILLS=20 pytest --log-cli-level=INFO tests/test_kills.py` kills each of them twenty times,
+and shows the figures.
 """
 
 import json

@@ -163,6 +163,7 @@ class LlamaIndexLLM(RequestLLM):
         """A copy of the LLM with the settings in its fields, and the keywords for the others."""
         llm, declared = self._llm, type(self._llm).model_fields
         words = {key: word for key, word in self._keywords.items() if key not in refused}
+        gone = {word for key, word in self._keywords.items() if key in refused}
         if words.get("max_tokens") == "max_tokens":
             fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
             words["max_tokens"] = next(fields, "max_tokens")
@@ -178,11 +179,13 @@ class LlamaIndexLLM(RequestLLM):
         elif asked != "auto":
             wanted["logprobs"] = asked
         wanted = {word: value for word, value in wanted.items() if value is not None}
-        update = {word: value for word, value in wanted.items() if word in declared}
+        update: dict[str, Any] = {word: None for word in gone if word in declared}
+        update |= {word: value for word, value in wanted.items() if word in declared}
         extra = getattr(llm, "additional_kwargs", None)
         # what stands there wins over fields and keywords alike
-        if isinstance(extra, dict) and not wanted.keys().isdisjoint(extra):
-            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in wanted}
+        ours = {*wanted, *gone}
+        if isinstance(extra, dict) and not ours.isdisjoint(extra):
+            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in ours}
         if update:
             copy = llm.model_copy(update=update)
             # the clients that an LLM opens when it is first asked stand there: one set for all

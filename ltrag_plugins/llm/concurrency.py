@@ -66,7 +66,8 @@ class RequestLLM(ABC):
         if most < 1:
             raise InvalidInput(f"{most} requests at once are too few; it must be at least 1.")
         self._at_most, self._failed = most, 0
-        self._refused: Set[str] = frozenset()
+        self.refused: Set[str] = frozenset()
+        """Settings that its server refuses, as far as it was asked."""
         self._free = threading.BoundedSemaphore(most)
         self._lanes: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
@@ -120,7 +121,7 @@ class RequestLLM(ABC):
             with self._free, _breaking(broken):
                 if broken.is_set():
                     return
-                start, refused = perf_counter(), {*self._refused}
+                start, refused = perf_counter(), {*self.refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
                         found[i] = self._ask(parts[i], settings, refused)
@@ -160,7 +161,7 @@ class RequestLLM(ABC):
 
         async def one(i: int) -> None:
             async with lane:
-                start, refused = perf_counter(), {*self._refused}
+                start, refused = perf_counter(), {*self.refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
                         found[i] = await (
@@ -204,7 +205,7 @@ class RequestLLM(ABC):
                 raise named from named.__cause__
             found[i] = named
         else:
-            self._failed, self._refused = 0, self._refused | refused
+            self._failed, self.refused = 0, self.refused | refused
 
 
 @contextmanager
