@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, run_many
 from ltrag_plugins.llm.base import LLM, AsyncLLM, changes_answers, fixed_arguments
-from ltrag_plugins.llm.concurrency import RequestLLM
+from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
 from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -202,6 +202,7 @@ class LangChainLLM(RequestLLM):
         max_concurrency: int = 8,
     ) -> None:
         super().__init__(max_concurrency)
+        self._seconds = seconds_of(model)
         wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
         checked(model, Runnable, "model", wanted)
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):

@@ -20,7 +20,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
-from ltrag_plugins.llm.concurrency import RequestLLM, inherits
+from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
 from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
@@ -111,6 +111,7 @@ class LlamaIndexLLM(RequestLLM):
         asked = "achat" if self._chat else "acomplete"
         self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
         super().__init__((1 if self._blocking else 8) if concurrency is None else concurrency)
+        self._seconds = seconds_of(llm)
 
     @property
     def name(self) -> str:

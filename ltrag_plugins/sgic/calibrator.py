@@ -255,13 +255,8 @@ class Calibrator:
             if fitted or "logprobs" not in getattr(self.llm, "refused", ()):
                 raise
             if not self._text_tier:
-                self._text_tier, samples = True, plural(self.settings.samples, "sample")
-                _log.warning(
-                    "%s refuses log-probabilities: its answers are compared with %s each "
-                    "(estimator='agreement')",
-                    self.llm.name,
-                    samples,
-                )
+                self._text_tier, told = True, (self.llm.name, self.settings.samples, AGREEMENT)
+                _log.warning("%s refuses log-probabilities: %d samples an answer (%s)", *told)
         return (yield from calibrating(replace(self.settings, estimator=AGREEMENT)))
 
     def answer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
