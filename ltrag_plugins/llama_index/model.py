@@ -21,7 +21,7 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.llm.base import LLM, AsyncLLM, fixed_arguments
 from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
-from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
+from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_in, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -31,7 +31,10 @@ def _generation_of(response: _Response, model: str, settings: GenerationSettings
     said = response.message.content if isinstance(response, ChatResponse) else response.text
     text, choices = said or "", field_of(response.raw, "choices")
     choice = choices[0] if choices else response.raw
-    logprobs = field_of(choice, "logprobs")
+    blocks = [
+        b for o in field_of(response.raw, "output") or () for b in field_of(o, "content") or ()
+    ]
+    logprobs = field_of(choice, "logprobs") or logprobs_in(blocks)
     logprobs = _likeliest(response, text) if logprobs is None else logprobs
     usage = field_of(response.raw, "usage") or response.additional_kwargs
     reason = field_of(choice, "finish_reason") or field_of(choice, "stop_reason")
