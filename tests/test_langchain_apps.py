@@ -375,8 +375,10 @@ def test_the_schemas_of_a_router_are_its_chains():
     router = GECERouter(gate(), chain)
     assert router.get_input_jsonschema()["properties"].keys() == {"input"}
     assert router.get_output_jsonschema()["type"] == "string"
-    told = GECERouter(gate(), chain, return_decision=True).get_output_jsonschema()
-    assert told["properties"].keys() == {"output", "decision"}
+    assert (router.InputType, router.OutputType) == (chain.InputType, str)
+    telling = GECERouter(gate(), chain, return_decision=True)
+    assert telling.get_output_jsonschema()["properties"].keys() == {"output", "decision"}
+    assert telling.OutputType == dict[str, Any]
     assert GECERouter(gate(), lambda x: x).get_output_jsonschema()
 
 

@@ -168,7 +168,8 @@ class LangChainLLM(RequestLLM):
     Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
     at a time), so its rate limits, cache and callbacks stay in force, and a run's own
     `max_concurrency`. The model is copied once for each combination of settings. A setting that its
-    server refuses (temperature, log-probabilities) is left out from then on.
+    server refuses (temperature, log-probabilities) is left out from then on. The model's own
+    time-out, times its tries, bounds an answer as a whole.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives

@@ -78,7 +78,8 @@ class LlamaIndexLLM(RequestLLM):
     field. OpenAI-like LLMs understand the default keywords, Anthropic wants `{"max_tokens":
     "max_tokens", "stop": "stop_sequences"}`, many local ones ignore them. Stop strings are cut off
     here in any case. Log-probabilities or a temperature that the server refuses, as reasoning
-    models do, are left out from then on, and a warning says so.
+    models do, are left out from then on, and a warning says so. The LLM's own time-out, times its
+    tries, bounds an answer as a whole.
 
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
