@@ -441,8 +441,10 @@ async def test_the_agentic_graph_ends_where_the_model_knows():
         agentic_graph(empty, scripted).invoke(ASKED)
 
 
-def test_a_document_that_carries_the_draft_is_marked():
-    [document] = GECERetriever(gate=gate(), retriever=FIND).invoke("who?")
+async def test_a_document_that_carries_the_draft_is_marked():
+    knowing = GECERetriever(gate=gate(), retriever=FIND)
+    [document] = knowing.invoke("who?")
+    assert await knowing.ainvoke("who?") == [document]
     assert "a draft" in document.page_content
     assert document.metadata["gece"]["retrieve"] is False
     assert GECERetriever(gate=gate(), retriever=FIND, k=0).invoke("who?") == []
