@@ -27,6 +27,9 @@ def replaying(body: dict[str, object]) -> Served:
 
 
 def _prompt_of(sent: dict[str, Any]) -> str:
+    if "input" in sent:  # of the Responses API
+        asked = sent["input"]
+        return asked if isinstance(asked, str) else asked[-1]["content"]
     return sent["prompt"] if "prompt" in sent else sent["messages"][-1]["content"]
 
 

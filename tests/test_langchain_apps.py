@@ -375,8 +375,10 @@ def test_the_schemas_of_a_router_are_its_chains():
     router = GECERouter(gate(), chain)
     assert router.get_input_jsonschema()["properties"].keys() == {"input"}
     assert router.get_output_jsonschema()["type"] == "string"
-    told = GECERouter(gate(), chain, return_decision=True).get_output_jsonschema()
-    assert told["properties"].keys() == {"output", "decision"}
+    assert (router.InputType, router.OutputType) == (chain.InputType, str)
+    telling = GECERouter(gate(), chain, return_decision=True)
+    assert telling.get_output_jsonschema()["properties"].keys() == {"output", "decision"}
+    assert telling.OutputType == dict[str, Any]
     assert GECERouter(gate(), lambda x: x).get_output_jsonschema()
 
 
@@ -439,8 +441,10 @@ async def test_the_agentic_graph_ends_where_the_model_knows():
         agentic_graph(empty, scripted).invoke(ASKED)
 
 
-def test_a_document_that_carries_the_draft_is_marked():
-    [document] = GECERetriever(gate=gate(), retriever=FIND).invoke("who?")
+async def test_a_document_that_carries_the_draft_is_marked():
+    knowing = GECERetriever(gate=gate(), retriever=FIND)
+    [document] = knowing.invoke("who?")
+    assert await knowing.ainvoke("who?") == [document]
     assert "a draft" in document.page_content
     assert document.metadata["gece"]["retrieve"] is False
     assert GECERetriever(gate=gate(), retriever=FIND, k=0).invoke("who?") == []

@@ -61,12 +61,15 @@ def agent(*middleware):
 
 @pytest.mark.parametrize("rule", [always, never])
 async def test_where_the_model_knows_the_search_is_not_offered(rule):
-    judge = RuleGate(World(llm=ScriptedLLM(lambda prompt: "a draft")), rule)
+    drafting = ScriptedLLM(lambda prompt: "a draft")
+    judge = RuleGate(World(llm=drafting), rule)
     compiled, model = agent(GECEMiddleware(judge, ["search"]))
     expected = "found for who keeps the bees?" if rule is always else "from memory"
     assert compiled.invoke(ASKED)["messages"][-1].text == expected
     assert (await compiled.ainvoke(ASKED))["messages"][-1].text == expected
     assert model.offered[0] == (["search"] if rule is always else [])
+    assert len(model.offered) == (4 if rule is always else 2)
+    assert drafting.prompts == ["who keeps the bees?"] * 2  # not again once a tool has run
 
 
 async def test_the_draft_can_be_the_answer():
@@ -92,3 +95,15 @@ async def test_the_final_answer_is_calibrated_from_what_the_tools_found():
             "p_wrong",
         }
         assert [m.type for m in out["messages"]] == ["human", "ai", "tool", "ai"]
+
+
+async def test_what_a_tool_found_for_an_earlier_question_is_not_read_again():
+    reader = ScriptedLLM(lambda prompt: "bees")
+    settings = SGICSettings(estimator="agreement", rounds=0)
+    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=settings, condense=None)))
+    before = compiled.invoke(ASKED)["messages"]
+    assert "found for" in reader.prompts[-1]
+    later = {"messages": [*before, ("human", "and the wasps?")]}
+    for out in (compiled.invoke(later), await compiled.ainvoke(later)):
+        assert out["messages"][-1].text == "bees"
+        assert "found for" not in reader.prompts[-1]

@@ -113,15 +113,21 @@ async def test_the_gate_is_asked_the_condensed_question_of_a_conversation(way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_chat_over_a_query_engine_has_the_router_in_its_place(way):
-    stream = way.endswith("stream_chat")
-    routed = GECERouter(gate(), engine(FunctionLLM(read), streaming=stream), streaming=stream)
-    chat_engine = CondenseQuestionChatEngine.from_defaults(routed, llm=FunctionLLM(read))
-    for question, text in [(KNOWN[1], DRAFT), (UNKNOWN[0], wanted(UNKNOWN[0]))]:
+@pytest.mark.parametrize("dropped_in", ["router", "retriever"])
+async def test_a_chat_over_a_query_engine_has_the_router_or_the_retriever_in_it(dropped_in, way):
+    stream, llm = way.endswith("stream_chat"), FunctionLLM(read)
+    if dropped_in == "router":
+        asked = GECERouter(gate(), engine(llm, streaming=stream), streaming=stream)
+    else:
+        asked = engine(llm, gated())
+    chat_engine = CondenseQuestionChatEngine.from_defaults(asked, llm=llm)
+    for question in (KNOWN[1], UNKNOWN[0]):
         chat_engine.reset()
-        if way == "astream_chat":  # theirs wants a stream that is read without waiting
-            continue
-        assert (await said(chat_engine, way, question))[0] == text
+        told = DRAFT if dropped_in == "router" and question in KNOWN else wanted(question)
+        assert (await said(chat_engine, way, question))[0] == told
+        history = [ChatMessage("Tell me of France."), ChatMessage("Yes?", role="assistant")]
+        text, _ = await said(chat_engine, way, "And its capital?", chat_history=history)
+        assert text == (DRAFT if dropped_in == "router" else wanted(KNOWN[0]))
 
 
 async def test_a_query_engine_reads_the_draft_as_a_node_that_no_cutoff_drops():

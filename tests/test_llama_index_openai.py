@@ -1,5 +1,7 @@
 """LlamaIndex's real OpenAI clients through `LlamaIndexLLM`, before a server on this machine."""
 
+import math
+
 import pytest
 from llama_index.core import Settings
 from llama_index.core.embeddings import MockEmbedding
@@ -18,6 +20,7 @@ from ltrag_plugins.types import GenerationSettings, Question
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM
 
 OpenAI = pytest.importorskip("llama_index.llms.openai").OpenAI
+OpenAIResponses = pytest.importorskip("llama_index.llms.openai").OpenAIResponses
 OpenAILike = pytest.importorskip("llama_index.llms.openai_like").OpenAILike
 
 
@@ -80,6 +83,35 @@ async def test_token_probabilities_come_without_a_word_of_the_callers(server, bu
     assert [token.text for token in sync.tokens] == ["Jane", " Austen"]
     assert awaited == sync
     assert requests[0] == requests[1]
+
+
+def as_responses(sent):
+    """The same reply as the Responses API gives it: what was thought, and a block of text."""
+    [choice] = completion("Jane Austen", 0.75)["choices"]
+    block = {"type": "output_text", "text": "Jane Austen", "annotations": []}
+    if "message.output_text.logprobs" in (sent.get("include") or ()):
+        block["logprobs"] = choice["logprobs"]["content"]
+    said = {"type": "message", "id": "m", "role": "assistant", "status": "completed"}
+    thought = {"type": "reasoning", "id": "r", "summary": []}
+    body = {"id": "1", "object": "response", "created_at": 0, "model": "m", "status": "completed"}
+    used = {"input_tokens": 9, "output_tokens": 2, "total_tokens": 11}
+    used |= {f"{kind}_tokens_details": {} for kind in ("input", "output")}
+    return body | {"output": [thought, said | {"content": [block]}], "usage": used, "tools": []}
+
+
+async def test_log_probabilities_in_the_content_blocks_of_responses_are_read():
+    with serving(as_responses) as (url, _):
+        fields = {"model": "gpt-4o-mini", "api_base": url, "api_key": "none", "max_retries": 0}
+        silent = LlamaIndexLLM(OpenAIResponses(**fields))
+        assert silent.generate(["Who wrote Emma?"])[0].tokens is None
+        fields["include"] = ["message.output_text.logprobs"]
+        llm = LlamaIndexLLM(OpenAIResponses(**fields))
+        for found in (llm.generate(["Who?"]), await llm.agenerate(["Who?"])):
+            [written] = found
+            assert [token.text for token in written.tokens] == ["Jane", " Austen"]
+            assert [token.logprob for token in written.tokens] == [math.log(0.75)] * 2
+            assert all(token.alternatives for token in written.tokens)
+            assert (written.prompt_tokens, written.completion_tokens) == (9, 2)
 
 
 def test_likely_tokens_are_asked_for_as_many_as_the_caller_says(server):

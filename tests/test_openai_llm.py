@@ -278,7 +278,7 @@ def hanging() -> Iterator[Server]:
 
 
 def test_a_hanging_server_is_given_up(hanging):
-    with pytest.raises(ModelFailed, match=r"silent for 0\.05 s; raise timeout="):
+    with pytest.raises(ModelFailed, match=r"within 0\.05 s; raise timeout="):
         model(hanging, timeout=0.05).generate(["?", "!"])
 
 

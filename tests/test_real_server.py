@@ -1,17 +1,31 @@
-"""The three clients over llama.cpp's own server, beside the same file read by transformers."""
+"""The three clients over llama.cpp's own server, beside the same file read by transformers, and
+each component over it in both frameworks."""
 
 import asyncio
+import json
+from dataclasses import replace
 from statistics import median
 
 import pytest
+from cli_parts import lines_file, ltrag
+from langchain_core.documents import Document
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnablePassthrough
 from langchain_openai import ChatOpenAI
+from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
-from ltrag_plugins.langchain import LangChainLLM
-from ltrag_plugins.llama_index import LlamaIndexLLM
+from ltrag_plugins import langchain, llama_index
+from ltrag_plugins.dur import DURSettings, DURTrainer
+from ltrag_plugins.dur.prompts import FORMATS
+from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
-from ltrag_plugins.types import GenerationSettings
+from ltrag_plugins.sgic import SGICSettings
+from ltrag_plugins.types import GenerationSettings, Question
+from tests.dur_parts import Nonsense
+from tests.llama_index_parts import engine
 
 PROMPTS = [
     "What is the capital of France? Answer with the name only.",
@@ -22,19 +36,24 @@ PROMPTS = [
 ASKED = GenerationSettings(max_tokens=12)
 
 
-@pytest.fixture(scope="module", params=["ours", "langchain", "llama_index"])
+def chat_openai(url: str) -> ChatOpenAI:
+    return ChatOpenAI(model="smollm2", api_key="none", base_url=url)
+
+
+def openai_like(url: str) -> OpenAILike:
+    return OpenAILike(model="smollm2", api_key="none", api_base=url, is_chat_model=True)
+
+
+CLIENTS = {
+    "ours": lambda url: OpenAICompatibleLLM("smollm2", base_url=url),
+    "langchain": lambda url: langchain.LangChainLLM(chat_openai(url)),
+    "llama_index": lambda url: llama_index.LlamaIndexLLM(openai_like(url)),
+}
+
+
+@pytest.fixture(scope="module", params=CLIENTS)
 def llm(request, real_server):
-    chosen = {"model": "smollm2", "api_key": "none"}
-    match request.param:
-        case "ours":
-            return OpenAICompatibleLLM("smollm2", base_url=real_server)
-        case "langchain":
-            return LangChainLLM(ChatOpenAI(**chosen, base_url=real_server))
-        case _:
-            like = OpenAILike(
-                **chosen, api_base=real_server, is_chat_model=True, logprobs=True, top_logprobs=5
-            )
-            return LlamaIndexLLM(like, logprobs=True)
+    return CLIENTS[request.param](real_server)
 
 
 def assert_as_transformers_says(remote, smollm2):
@@ -72,3 +91,117 @@ def test_kept_answers_are_those_of_the_server(llm, tmp_path):
     assert [g.finish_reason for g in cached.generate(PROMPTS[:2], ASKED)] == [
         g.finish_reason for g in first
     ]
+
+
+KNOWN = "France Paris, Italy Rome, Spain Madrid, Japan Tokyo, Egypt Cairo, Germany Berlin, "
+KNOWN += "England London, Russia Moscow, Greece Athens, China Beijing"
+RARE = "Bhutan Thimphu, Palau Ngerulmud, Tuvalu Funafuti, Malawi Lilongwe, Benin Porto-Novo, "
+RARE += "Moldova Chisinau, Lesotho Maseru, Nauru Yaren, Vanuatu Port-Vila, Gabon Libreville"
+NAMES = dict(pair.split() for pair in f"{KNOWN}, {RARE}".split(", "))
+
+
+def capital(country: str) -> str:
+    return f"What is the capital of {country}?"
+
+
+CAPITALS = [Question(capital(country), (name,), country) for country, name in NAMES.items()]
+
+
+@pytest.fixture(scope="module")
+def gate(llm):
+    """A gate that reads the probabilities of short drafts, and retrieves for half of them."""
+    settings = GECESettings(scorer="mean_logprob", max_tokens=8, folds=2)
+    return GECEGate.fit(CAPITALS, llm=llm, target_rate=0.5, settings=settings)
+
+
+def test_a_gate_learns_from_the_server_and_decides_after_it_was_saved(gate, llm, tmp_path):
+    report = gate.report
+    assert report.tier == "probabilities"
+    assert (report.direct_accuracy, report.auroc.value > 0.8) == (0.5, True)
+    gate.save(tmp_path)
+    again = GECEGate.load(tmp_path, llm=llm)
+    assert again.decide(capital("Nauru")).retrieve
+    decision = asyncio.run(again.adecide(capital("Italy")))
+    assert not decision.retrieve
+    assert "Rome" in decision.answer
+
+
+async def test_langchains_chain_and_llama_indexs_engine_stand_behind_the_gate(gate, real_server):
+    prompt = ChatPromptTemplate([("human", "Say the word {question}")])
+    chain = prompt | chat_openai(real_server).bind(max_tokens=4) | StrOutputParser()
+    router = langchain.GECERouter(gate, {"question": RunnablePassthrough()} | chain)
+    for out in (router.invoke(capital("Italy")), await router.ainvoke(capital("Italy"))):
+        assert "Rome" in out
+    found = langchain.GECERouter(gate, chain, return_decision=True)
+    assert found.invoke({"question": capital("Nauru")})["decision"].retrieve
+    reading = engine(openai_like(real_server).model_copy(update={"max_tokens": 4}))
+    routed = llama_index.GECERouter(gate, reading)
+    for response in (routed.query(capital("Italy")), await routed.aquery(capital("Italy"))):
+        assert "Rome" in str(response)
+    assert routed.query(f"{capital('Nauru')} Not Paris.").metadata["gece"]["retrieve"] is True
+
+
+async def test_a_reranker_learns_from_the_servers_answers(llm, tmp_path):
+    short = replace(FORMATS["Q-A"], max_tokens=6)
+    settings = DURSettings(format=short, shots=1, epochs=1, batch_size=4, budget=None)
+    trained = DURTrainer(Nonsense(), llm, settings=settings).fit(CAPITALS[:4], CAPITALS[8:12])
+    [batch] = trained.history
+    assert batch.calls == 2 * batch.questions == 8
+    assert batch.tokens
+    assert batch.turned_hard  # some answers are right once a shot shows how to answer
+    trained.ranker.save(tmp_path)
+    texts = ["Paris", "Rome", "Oslo"]
+    documents = langchain.DURReranker.from_pretrained(tmp_path, encoder=Nonsense())
+    ordered = documents.compress_documents([Document(text) for text in texts], capital("Italy"))
+    nodes = llama_index.DURReranker.from_pretrained(tmp_path, encoder=Nonsense())
+    given = [NodeWithScore(node=TextNode(text=text)) for text in texts]
+    found = nodes.postprocess_nodes(given, query_str=capital("Italy"))
+    assert [d.page_content for d in ordered] == [n.text for n in found]
+    assert sorted(n.text for n in found) == sorted(texts)
+
+
+ROUNDS = SGICSettings(rounds=1, certain_below=0, answer_tokens=6)
+CALLS = 4  # the first answer, one for each document, and one round
+FACTS = [Document("Rome is the capital of Italy."), Document("Oslo is in Norway.")]
+
+
+async def test_langchains_calibrator_answers_from_the_server(real_server):
+    calibrator = langchain.SGICCalibrator(chat_openai(real_server), settings=ROUNDS)
+    given = {"question": capital("Italy"), "documents": FACTS}
+    for out in (calibrator.invoke(given), await calibrator.ainvoke(given)):
+        assert "Rome" in out["answer"]
+        assert 0 < out["uncertainty"] < 1
+        assert [len(out["trace"]), out["calibrated"].calls] == [2, CALLS]
+
+
+async def test_llama_indexs_calibrator_answers_from_the_server(real_server):
+    calibrator = llama_index.SGICCalibrator(openai_like(real_server), settings=ROUNDS)
+    nodes = [NodeWithScore(node=TextNode(text=fact.page_content)) for fact in FACTS]
+    for response in (
+        calibrator.synthesize(capital("Italy"), nodes),
+        await calibrator.asynthesize(capital("Italy"), nodes),
+    ):
+        assert "Rome" in str(response)
+        told = response.metadata["sgic"]
+        assert 0 < told["uncertainty"] < 1
+        assert (len(told["trace"]), told["calls"]) == (2, CALLS)
+
+
+def test_the_command_line_evaluates_methods_on_the_server(real_server, tmp_path):
+    asked = [CAPITALS[0], CAPITALS[10]]
+    lines = [{"id": q.id, "question": q.text, "answers": q.answers} for q in asked]
+    pool = [{"text": f"{name} is the capital of {land}."} for land, name in NAMES.items()]
+    arguments = ("--passages", lines_file(tmp_path / "pool.jsonl", *pool))
+    arguments += ("--model", f"openai:smollm2@{real_server}", "--metrics", "contains")
+    arguments += (
+        "--methods",
+        "direct:max_tokens=8,single:k=1",
+        "--json",
+        "--out",
+        tmp_path / "run",
+    )
+    result = ltrag("evaluate", lines_file(tmp_path / "asked.jsonl", *lines), *arguments)
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["rows"]
+    assert [row["scores"]["contains"]["value"] for row in rows] == [0.5, 1.0]
+    assert all(row["costs"]["tokens"] > 9 for row in rows)

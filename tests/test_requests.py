@@ -9,13 +9,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from typing import Any
 
 import openai
 import pytest
+from langchain_openai import ChatOpenAI
 from llama_index.core.llms.callbacks import llm_completion_callback
+from llama_index.llms.openai_like import OpenAILike
 
 from ltrag_plugins.errors import CacheUnreadable, ModelFailed, ModelUnavailable
 from ltrag_plugins.evaluate import Cell, evaluate
@@ -28,9 +31,11 @@ from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Generation, GenerationSettings, Question
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
+from tests.openai_server import completion
 
 Answer = tuple[int, dict[str, str], Iterable[bytes]]
-"""Status, headers, and the body in pieces; without a Content-Length it ends with the connection."""
+"""Status, headers, and the body in pieces; without a Content-Length it ends with the connection.
+Of status 0 the pieces are all that is sent."""
 
 
 class Server:
@@ -70,10 +75,11 @@ def serving(answer: Callable[[str], Answer]) -> Iterator[Server]:
             prompt = sent["messages"][-1]["content"]
             server.asked.append(prompt)
             status, headers, body = answer(prompt)
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
-            self.end_headers()
+            if status:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
             self.close_connection |= "Content-Length" not in headers
             try:
                 for piece in body:
@@ -233,23 +239,73 @@ def test_an_answer_that_cannot_be_kept_ends_the_call(client_of):
 # --- time and size
 
 
-def dripping(pieces: int) -> Answer:
-    """A body that comes a byte in a tenth of a second."""
+LATE = json.dumps(completion("late", 0.5)).encode()
+DROPS = 150
+
+
+def slowly(*drops: bytes, sent: list[bytes]) -> Iterator[bytes]:
+    """A drop in a fiftieth of a second; `sent` has those that went."""
     pause = threading.Event()  # that nobody sets
-    body = json.dumps({"choices": [{"message": {"content": "late"}}]}).encode()
-    drops = [b" "] * pieces + [body]
-    return (
-        200,
-        {"Content-Length": str(pieces + len(body))},
-        (d for d in drops if not pause.wait(0.1)),
-    )
+    for drop in drops:
+        pause.wait(0.02)
+        sent.append(drop)
+        yield drop
 
 
-def test_a_drip_of_bytes_ends_when_the_time_is_up():
-    with serving(lambda prompt: dripping(30)) as server:
-        for ask_it in asked_both_ways(lambda: client(server, timeout=0.5), ["a"]):
-            with pytest.raises(ModelFailed, match="timeout="):
-                ask_it()
+def dripping(sent: list[bytes]) -> Answer:
+    """A body that comes byte by byte."""
+    drops = slowly(*[b" "] * DROPS, LATE, sent=sent)
+    return 200, {"Content-Length": str(DROPS + len(LATE))}, drops
+
+
+def dripping_headers(sent: list[bytes]) -> Answer:
+    """The same of a reply's headers."""
+    rest = b"\r\nContent-Length: %d\r\n\r\n%s" % (len(LATE), LATE)
+    return 0, {}, slowly(b"HTTP/1.1 200 OK\r\nX: ", *[b"x"] * DROPS, rest, sent=sent)
+
+
+TIMED: dict[str, Callable[[str], Any]] = {  # three tenths of a second an answer
+    "ours": lambda url: OpenAICompatibleLLM(
+        "m", base_url=url, api_key="k", logprobs=False, timeout=0.3, max_retries=1
+    ),
+    "langchain": lambda url: LangChainLLM(
+        ChatOpenAI(model="m", base_url=url, api_key="k", timeout=0.15, max_retries=1)
+    ),
+    "llama_index": lambda url: LlamaIndexLLM(
+        OpenAILike(
+            model="m",
+            api_base=url,
+            api_key="k",
+            is_chat_model=True,
+            timeout=0.15,
+            max_retries=1,
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("way", ["generate", "agenerate"])
+@pytest.mark.parametrize("make", TIMED.values(), ids=TIMED)
+@pytest.mark.parametrize(
+    "slow",
+    [
+        dripping,
+        dripping_headers,
+        lambda sent: said("", 429, Retry_After="40"),
+        lambda sent: said("", 503, Retry_After="40"),
+    ],
+    ids=["a body in drops", "headers in drops", "429 for 40 s", "503 for 40 s"],
+)
+def test_an_answer_that_does_not_come_in_time_is_given_up(slow, make, way):
+    sent, late = list[bytes](), (200, {"Content-Length": str(len(LATE))}, [LATE])
+    with serving(lambda prompt: late if server.asked[1:] else slow(sent)) as server:
+        llm = make(server.url)
+        found = partial(getattr(llm, way), ["a"])
+        # our own client does not wait at all where it is told to wait for too long
+        with pytest.raises(ModelFailed, match=r"within 0\.3 s; raise timeout=|too many|failed"):
+            asyncio.run(found()) if way == "agenerate" else found()
+        assert len(server.asked) <= 1
+        assert len(sent) < DROPS
 
 
 @pytest.mark.parametrize("header", [{"Retry_After": "2"}, {"Retry_After_Ms": "2000"}])

@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, arun, ask, run, run_many
 from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments
-from ltrag_plugins.llm.concurrency import RequestLLM
-from ltrag_plugins.llm.openai_format import generation_of, logprobs_of
+from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_in, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 Model = Runnable[Any, Any]
@@ -83,22 +83,13 @@ def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings
     if isinstance(reply, BaseMessage):
         text, info = str(reply.text), reply.response_metadata
         usage = reply.usage_metadata if isinstance(reply, AIMessage) else None
-        logprobs = info.get("logprobs") or _in_blocks(reply.content)
+        logprobs = info.get("logprobs") or logprobs_in(reply.content)
     else:
         generated = isinstance(reply, LangChainGeneration)
         text, info = (reply.text, reply.generation_info or {}) if generated else (str(reply), {})
         logprobs = info.get("logprobs")
     reason = next(filter(None, map(info.get, _REASONS)), None)
     return generation_of(text, logprobs, usage, reason, model, asked)
-
-
-def _in_blocks(content: str | list[Any]) -> list[Any] | None:
-    """The log-probabilities of Responses-style content, which stand in its text blocks."""
-    found: list[Any] = []
-    for block in content if isinstance(content, list) else ():
-        if isinstance(block, dict) and block.get("type") in ("text", "output_text"):
-            found += block.get("logprobs") or block.get("extras", {}).get("logprobs") or []
-    return found or None
 
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
@@ -170,6 +161,7 @@ class LangChainLLM(RequestLLM):
     Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
     at a time), so its rate limits, cache and callbacks stay in force, and a run's own
     `max_concurrency`. A setting that its server refuses is left out from then on.
+    The model's own time-out, times its tries, bounds an answer as a whole.
 
     Args:
         logprobs: how many likely tokens to ask for at each position (at least 1, OpenAI gives
@@ -193,6 +185,7 @@ class LangChainLLM(RequestLLM):
         max_concurrency: int = 8,
     ) -> None:
         super().__init__(max_concurrency)
+        self._seconds = seconds_of(model)
         wanted = "a LangChain chat model or LLM (none is needed for ltrag_plugins.llm.openai)"
         checked(model, Runnable, "model", wanted)
         if name is None and not isinstance(_unwrapped(model)[0], BaseLanguageModel):

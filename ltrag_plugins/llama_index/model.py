@@ -19,8 +19,8 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
 from ltrag_plugins.llm.base import LLM, fixed_arguments
-from ltrag_plugins.llm.concurrency import RequestLLM, inherits
-from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_of
+from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
+from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_in, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -30,7 +30,10 @@ def _generation_of(response: _Response, model: str, settings: GenerationSettings
     said = response.message.content if isinstance(response, ChatResponse) else response.text
     text, choices = said or "", field_of(response.raw, "choices")
     choice = choices[0] if choices else response.raw
-    logprobs = field_of(choice, "logprobs")
+    blocks = [
+        b for o in field_of(response.raw, "output") or () for b in field_of(o, "content") or ()
+    ]
+    logprobs = field_of(choice, "logprobs") or logprobs_in(blocks)
     logprobs = _likeliest(response, text) if logprobs is None else logprobs
     usage = field_of(response.raw, "usage") or response.additional_kwargs
     reason = field_of(choice, "finish_reason") or field_of(choice, "stop_reason")
@@ -72,7 +75,7 @@ class LlamaIndexLLM(RequestLLM):
     A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
     `additional_kwargs` say of that setting; where there is no field, along with the call as a
     keyword. Stop strings are cut off here in any case. A setting that the server refuses is left
-    out from then on.
+    out from then on. The LLM's own time-out, times its tries, bounds an answer as a whole.
 
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
@@ -107,6 +110,7 @@ class LlamaIndexLLM(RequestLLM):
         asked = "achat" if self._chat else "acomplete"
         self._blocking = isinstance(llm, CustomLLM) and inherits(llm, CustomLLM, asked)
         super().__init__((1 if self._blocking else 8) if concurrency is None else concurrency)
+        self._seconds = seconds_of(llm)
 
     @property
     def name(self) -> str:
@@ -151,6 +155,7 @@ class LlamaIndexLLM(RequestLLM):
         """A copy of the LLM with the settings in its fields, and the keywords for the others."""
         llm, declared = self._llm, type(self._llm).model_fields
         words = {key: word for key, word in self._keywords.items() if key not in refused}
+        gone = {word for key, word in self._keywords.items() if key in refused}
         if words.get("max_tokens") == "max_tokens":
             fields = (name for name in _MAX_TOKENS_FIELDS if name in declared)
             words["max_tokens"] = next(fields, "max_tokens")
@@ -166,11 +171,13 @@ class LlamaIndexLLM(RequestLLM):
         elif asked != "auto":
             wanted["logprobs"] = asked
         wanted = {word: value for word, value in wanted.items() if value is not None}
-        update = {word: value for word, value in wanted.items() if word in declared}
+        update: dict[str, Any] = {word: None for word in gone if word in declared}
+        update |= {word: value for word, value in wanted.items() if word in declared}
         extra = getattr(llm, "additional_kwargs", None)
         # what stands there wins over fields and keywords alike
-        if isinstance(extra, dict) and not wanted.keys().isdisjoint(extra):
-            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in wanted}
+        ours = {*wanted, *gone}
+        if isinstance(extra, dict) and not ours.isdisjoint(extra):
+            update["additional_kwargs"] = {k: v for k, v in extra.items() if k not in ours}
         if update:
             copy = llm.model_copy(update=update)
             # the clients that an LLM opens when it is first asked stand there: one set for all

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -206,6 +206,15 @@ class CachedLLM(_Kept):
         if isinstance(llm, GradientLLM):
             self.mean_gradient = llm.mean_gradient
             self.gradient_agreement = llm.gradient_agreement
+
+    @property
+    def refused(self) -> Set[str]:
+        """What the model's server refuses (see `RequestLLM`), in this run or the one before."""
+        key, now = _key("refused", self.name), getattr(self.llm, "refused", frozenset())
+        if now:
+            self._put({key: Generation(" ".join(sorted(now)))})
+        kept = self._get([key]).get(key)
+        return {*now, *(kept.text.split() if kept else ())}
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()

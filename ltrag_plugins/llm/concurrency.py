@@ -2,16 +2,18 @@
 
 import asyncio
 import inspect
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from time import perf_counter
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable, provider_error
+from ltrag_plugins import errors
+from ltrag_plugins.errors import InvalidInput, LtragError, ModelUnavailable
 from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.types import Generation, GenerationSettings
 
@@ -20,6 +22,7 @@ _T = TypeVar("_T")
 _Done = Callable[[int, Generation, float], None]
 _Found = dict[int, list[Generation] | Exception]
 _HOPELESS = 20  # failures in a row that end a run
+_RETRIES = 2  # of OpenAI's client, unless it is told
 _PASSING = (401, 403, 404, 408, 409, 429)  # of 4xx, those that are no fault of the prompt
 
 
@@ -44,6 +47,15 @@ async def amapped(call: Callable[[_S], Awaitable[_T]], items: Sequence[_S], most
             task.cancel()
 
 
+def seconds_of(model: object) -> float:
+    """What the time-out of a framework's model allows for all its tries together."""
+    limits = (getattr(model, name, None) for name in ("request_timeout", "timeout"))
+    limit = next((one for one in limits if isinstance(one, int | float) and one), math.inf)
+    retries = getattr(model, "max_retries", 0)
+    waits = getattr(model, "rate_limiter", None) is not None
+    return math.inf if waits else limit * (1 + (_RETRIES if retries is None else retries))
+
+
 class RequestLLM(ABC):
     """A model that is sent each prompt in a request of its own (`_ask`, `_aask`).
 
@@ -64,8 +76,10 @@ class RequestLLM(ABC):
         if most < 1:
             raise InvalidInput(f"{most} requests at once are too few; it must be at least 1.")
         self._at_most, self._failed = most, 0
-        self._refused: Set[str] = frozenset()
+        self.refused: Set[str] = frozenset()
+        """Settings that its server refuses, as far as it was asked."""
         self._free = threading.BoundedSemaphore(most)
+        self._seconds: float = math.inf  # for an answer as a whole
         self._lanes: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
     @property
@@ -90,7 +104,10 @@ class RequestLLM(ABC):
 
     def _named(self, error: Exception) -> Exception:
         """An error of this package for what a request raised."""
-        return error if isinstance(error, LtragError) else provider_error("model", error)
+        if isinstance(error, TimeoutError) and self._seconds < math.inf:
+            said = f"{self.name} sent no whole answer within {self._seconds:g} s; raise timeout="
+            return errors.ModelFailed(f"{said}, or mend the server")
+        return error if isinstance(error, LtragError) else errors.provider_error("model", error)
 
     def generate(
         self,
@@ -119,10 +136,10 @@ class RequestLLM(ABC):
                 if broken.is_set():
                     return
                 failing.callback(broken.set)
-                start, refused = perf_counter(), {*self._refused}
+                start, refused = perf_counter(), {*self.refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
-                        found[i] = self._ask(parts[i], settings, refused)
+                        found[i] = self._in_time(parts[i], settings, refused)
                 if done and isinstance(reply := found[i], list):
                     done(i, reply[0], (perf_counter() - start) / threads)
                 failing.pop_all()
@@ -156,24 +173,43 @@ class RequestLLM(ABC):
 
         def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
             with self._free:
-                return self._ask(part, settings, refused)
+                return self._in_time(part, settings, refused)
 
         async def one(i: int) -> None:
             async with lane:
-                start, refused = perf_counter(), {*self._refused}
+                start, refused = perf_counter(), {*self.refused}
                 while i not in found:
                     with self._judged(i, found, refused, done):
-                        found[i] = await (
-                            asyncio.to_thread(blocking, parts[i], refused)
-                            if self._blocking
-                            else self._aask(parts[i], settings, refused)
-                        )
+                        async with asyncio.timeout(self._limit(parts[i])):
+                            found[i] = await (
+                                asyncio.to_thread(blocking, parts[i], refused)
+                                if self._blocking
+                                else self._aask(parts[i], settings, refused)
+                            )
                 if done and isinstance(reply := found[i], list):
                     seconds = (perf_counter() - start) / min(most, len(parts))
                     await asyncio.to_thread(done, i, reply[0], seconds)
 
         await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
         return _whole(found)
+
+    def _limit(self, part: Sequence[str]) -> float | None:
+        return None if self._seconds == math.inf else self._seconds * len(part)
+
+    def _in_time(self, part: Sequence[str], *asked: Any) -> list[Generation]:
+        """`_ask`, left behind in a thread when the time is up: a client sleeps, or reads drops."""
+        if (limit := self._limit(part)) is None:
+            return self._ask(part, *asked)
+        answer = Future[list[Generation]]()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._ask(part, *asked))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=copy_context().run, args=(ask,), daemon=True).start()
+        return answer.result(limit)
 
     def _parts(self, prompts: Sequence[str]) -> list[Sequence[str]]:
         return [[prompt] for prompt in prompts] if self.one_by_one or not prompts else [prompts]
@@ -204,7 +240,7 @@ class RequestLLM(ABC):
                 raise named from named.__cause__
             found[i] = named
         else:
-            self._failed, self._refused = 0, self._refused | refused
+            self._failed, self.refused = 0, self.refused | refused
 
 
 def _whole(found: _Found) -> list[Generation]:

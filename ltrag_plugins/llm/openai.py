@@ -94,7 +94,7 @@ class OpenAICompatibleLLM(RequestLLM):
                 ) from error
         self._retries, limit = client.max_retries, client.timeout
         limit = limit if isinstance(limit, int | float) else getattr(limit, "read", None)
-        self._seconds: float = math.inf if limit is None else limit
+        self._seconds = math.inf if limit is None else limit
         # retries are ours, which end when the time is up; the connections stay the client's
         self._client = client.with_options(max_retries=0)
         self._async_client = async_client and async_client.with_options(max_retries=0)
@@ -133,8 +133,7 @@ class OpenAICompatibleLLM(RequestLLM):
     ) -> list[Generation]:
         ends, body = monotonic() + self._seconds, bytearray()
         request = self._request(prompts[0], settings, refused)
-        limit = asyncio.timeout(None if self._seconds == math.inf else self._seconds)
-        async with self._connected() as client, limit:
+        async with self._connected() as client:
             for tried in count():
                 try:
                     async with self._endpoint(client).create(**request) as reply:
@@ -243,11 +242,8 @@ class OpenAICompatibleLLM(RequestLLM):
         return generation_of(text or "", logprobs, usage, reason, self.name, settings)
 
     def _named(self, error: Exception) -> Exception:
-        if isinstance(error, TimeoutError):
-            return ModelFailed(
-                f"{self.name} sent no whole answer within {self._seconds} s; raise timeout=, or "
-                "mend the server"
-            )
+        if isinstance(error, openai.APITimeoutError):
+            error = TimeoutError()
         if not isinstance(error, openai.OpenAIError):
             return super()._named(error)
         for field in ("message", "body"):
@@ -258,8 +254,6 @@ class OpenAICompatibleLLM(RequestLLM):
 
     def _remedy(self, error: openai.OpenAIError) -> str:
         match error:
-            case openai.APITimeoutError():
-                return f"silent for {self._client.timeout} s; raise timeout=, or mend the server"
             case openai.APIConnectionError():
                 return "cannot be reached; check base_url, and that the server runs"
             case openai.AuthenticationError() | openai.PermissionDeniedError():

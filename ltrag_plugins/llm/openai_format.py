@@ -66,6 +66,16 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
+def logprobs_in(content: object) -> list[Any] | None:
+    """The log-probabilities of Responses-style content, which stand in its text blocks."""
+    found: list[Any] = []
+    for block in content if isinstance(content, list) else ():
+        if field_of(block, "type") in ("text", "output_text"):
+            extras = field_of(block, "extras")
+            found += field_of(block, "logprobs") or field_of(extras, "logprobs") or []
+    return found or None
+
+
 def refused_setting(error: Exception, model: str, known: Container[str]) -> str | None:
     """The setting that a server's refusal names, beyond those `known`; it is logged once."""
     said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""

@@ -6,14 +6,15 @@ A calibration on disk is `sgic.json` (readable) and `sgic.safetensors` (numbers)
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import CalibrationMethod, Isotonic, Platt
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, checked
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, NoTokenProbabilities, checked
 from ltrag_plugins.flow import Flow, Observer, World, arun, arun_steps, run, run_many, run_steps
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.settings import Percent, Settings, Share
@@ -24,6 +25,7 @@ from ltrag_plugins.sgic.prompts import PromptTemplates
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage, Question
+from ltrag_plugins.uncertainty import AGREEMENT
 
 if TYPE_CHECKING:  # it brings scikit-learn
     from ltrag_plugins.sgic.fitting import FitReport
@@ -163,6 +165,7 @@ class Calibrator:
         """With the settings in use; None where none was handed in."""
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
+        self._text_tier = False
         self.report: FitReport | None = None
         """What `fit` found."""
         if refuse_p_wrong_above is not None and used.wrongness is None:
@@ -214,9 +217,26 @@ class Calibrator:
         passages: Sequence[Passage] = (),
         on_round: Callable[[Round], None] | None = None,
     ) -> Flow[CalibratedAnswer]:
-        """The flow; see `sgic.calibrate` for what it raises."""
-        more: dict[str, Any] = {"wrongness": self._used.wrongness, "relevance": self.relevance}
-        return calibrate(question, passages, self.settings, self.scale, on_round=on_round, **more)
+        """The flow; see `sgic.calibrate` for what it raises.
+
+        Where the model's server refuses log-probabilities and nothing was fitted on them, the
+        estimator is "agreement".
+        """
+        calibrating = partial(
+            calibrate, question, passages, relevance=self.relevance, on_round=on_round
+        )
+        wrongness = self._used.wrongness
+        try:
+            if not self._text_tier:
+                return (yield from calibrating(self.settings, self.scale, wrongness=wrongness))
+        except NoTokenProbabilities:
+            fitted = self.calibration or self.scale != ScoreScale(self.settings.estimator)
+            if fitted or "logprobs" not in getattr(self.llm, "refused", ()):
+                raise
+            if not self._text_tier:
+                self._text_tier, told = True, (self.llm.name, self.settings.samples, AGREEMENT)
+                _log.warning("%s refuses log-probabilities: %d samples an answer (%s)", *told)
+        return (yield from calibrating(replace(self.settings, estimator=AGREEMENT)))
 
     def answer(self, question: str, passages: Sequence[Passage] = ()) -> CalibratedAnswer:
         """Answer one question, see `sgic.calibrate`; `refusal.said(answer)` keeps it back."""
