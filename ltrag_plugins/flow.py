@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
@@ -104,6 +105,10 @@ Flow = Generator[Request, Any, _T]
 """An algorithm that yields requests and returns a `_T`."""
 
 
+# checked once: the same ones come with every call
+_settings = lru_cache(maxsize=64, typed=True)(GenerationSettings)
+
+
 def ask(
     *prompts: str,
     max_tokens: int = 64,
@@ -113,7 +118,7 @@ def ask(
     may_repeat: Callable[[], bool] | None = None,
 ) -> Flow[list[Generation]]:
     """Ask the model; one generation per prompt. `may_repeat`: see `Ask`."""
-    settings = GenerationSettings(max_tokens, tuple(stop), temperature, seed)
+    settings = _settings(max_tokens, tuple(stop), temperature, seed)
     return (yield Ask(prompts, settings, may_repeat))
 
 
