@@ -17,7 +17,15 @@ Write flows with the typed helpers, which keep the type checker's eyes open::
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import ExitStack, aclosing, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -95,9 +103,11 @@ class Agree:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compute:
-    """Reply: what the function returns, alone in a list. An event loop runs it in a thread."""
+    """Reply: what the function returns, alone in a list. An event loop awaits `afunction`, or
+    without one runs the function in a thread."""
 
     function: Callable[[], Any]
+    afunction: Callable[[], Awaitable[Any]] | None = None
 
 
 Request = Ask | Fetch | Embed | Score | Agree | Compute
@@ -157,9 +167,11 @@ def agree(
     return (yield Agree(tuple(prompts), tuple(continuations), along, cosine, layers))
 
 
-def compute(function: Callable[[], _T]) -> Flow[_T]:
+def compute(
+    function: Callable[[], _T], afunction: Callable[[], Awaitable[_T]] | None = None
+) -> Flow[_T]:
     """What a function returns, without holding up an event loop."""
-    [found] = yield Compute(function)
+    [found] = yield Compute(function, afunction)
     return found
 
 
@@ -253,6 +265,8 @@ class World:
                     reply = await llm.agenerate(request.prompts, request.settings)
                 case Fetch() if hasattr(retriever, "asearch"):
                     reply = await retriever.asearch(request.queries, request.k)
+                case Compute(_, afunction) if afunction is not None:
+                    reply = [await afunction()]
                 case _:
                     return await asyncio.to_thread(self.reply, request)
             return _aligned(request, reply)

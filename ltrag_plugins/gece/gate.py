@@ -2,7 +2,7 @@
 is a folder of `gate.json` (readable) and `gate.safetensors` (numbers); no pickle."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -19,7 +19,7 @@ from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.score import collect
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies, drafting
+from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, WordFrequencies, drafting
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.retrieval.base import Retriever
@@ -42,6 +42,8 @@ class GECEGate:
     """What the fit found, cross-validated."""
     along: Direction | None = None
     """The mean gradient, on tier "gradients"."""
+    signals: OwnSignals = field(default_factory=dict)
+    """Those of your own that it was fitted with."""
 
     @classmethod
     def fit(
@@ -57,6 +59,7 @@ class GECEGate:
         retrieved_answers: Sequence[str] | None = None,
         settings: GECESettings | None = None,
         frequencies: WordFrequencies | None = None,
+        signals: OwnSignals | None = None,
         observers: Iterable[Observer] = (),
         batch: int | None = None,
     ) -> "GECEGate":
@@ -74,6 +77,8 @@ class GECEGate:
                 One that fetches nothing itself needs no `retriever`.
             retrieved_answers: in place of `retriever`, your own chain's answers, in order.
             frequencies: word frequencies of your corpus; English by default.
+            signals: functions of your own, such as a decision model (`langchain.DecisionSignal`),
+                by name: question -> number, larger where the direct answer is likelier to fail.
             batch: most prompts of one model call; see `run_many`.
 
         Raises:
@@ -96,6 +101,7 @@ class GECEGate:
             settings,
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
+            own=(own := dict(signals or {})),
             observers=observers,
             batch=batch,
         )
@@ -106,7 +112,7 @@ class GECEGate:
             # the gradient must lift the AUROC above the whole interval of the gate without it
             if report.auroc.value <= plain[1].auroc.high:
                 (fitted, report), along = plain, None
-        return cls(fitted, replace(world, retriever=None), report, along)
+        return cls(fitted, replace(world, retriever=None), report, along, own)
 
     @property
     def name(self) -> str:
@@ -116,9 +122,14 @@ class GECEGate:
 
     @classmethod
     def load(
-        cls, folder: str | PathLike[str], *, llm: LLM, encoder: Encoder | None = None
+        cls,
+        folder: str | PathLike[str],
+        *,
+        llm: LLM,
+        encoder: Encoder | None = None,
+        signals: OwnSignals | None = None,
     ) -> "GECEGate":
-        """Read a saved gate.
+        """Read a saved gate; `signals` of your own are handed in again.
 
         Raises:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
@@ -145,7 +156,7 @@ class GECEGate:
                 f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights "
                 "with TransformersLLM, or fit a gate with gradients='never'."
             )
-        return cls(fitted, world, report, along or None)
+        return cls(fitted, world, report, along or None, dict(signals or {}))
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the gate; an older one in the same folder is replaced file by file, JSON last."""
@@ -155,8 +166,9 @@ class GECEGate:
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, read it, decide."""
-        fitted, vectors = self.fitted, self.world.encoder is not None
-        evidence = yield from drafting(question, fitted.settings, vectors=vectors, along=self.along)
+        parts = {"vectors": self.world.encoder is not None, "along": self.along}
+        fitted = self.fitted
+        evidence = yield from drafting(question, fitted.settings, own=self.signals, **parts)
         return fitted.judge(evidence)
 
     def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:

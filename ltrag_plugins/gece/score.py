@@ -13,6 +13,7 @@ Source: Li et al., ACL 2024, eq. 2; ablations of table 3.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import (
     SIGNALS,
     Evidence,
+    OwnSignals,
     WordFrequencies,
     drafting,
     with_gradient_term,
@@ -158,6 +160,7 @@ def collect(
     *,
     retrieving: Callable[[str], Flow[Answer]] | None = None,
     retrieved_answers: Sequence[str] | None = None,
+    own: OwnSignals = MappingProxyType({}),
     observers: Iterable[Observer] = (),
     batch: int | None = None,
 ) -> tuple[list[Outcome], Direction | None]:
@@ -178,12 +181,14 @@ def collect(
         )
     _check_scorer(settings)
     _check_world(world)
+    if taken := sorted(own.keys() & SIGNALS.keys()):
+        raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
     if settings.gradients == "always":
         gradient_llm(world.llm)
     together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
     whole = [render_question(question) for question in questions]
-    vectors = world.encoder is not None
-    seen, along = together([drafting(text, settings, vectors=vectors) for text in whole]), None
+    draft = partial(drafting, settings=settings, vectors=world.encoder is not None, own=own)
+    seen, along = together([draft(text) for text in whole]), None
     wants_gradients = settings.gradients != "never" and settings.tier != "text"
     if wants_gradients and isinstance(world.llm, GradientLLM):
         prompts, references = references_like(questions, [e.draft for e in seen], settings)

@@ -11,15 +11,16 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins import errors, uncertainty
 from ltrag_plugins.errors import CalibrationError, InvalidInput, NeedsGradients
-from ltrag_plugins.flow import Ask, Flow, agree, embed
+from ltrag_plugins.flow import Ask, Flow, agree, compute, embed
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import Direction
@@ -99,6 +100,11 @@ class Evidence:
     """Signals of the caller's own, by name; a gate fitted with them asks for them again."""
 
 
+OwnSignals = Mapping[str, Callable[[str], float]]
+"""Of a question each a number, larger where the direct answer is more likely to fail. On an event
+loop a signal's `acall`, where it has one, is awaited."""
+
+
 def askable_question(question: str, max_words: int) -> str:
     """The question without surrounding white space."""
     if not isinstance(question, str):
@@ -113,9 +119,15 @@ def askable_question(question: str, max_words: int) -> str:
 
 
 def drafting(
-    question: str, settings: GECESettings, *, vectors: bool = False, along: Direction | None = None
+    question: str,
+    settings: GECESettings,
+    *,
+    vectors: bool = False,
+    along: Direction | None = None,
+    own: OwnSignals = MappingProxyType({}),
 ) -> Flow[Evidence]:
-    """Draft an answer and gather evidence: embeddings with `vectors`, a gradient term `along`."""
+    """Draft an answer and gather evidence: embeddings with `vectors`, a gradient term `along`, and
+    under `extra` the caller's `own` signals of the question."""
     question = askable_question(question, settings.max_words)
     prompts, writing = (settings.prompt.replace("{question}", question),), settings.writing
     [draft] = yield Ask(prompts, writing)
@@ -123,7 +135,12 @@ def drafting(
     for seed in range(settings.seed, settings.seed + settings.samples):
         samples += yield Ask(prompts, replace(writing, temperature=settings.temperature, seed=seed))
     rows = (yield from embed(question, draft.text.strip())) if vectors else None
-    evidence = Evidence(question, draft, tuple(samples), rows)
+    extra = dict[str, float]()
+    for name, signal in own.items():
+        waiting = getattr(signal, "acall", None)
+        later = waiting and partial(waiting, question)
+        extra[name] = yield from compute(partial(signal, question), later)
+    evidence = Evidence(question, draft, tuple(samples), rows, extra=extra)
     return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
 
 
@@ -266,7 +283,10 @@ def features(
 def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
     if name not in SIGNALS and name not in evidence.extra:
         has = sorted(evidence.extra)
-        raise CalibrationError(f"this gate reads {name!r} of your Evidence.extra, which has {has}")
+        remedy = f"pass signals={{{name!r}: ...}} to GECEGate.load, as to the fit"
+        raise CalibrationError(
+            f"this gate reads {name!r}, which is a signal of yours; there are {has}: {remedy}"
+        )
     own = name not in SIGNALS
     value = float(evidence.extra[name]) if own else SIGNALS[name].read(evidence, frequencies)
     if not abs(value) < _LARGEST:

@@ -29,6 +29,7 @@ from ltrag_plugins.langchain.retriever import (
 )
 
 if TYPE_CHECKING:
+    from ltrag_plugins.langchain.decisions import DecisionSignal as DecisionSignal
     from ltrag_plugins.langchain.decisions import GECEDecisions as GECEDecisions
     from ltrag_plugins.langchain.middleware import GECEMiddleware, SGICMiddleware
 
@@ -57,5 +58,9 @@ __all__ = [
 # the middleware needs langchain itself; the decisions, which are not in __all__ as a star import
 # must do without them, langchain_core 1.8
 __getattr__, __dir__ = lazily(
-    __name__, {"decisions": "GECEDecisions", "middleware": "GECEMiddleware SGICMiddleware"}
+    __name__,
+    {
+        "decisions": "DecisionSignal GECEDecisions",
+        "middleware": "GECEMiddleware SGICMiddleware",
+    },
 )

@@ -1,12 +1,17 @@
-"""The gate as a decision model of langchain-core 1.8: yes/no questions with a probability."""
+"""Decision models of langchain-core 1.8 (yes/no questions with a probability): the gate as one, and
+any of them as a signal of the gate."""
 
-from typing import Any
+from importlib import import_module
+from typing import Any, final
 
+from langchain_core.runnables import Runnable
 from pydantic import Field
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra, checked
+from ltrag_plugins.flow import arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision
 from ltrag_plugins.langchain.component import conversation_of
+from ltrag_plugins.prompts.templates import NEEDS_RETRIEVAL
 
 try:
     from langchain_core import decisions  # type: ignore[attr-defined]
@@ -45,10 +50,12 @@ class GECEDecisions(decisions.BaseDecisionModel):
         return "ltrag_plugins"
 
     def _classify(self, state: Any, questions: dict[str, Any]) -> Any:
-        return self._response(self.gate.decide(_asked(state, questions)), questions)
+        asked = self.gate.deciding(_asked(state, questions))
+        return self._response(run(asked, self.gate.world), questions)
 
     async def _aclassify(self, state: Any, questions: dict[str, Any]) -> Any:
-        return self._response(await self.gate.adecide(_asked(state, questions)), questions)
+        asked = self.gate.deciding(_asked(state, questions))
+        return self._response(await arun(asked, self.gate.world), questions)
 
     def _response(self, decision: Decision, questions: dict[str, Any]) -> Any:
         answer = {"type": "noul", "noul": decision.probability}
@@ -64,3 +71,42 @@ def _asked(state: Any, questions: dict[str, Any]) -> str:
                 "Ask Noul(instructions='Does this need retrieval?')."
             )
     return conversation_of(state).question
+
+
+@final
+class DecisionSignal:
+    """A decision model as a signal of the gate: `GECEGate.fit(..., signals={"decisions":
+    DecisionSignal(model)})`, and again `GECEGate.load(..., signals=...)`. One call a question.
+
+    Args:
+        model: a `BaseDecisionModel`, or `OpenAIDecisions` of langchain-openai.
+        instructions: the yes/no question about the user's; yes speaks for retrieval.
+
+    Raises:
+        InvalidInput: this is no decision model.
+    """
+
+    def __init__(self, model: Runnable[Any, Any], instructions: str = NEEDS_RETRIEVAL) -> None:
+        if isinstance(model, decisions.BaseDecisionModel):
+            asked, self._input = decisions.Noul(instructions=instructions), "state"
+            self._read = lambda response: response.nouls["retrieve"].noul
+        elif type(model).__name__ == "OpenAIDecisions":
+            room = import_module(type(model).__module__.rpartition(".")[0])
+            asked, self._input = room.Predicate(instructions=instructions), "input"
+            self._read = lambda response: response.predicates["retrieve"].probability
+        else:
+            wanted = "a BaseDecisionModel, or OpenAIDecisions of langchain-openai"
+            raise InvalidInput(f"model must be {wanted}, got {type(model).__name__}")
+        self._model: Runnable[Any, Any] = model
+        self._questions = {"retrieve": asked}
+
+    def __call__(self, question: str) -> float:
+        """The probability, 0 to 1, that the question needs retrieval."""
+        return self._read(self._model.invoke(self._request(question)))
+
+    async def acall(self, question: str) -> float:
+        """As the call, by the model's own async call."""
+        return self._read(await self._model.ainvoke(self._request(question)))
+
+    def _request(self, question: str) -> dict[str, Any]:
+        return {self._input: question, "questions": self._questions}

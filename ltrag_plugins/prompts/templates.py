@@ -23,6 +23,11 @@ _CONDENSE_PROMPT = (
     "before it: put names in the place of words like 'she' or 'there'. Write the question alone.\n"
     "Last question: {question}\nRewritten question:"
 )
+NEEDS_RETRIEVAL = (
+    "Would a language model that answers this question from memory, without looking anything up, "
+    "answer it wrongly?"
+)
+"""What a decision model is asked about a question."""
 DirectTemplate = Annotated[str, Holds("question")]
 ReadingTemplate = Annotated[str, Holds("passages", "question")]
 
