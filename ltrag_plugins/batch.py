@@ -39,7 +39,7 @@ def on_ray(
     *,
     workers: int = 2,
     gpus: float = 0,
-    answers: str | Path | bool = True,
+    answers: str | Path | bool | None = True,
     gates: Mapping[str, Callable[[World], Gate]] | None = None,
 ) -> Engine:
     """An engine for `evaluate` that does the work in Ray's workers, which load their model once.
@@ -53,7 +53,7 @@ def on_ray(
         workers: processes, at least 1.
         gpus: of each worker.
         answers: the SQLite file, which all workers reach, where their models keep answers; True:
-            the run's own. False: nowhere, and what a worker that dies was at is asked again.
+            the run's own. False or None: nowhere, and what a worker that dies was at is asked again.
         gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
     """
@@ -63,7 +63,7 @@ def on_ray(
 
     def engine(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
         names, works, parts = [], [], []
-        kept = None if isinstance(answers, bool) else str(answers)
+        kept = None if answers in (None, False, True) else str(answers)
         for work, questions in jobs:
             cell, llm = work.cell, work.world.llm
             if cell.gate is not None and cell.gate_name not in makers:

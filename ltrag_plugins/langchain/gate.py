@@ -152,6 +152,11 @@ class GECERouter(Component):
         self._shape = Shape(answer, self.retrieving)
 
     @property
+    def InputType(self) -> Any:
+        """What the retrieving chain takes."""
+        return self.retrieving.InputType
+
+    @property
     def OutputType(self) -> Any:
         """What the retrieving chain puts out, or a mapping of that and the decision."""
         return dict[str, Any] if self.return_decision else self.retrieving.OutputType
