@@ -53,7 +53,7 @@ def on_ray(
         workers: processes, at least 1.
         gpus: of each worker.
         answers: the SQLite file, which all workers reach, where their models keep answers; True:
-            the run's own. False or None: nowhere, and what a worker that dies was at is asked again.
+            the run's own. False, None: nowhere, and what a worker that dies was at is asked again.
         gates: by `Cell.gate_name`, what makes the gate in each worker from its world, as
             ``lambda w: GECEGate.load(folder, llm=w.llm, encoder=w.encoder)`` does; travels too.
     """

@@ -174,7 +174,7 @@ def test_fewer_than_one_passage_is_no_number_of_passages(k):
 
 
 def test_an_unknown_calibration_is_refused():
-    with pytest.raises(InvalidInput, match="no calibration 'isotonik'.*platt, isotonic"):
+    with pytest.raises(InvalidInput, match=r"no calibration 'isotonik'.*platt, isotonic"):
         fit_calibrator(np.array([0.1, 0.9]), np.array([0, 1]), "isotonik")  # pyright: ignore
 
 
