@@ -1,7 +1,6 @@
 """The three clients over llama.cpp's own server, beside the same file read by transformers, and
 each component over it in both frameworks."""
 
-import asyncio
 import json
 from dataclasses import replace
 from statistics import median
@@ -26,6 +25,9 @@ from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.dur_parts import Nonsense
 from tests.llama_index_parts import engine
+
+# LangChain's models of one address share their connections, which belong to one event loop
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 PROMPTS = [
     "What is the capital of France? Answer with the name only.",
@@ -79,8 +81,8 @@ def test_log_probabilities_are_those_of_the_same_file_read_by_transformers(llm, 
     assert all(g.completion_tokens for g in remote)
 
 
-def test_asynchronously_too(llm, smollm2):
-    assert_as_transformers_says(asyncio.run(llm.agenerate(PROMPTS, ASKED)), smollm2)
+async def test_asynchronously_too(llm, smollm2):
+    assert_as_transformers_says(await llm.agenerate(PROMPTS, ASKED), smollm2)
 
 
 def test_kept_answers_are_those_of_the_server(llm, tmp_path):
@@ -114,14 +116,14 @@ def gate(llm):
     return GECEGate.fit(CAPITALS, llm=llm, target_rate=0.5, settings=settings)
 
 
-def test_a_gate_learns_from_the_server_and_decides_after_it_was_saved(gate, llm, tmp_path):
+async def test_a_gate_learns_from_the_server_and_decides_after_it_was_saved(gate, llm, tmp_path):
     report = gate.report
     assert report.tier == "probabilities"
     assert (report.direct_accuracy, report.auroc.value > 0.8) == (0.5, True)
     gate.save(tmp_path)
     again = GECEGate.load(tmp_path, llm=llm)
     assert again.decide(capital("Nauru")).retrieve
-    decision = asyncio.run(again.adecide(capital("Italy")))
+    decision = await again.adecide(capital("Italy"))
     assert not decision.retrieve
     assert "Rome" in decision.answer
 

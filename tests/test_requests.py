@@ -12,8 +12,10 @@ from contextlib import closing, contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
+from time import sleep
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from langchain_openai import ChatOpenAI
@@ -484,3 +486,16 @@ def test_a_loop_that_was_closed_by_hand_is_not_called_any_more(caplog):
             warnings.simplefilter("ignore", ResourceWarning)  # they are the loops' own
             asyncio.run(last())
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_connections_of_a_loop_that_has_ended_are_no_failure():
+    body = json.dumps(completion("yes", 0.5)).encode()
+    whole: Answer = (200, {"Content-Length": str(len(body))}, [body])
+    with serving(lambda _: whole) as server, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # they are the ended loops' own
+        wire = httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=0.01))
+        how = {"base_url": server.url, "api_key": "k", "max_retries": 0}
+        llm = LangChainLLM(ChatOpenAI(model="m", http_async_client=wire, **how), logprobs=None)
+        for _ in range(3):
+            assert len(asyncio.run(llm.agenerate(["one", "two", "three"]))) == 3
+            sleep(0.05)  # an expired connection is closed by whoever comes next

@@ -227,8 +227,8 @@ class Component(Runnable[Any, Any]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        # LangChain looks at it twice in every call
-        vars(cls._invoke)["__signature__"] = signature(cls._invoke)
+        for work in (cls._invoke, cls._ainvoke):  # LangChain looks at it twice in every call
+            vars(work)["__signature__"] = signature(work)
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """What the component puts out for one input."""

@@ -81,8 +81,13 @@ class _Draft(BaseChatModel):
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         """The draft; a run of its own, at 0.1 ms, where a callback listens."""
-        listening = getattr((config or {}).get("callbacks"), "handlers", True)
-        return super().invoke(input, config, **kwargs) if listening else self._message
+        return super().invoke(input, config, **kwargs) if _heard(config) else self._message
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AIMessage:
+        """As `invoke`."""
+        return await super().ainvoke(input, config, **kwargs) if _heard(config) else self._message
 
     def _generate(self, *_: Any, **__: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=self._message)])
@@ -94,6 +99,10 @@ class _Draft(BaseChatModel):
         told = self._message.response_metadata
         chunk = AIMessageChunk(content=self.text, response_metadata=told, chunk_position="last")
         yield ChatGenerationChunk(message=chunk)
+
+
+def _heard(config: RunnableConfig | None) -> bool:
+    return bool(getattr((config or {}).get("callbacks"), "handlers", True))
 
 
 _DRAFT = _Draft(name="GECEDraft")
@@ -191,11 +200,14 @@ class GECERouter(Component):
         return graph
 
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        branch = self._chosen(self._gate.invoke(value, config), config)
+        # a run that nobody hears costs 0.2 ms
+        ask = self._gate.invoke if _heard(config) else self._gate._invoke
+        branch = self._chosen(ask(value, config), config)
         return self._shown(branch, value, branch.runnable.invoke(value, branch.config, **kwargs))
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
-        branch = self._chosen(await self._gate.ainvoke(value, config), config)
+        ask = self._gate.ainvoke if _heard(config) else self._gate._ainvoke
+        branch = self._chosen(await ask(value, config), config)
         output = await branch.runnable.ainvoke(value, branch.config, **kwargs)
         return self._shown(branch, value, output)
 

@@ -177,9 +177,9 @@ class RequestLLM(ABC):
 
         async def one(i: int) -> None:
             async with lane:
-                start, refused = perf_counter(), {*self.refused}
+                start, refused, stale = perf_counter(), {*self.refused}, [*range(self._at_most)]
                 while i not in found:
-                    with self._judged(i, found, refused, done):
+                    with self._judged(i, found, refused, done, stale):
                         async with asyncio.timeout(self._limit(parts[i])):
                             found[i] = await (
                                 asyncio.to_thread(blocking, parts[i], refused)
@@ -189,6 +189,7 @@ class RequestLLM(ABC):
                 if done and isinstance(reply := found[i], list):
                     seconds = (perf_counter() - start) / min(most, len(parts))
                     await asyncio.to_thread(done, i, reply[0], seconds)
+            await asyncio.sleep(0)  # who waits for the lane sends its request first
 
         await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
         return _whole(found)
@@ -216,14 +217,23 @@ class RequestLLM(ABC):
 
     @contextmanager
     def _judged(
-        self, i: int, found: _Found, refused: set[str], done: _Done | None
+        self,
+        i: int,
+        found: _Found,
+        refused: set[str],
+        done: _Done | None,
+        stale: list[int] | None = None,
     ) -> Iterator[None]:
-        """What comes of one request: an answer, a setting more in `refused`, or a failure."""
+        """What comes of one request: an answer, a setting more in `refused`, one of the `stale`
+        connections less, or a failure."""
         try:
             yield
         except Exception as error:
             if setting := refused_setting(error, self.name, refused):
                 refused.add(setting)
+                return
+            if stale and _of_ended_loop(error):
+                stale.pop()
                 return
             status, named = _status(error), self._named(error)
             if named is not error:
@@ -250,6 +260,16 @@ def _whole(found: _Found) -> list[Generation]:
             raise reply
         whole += reply
     return whole
+
+
+def _of_ended_loop(error: BaseException | None) -> bool:
+    """Whether a client stumbled over a connection that it opened on an event loop that has ended
+    since. It has dropped it by then: a script that calls `asyncio.run` often meets many."""
+    while error is not None:
+        if isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _status(error: BaseException) -> int | None:
