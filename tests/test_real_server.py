@@ -27,7 +27,7 @@ from tests.dur_parts import Nonsense
 from tests.llama_index_parts import engine
 
 # LangChain's models of one address share their connections, which belong to one event loop
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+one_loop = pytest.mark.asyncio(loop_scope="module")
 
 PROMPTS = [
     "What is the capital of France? Answer with the name only.",
@@ -81,6 +81,7 @@ def test_log_probabilities_are_those_of_the_same_file_read_by_transformers(llm, 
     assert all(g.completion_tokens for g in remote)
 
 
+@one_loop
 async def test_asynchronously_too(llm, smollm2):
     assert_as_transformers_says(await llm.agenerate(PROMPTS, ASKED), smollm2)
 
@@ -116,6 +117,7 @@ def gate(llm):
     return GECEGate.fit(CAPITALS, llm=llm, target_rate=0.5, settings=settings)
 
 
+@one_loop
 async def test_a_gate_learns_from_the_server_and_decides_after_it_was_saved(gate, llm, tmp_path):
     report = gate.report
     assert report.tier == "probabilities"
@@ -128,6 +130,7 @@ async def test_a_gate_learns_from_the_server_and_decides_after_it_was_saved(gate
     assert "Rome" in decision.answer
 
 
+@one_loop
 async def test_langchains_chain_and_llama_indexs_engine_stand_behind_the_gate(gate, real_server):
     prompt = ChatPromptTemplate([("human", "Say the word {question}")])
     chain = prompt | chat_openai(real_server).bind(max_tokens=4) | StrOutputParser()
@@ -143,6 +146,7 @@ async def test_langchains_chain_and_llama_indexs_engine_stand_behind_the_gate(ga
     assert routed.query(f"{capital('Nauru')} Not Paris.").metadata["gece"]["retrieve"] is True
 
 
+@one_loop
 async def test_a_reranker_learns_from_the_servers_answers(llm, tmp_path):
     short = replace(FORMATS["Q-A"], max_tokens=6)
     settings = DURSettings(format=short, shots=1, epochs=1, batch_size=4, budget=None)
@@ -167,6 +171,7 @@ CALLS = 4  # the first answer, one for each document, and one round
 FACTS = [Document("Rome is the capital of Italy."), Document("Oslo is in Norway.")]
 
 
+@one_loop
 async def test_langchains_calibrator_answers_from_the_server(real_server):
     calibrator = langchain.SGICCalibrator(chat_openai(real_server), settings=ROUNDS)
     given = {"question": capital("Italy"), "documents": FACTS}
@@ -176,6 +181,7 @@ async def test_langchains_calibrator_answers_from_the_server(real_server):
         assert [len(out["trace"]), out["calibrated"].calls] == [2, CALLS]
 
 
+@one_loop
 async def test_llama_indexs_calibrator_answers_from_the_server(real_server):
     calibrator = llama_index.SGICCalibrator(openai_like(real_server), settings=ROUNDS)
     nodes = [NodeWithScore(node=TextNode(text=fact.page_content)) for fact in FACTS]

@@ -4,11 +4,12 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, Sequence, Set
+from collections.abc import AsyncGenerator, Mapping, Sequence, Set
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from functools import cache
 from itertools import count
 from time import monotonic, sleep
+from types import MappingProxyType
 from typing import Any, final
 from urllib.parse import urlsplit
 
@@ -200,7 +201,10 @@ class OpenAICompatibleLLM(RequestLLM):
         return f"OpenAICompatibleLLM({self.name!r})"
 
     def _sent(
-        self, client: OpenAI | AsyncOpenAI, request: dict[str, Any], limit: dict[str, float] = {}
+        self,
+        client: OpenAI | AsyncOpenAI,
+        request: dict[str, Any],
+        limit: Mapping[str, float] = MappingProxyType({}),
     ) -> Any:
         """The reply, or what to await for it; its body is still to be read."""
         # raw: the SDK's typed replies keep neither what other servers add nor what they lack, and
