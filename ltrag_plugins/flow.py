@@ -265,6 +265,8 @@ class World:
                     reply = await llm.agenerate(request.prompts, request.settings)
                 case Fetch() if hasattr(retriever, "asearch"):
                     reply = await retriever.asearch(request.queries, request.k)
+                case Embed(texts) if aencode := getattr(self.encoder, "aencode", None):
+                    reply = await aencode(texts)
                 case Compute(_, afunction) if afunction is not None:
                     reply = [await afunction()]
                 case _:

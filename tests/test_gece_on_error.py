@@ -4,10 +4,11 @@ import json
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 
 from ltrag_plugins.errors import EmptyQuestion, ModelError, ModelFailed, NoTokenProbabilities
-from ltrag_plugins.flow import World, run, run_many
+from ltrag_plugins.flow import World, arun, embed, run, run_many
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.gece.decision import guarded
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -81,3 +82,34 @@ def test_side_by_side_only_the_failed_question_retrieves():
     gate = RuleGate(World(llm=ScriptedLLM(picky)))
     flows = [guarded(question, gate) for question in ("a", "broken", "b")]
     assert [d.retrieve for d in run_many(flows, gate.world)] == [False, True, False]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, None, "0.5"])
+def test_a_signal_of_ones_own_that_gives_no_number_retrieves(value):
+    def odd(question: str) -> float:
+        return float(question.split()[-1]) % 2 if "item" in question else value
+
+    llm = ScriptedLLM(lambda prompt: "odd" if "1\n" in prompt else "no")
+    asked = [Question(f"what is item {i}", ("odd" if i % 3 else "no",)) for i in range(20)]
+    with pytest.raises(ModelError, match=r"signal 'odd' gave"):
+        GECEGate.fit([replace(asked[0], text="who?"), *asked], llm=llm, signals={"odd": odd})
+    gate = GECEGate.fit(asked, llm=llm, signals={"odd": odd})
+    decision = run(guarded("who?", gate), gate.world)
+    assert decision.retrieve
+    assert "'odd'" in decision.reason
+
+
+async def test_a_gates_encoder_is_awaited_where_it_can_be():
+    class Waiting:
+        name = "waiting"
+
+        def encode(self, texts):
+            return np.ones((len(texts), 2), dtype=np.float32)
+
+        async def aencode(self, texts):
+            awaited.append(texts)
+            return self.encode(texts)
+
+    awaited = []
+    await arun(embed("a", "b"), World(encoder=Waiting()))
+    assert awaited == [("a", "b")]

@@ -139,7 +139,13 @@ def drafting(
     for name, signal in own.items():
         waiting = getattr(signal, "acall", None)
         later = waiting and partial(waiting, question)
-        extra[name] = yield from compute(partial(signal, question), later)
+        value: object = yield from compute(partial(signal, question), later)
+        if not isinstance(value, int | float | np.floating) or not abs(value) < _LARGEST:
+            raise errors.ModelError(
+                f"your signal {name!r} gave {value!r} for {question[:60]!r}; a signal is a finite "
+                "number, so mend the function, or fit a gate without it"
+            )
+        extra[name] = float(value)
     evidence = Evidence(question, draft, tuple(samples), rows, extra=extra)
     return evidence if along is None else (yield from with_gradient_term(evidence, settings, along))
 

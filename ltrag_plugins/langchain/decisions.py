@@ -17,8 +17,8 @@ try:
     from langchain_core import decisions  # type: ignore[attr-defined]
 except ImportError as error:
     raise MissingExtra(
-        "GECEDecisions needs langchain-core 1.8 or newer. Install it with: pip install "
-        "'langchain-core>=1.8'"
+        "GECEDecisions and DecisionSignal need langchain-core 1.8 or newer. Install it with: pip "
+        "install 'langchain-core>=1.8'"
     ) from error
 
 
