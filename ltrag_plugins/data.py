@@ -98,15 +98,17 @@ def read_candidates(path: str | PathLike[str], *, solved: bool) -> list[Passage]
     return read_questions(path, require_answers=solved, check=check)
 
 
-def check_labelled(questions: Iterable[object], *, passages: bool = False) -> None:
-    """Refuse what is no `Question`, or has no accepted answers or, where wanted, no passages."""
+def check_labelled(
+    questions: Iterable[object], *, answers: bool = True, passages: bool = False
+) -> None:
+    """Refuse what is no `Question`, or lacks accepted answers or passages that are wanted."""
     for question in questions:
         if not isinstance(question, Question):
             raise InvalidInput(f"questions are Question(text, answers), got {question!r:.60}")
         name = f"question {question.id or question.text[:60]!r}"
         if isinstance(question.answers, str):
             raise InvalidInput(f"the answers of {name} are one string; put it in a tuple")
-        if not any(answer.strip() for answer in question.answers):
+        if answers and not any(answer.strip() for answer in question.answers):
             raise MissingReferences(f"{name} has no accepted answers; add some, or leave it out")
         if passages and not question.passages:
             raise CalibrationError(

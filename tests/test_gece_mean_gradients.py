@@ -6,7 +6,8 @@ import pytest
 from ltrag_plugins.errors import ModelFailed, NeedsGradients
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.gece.score import collect, mean_gradients
+from ltrag_plugins.gece.labels import collect
+from ltrag_plugins.gece.score import mean_gradients
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import GenerationSettings, GradientAgreement, Question
 from tests.gece_letters import Local, gradient
@@ -60,7 +61,7 @@ def test_a_fit_reads_the_agreement_of_a_right_draft_without_its_own_reference():
             return [GradientAgreement(float(dot), None) for dot in rows @ along["w"]]
 
     settings = GECESettings(gradients="always", correct="exact_match")
-    outcomes, along = collect(questions, World(llm=Echo()), settings)
+    outcomes, along, _ = collect(questions, World(llm=Echo()), settings)
     dots = [outcome.evidence.agreement.dot for outcome in outcomes]
     right = [outcome.right for outcome in outcomes]
     assert right == [i % 2 == 0 for i in range(40)]

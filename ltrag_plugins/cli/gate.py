@@ -35,7 +35,7 @@ def _fit(
 
     [dim]ltrag gate fit questions.jsonl --passages pool.jsonl.gz --rate 0.2 --out gate/[/]
     """
-    from ltrag_plugins.gece.score import check_count
+    from ltrag_plugins.gece.labels import check_count
     from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.methods.direct import single_retrieval
     from ltrag_plugins.retrieval.bm25 import BM25Retriever

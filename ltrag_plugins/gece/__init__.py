@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from ltrag_plugins.gece.decision import DecidingGate, Decision, Gate, Tier, routed
     from ltrag_plugins.gece.fit import fit_outcomes
     from ltrag_plugins.gece.gate import GECEGate
+    from ltrag_plugins.gece.labels import Outcome
     from ltrag_plugins.gece.models import FitReport
-    from ltrag_plugins.gece.score import GECEScore, Outcome, gece_score, score_questions
+    from ltrag_plugins.gece.score import GECEScore, gece_score, score_questions
     from ltrag_plugins.gece.settings import GECESettings
     from ltrag_plugins.gece.signals import SIGNALS, Evidence, WordFrequencies
 
@@ -19,7 +20,8 @@ _MODULES = {
     "fit": "fit_outcomes",
     "gate": "GECEGate",
     "models": "FitReport",
-    "score": "GECEScore Outcome gece_score score_questions",
+    "labels": "Outcome",
+    "score": "GECEScore gece_score score_questions",
     "settings": "GECESettings",
     "signals": "SIGNALS Evidence WordFrequencies",
 }

@@ -12,10 +12,11 @@ A threshold belongs to one model: two fits of the same kind rank alike, but spre
 otherwise. So each fit also returns its scores of questions that it has not seen, on its own scale.
 """
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -29,8 +30,9 @@ from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratifi
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
+from ltrag_plugins.gece.labels import Outcome, check_count
 from ltrag_plugins.gece.models import FitReport, FittedGate, Linear, rate_threshold
-from ltrag_plugins.gece.score import Outcome, check_count
+from ltrag_plugins.gece.savings import Cost
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
     SIGNALS,
@@ -39,14 +41,24 @@ from ltrag_plugins.gece.signals import (
     available_signals,
     features,
 )
-from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, expected_calibration_error
+from ltrag_plugins.metrics.calibration import (
+    Interval,
+    auroc,
+    bootstrap_interval,
+    expected_calibration_error,
+)
 
+_logger = logging.getLogger(__name__)
 _RATE = 0.2  # share of questions that retrieve where no target is given (paper: the top 20 %)
 _REMEDIES = {
     "right": "Answer directly without a gate, or calibrate on harder questions.",
     "wrong": "Always retrieve without a gate, calibrate on easier questions, look whether the "
     "prompt suits the model, or loosen GECESettings.correct.",
 }
+_COSTLY = "costly:"  # how a note begins that is logged too
+_ALWAYS = "as good as always retrieving"
+_DISAGREE = 0.05  # of the answers, that may differ from the chain's and the gate be as good
+_NO_GATE = 0.95  # of the questions; retrieving for more saves less than a draft costs
 _INNER_FOLDS = 4
 _GAIN_FOLDS = 10
 _EVENNESS = 500.0  # questions that the members' even mean is worth against learned weights
@@ -67,6 +79,8 @@ class Labels:
     """METEOR (or chrF, 1 - TER) of the direct answer; 0 everywhere if no references are known."""
     mended: _Bits | None = None
     """1 where the answer with retrieval is right; None when nobody tried."""
+    agreement: float = 0.0
+    """Share of the questions where right means agreement with the answer with retrieval."""
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> "Labels":
@@ -88,11 +102,12 @@ class Labels:
         quality = np.array([float(outcome.quality) for outcome in outcomes])
         if not np.isfinite(quality).all():
             raise InvalidInput("an Outcome.quality is not finite; it is METEOR, chrF or 1 - TER")
-        return cls(1 - right, quality, np.array(tried, dtype=bool).astype(int) if tried else None)
+        mended = np.array(tried, dtype=bool).astype(int) if tried else None
+        return cls(1 - right, quality, mended, float(np.mean([o.agreement for o in outcomes])))
 
     def __getitem__(self, rows: Int[np.ndarray, " rows"]) -> "Labels":
         mended = None if self.mended is None else self.mended[rows]
-        return Labels(self.fails[rows], self.quality[rows], mended)
+        return replace(self, fails=self.fails[rows], quality=self.quality[rows], mended=mended)
 
     @property
     def gain(self) -> _Scores:
@@ -100,12 +115,31 @@ class Labels:
         assert self.mended is not None
         return (self.mended - (1 - self.fails)).astype(float)
 
-    def gated_accuracy(self, scores: _Scores, rate: float) -> float:
-        """Share of right answers when the `rate` of questions with the largest scores retrieve."""
+    @property
+    def as_good_as_always(self) -> float:
+        """The accuracy of always retrieving; less 5 % of what is agreement with itself."""
+        if self.mended is None:
+            raise InvalidInput(
+                "target_accuracy='always' compares with retrieval; give retriever=, retrieving= or "
+                "retrieved_answers=, or a number"
+            )
+        return float(self.mended.mean()) - _DISAGREE * self.agreement
+
+    def gated(self, scores: _Scores, rate: float) -> Float[np.ndarray, " questions"]:
+        """1 for right answers when the `rate` of questions with the largest scores retrieve."""
         assert self.mended is not None
         retrieve = np.zeros(len(scores), dtype=bool)
         retrieve[np.argsort(-scores, kind="stable")[: round(rate * len(scores))]] = True
-        return float(np.where(retrieve, self.mended, 1 - self.fails).mean())
+        return np.where(retrieve, self.mended, 1 - self.fails).astype(float)
+
+    def gated_accuracy(self, scores: _Scores, rate: float) -> float:
+        """The share of them."""
+        return float(self.gated(scores, rate).mean())
+
+    def against_always(self, scores: _Scores, rate: float, seed: int) -> Interval:
+        """What gating at this rate changes of the accuracy of always retrieving."""
+        assert self.mended is not None
+        return bootstrap_interval(self.gated(scores, rate) - self.mended, seed=seed)
 
     def accuracy_threshold(self, scores: _Scores, target: float) -> float:
         """The threshold of the lowest retrieval rate at which `target` of the answers are right."""
@@ -134,17 +168,22 @@ def fit_outcomes(
     outcomes: Sequence[Outcome],
     *,
     target_rate: float | None = None,
-    target_accuracy: float | None = None,
+    target_accuracy: float | Literal["always"] | None = None,
+    budget: float | None = None,
+    costs: tuple[Cost, Cost] | None = None,
     settings: GECESettings | None = None,
     frequencies: WordFrequencies | None = None,
 ) -> tuple[FittedGate, FitReport]:
     """Fit a gate; for the targets and what is raised see `GECEGate.fit`.
 
+    Args:
+        costs: of a question's draft and of its answer with retrieval; a `budget` needs them.
+
     Raises:
         InvalidInput: a signal or an embedding is not finite.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-    Targets(target_rate, target_accuracy)  # refuses what is no share, or two at once
+    Targets(target_rate, target_accuracy, budget)  # refuses what is no share, or two at once
     labels, evidence = Labels.of(outcomes), [outcome.evidence for outcome in outcomes]
     names = available_signals(evidence, frequencies, tier=settings.tier)
     columns = features(evidence, names, frequencies)
@@ -157,11 +196,18 @@ def fit_outcomes(
         )
         scores = unseen_gain if by_gain > by_failure else unseen
     rate = _RATE if target_rate is None else target_rate
+    if budget is not None:
+        rate = target_rate = _rate_within(budget, costs)
+    elif target_rate is None and target_accuracy is None and labels.mended is not None:
+        target_accuracy = "always"
     if target_accuracy is None:
         cut, target = rate_threshold(scores, rate), f"target rate {rate:g}"
+        target = target if budget is None else f"budget {budget:g} of always retrieving's cost"
     else:
-        cut = labels.accuracy_threshold(scores, target_accuracy)
-        target = f"target accuracy {target_accuracy:g}"
+        always = target_accuracy == "always"
+        wanted = labels.as_good_as_always if always else float(target_accuracy)
+        cut = labels.accuracy_threshold(scores, wanted)
+        target = _ALWAYS if always else f"target accuracy {wanted:g}"
     retrieve = scores >= cut
     failure, own_failure = _fit_scorer(columns, labels, names, settings)
     gain, own = None, own_failure
@@ -187,7 +233,27 @@ def fit_outcomes(
     )
     silent = sum(item.draft.tokens is None for item in evidence)
     figures = (columns.signals, unseen, scores, retrieve)
-    return fitted, _report(fitted, labels, *figures, target, target_rate, silent)
+    report = _report(fitted, labels, *figures, target, target_rate, silent)
+    gate, retrieval = costs or (None, None)
+    for note in [note for note in report.notes if note.startswith(_COSTLY)]:
+        _logger.warning(note)
+    return fitted, replace(report, gate_cost=gate, retrieval_cost=retrieval)
+
+
+def _rate_within(budget: float, costs: tuple[Cost, Cost] | None) -> float:
+    """How many questions may retrieve for that share of what always retrieving costs."""
+    own = None if costs is None else costs[0].share_of(costs[1])
+    if own is None:
+        raise InvalidInput(
+            "a budget compares the gate's cost with retrieval's, which was not measured; fit with "
+            "your chain (GECERouter.fit), or with retriever= or retrieving="
+        )
+    if budget <= own:
+        raise CalibrationError(
+            f"budget={budget:g} is out of reach: the gate's own draft costs {own:.2f} of an answer "
+            "with retrieval. Ask for more, shorten the draft, or always retrieve without a gate."
+        )
+    return min(1.0, budget - own)
 
 
 def _cross_validated(
@@ -233,6 +299,18 @@ def _report(
     probabilities = cross_calibrated(
         unseen, fails, method, logarithm=logarithm, folds=folds, seed=seed
     )
+    against, costly = None, ""
+    if mended is not None:
+        against = bootstrap_interval(np.where(retrieve, mended, 1 - fails) - mended, seed=seed)
+        if against.high < 0 and target != _ALWAYS:  # more than chance explains
+            rates = np.arange(float(retrieve.mean()), 1, 0.05)
+            least = (r for r in rates if labels.against_always(scores, r, seed).high >= 0)
+            loses = "loses" if labels.agreement < 1 else "changes"
+            costly = (
+                f"{_COSTLY} retrieving for {retrieve.mean():.0%} {loses} {-against.value:.3f} of "
+                f"the answers against always retrieving (95 % interval {-against.high:.3f} to "
+                f"{-against.low:.3f}); from {next(least, 1):.0%} on chance would explain it"
+            )
     areas = {name: auroc(signals[:, i], fails) for i, name in enumerate(fitted.names)}
     own, best = auroc(unseen, fails), max(areas, key=lambda name: areas[name])
     gated = None if mended is None else np.where(retrieve, mended, 1 - fails)
@@ -240,7 +318,15 @@ def _report(
     never, rate = float(1 - fails.mean()), float(retrieve.mean())
     always, behind = (math.inf if x is None else float(x.mean()) for x in (mended, gated))
     asked = rate if target_rate is None else target_rate
+    unlabelled = f"{round(labels.agreement * count)} of {count} questions have no accepted answers"
     notes = {
+        costly: bool(costly),
+        "always retrieve: no gate pays on these questions": (
+            math.isinf(fitted.threshold) and fitted.threshold < 0
+        )
+        or (target == _ALWAYS and rate > _NO_GATE),
+        f"{unlabelled}: right means there that the direct answer agrees with the one with "
+        "retrieval, so the gate learns where retrieval changes the answer": labels.agreement > 0,
         f"the signal {best!r} alone tells failing answers better than this gate; with {count} "
         f"questions consider GECESettings(scorer={best!r})": own < areas[best] - 0.005,
         "larger scores go with right answers here: do not rely on this gate": own < 0.5,
@@ -266,6 +352,8 @@ def _report(
         retrieval_accuracy=None if mended is None else always,
         retrieval_rate=bootstrap_interval(retrieve, seed=seed),
         accuracy=None if gated is None else bootstrap_interval(gated, seed=seed),
+        against_always=against,
+        agreement=labels.agreement,
         kept_accuracy=bootstrap_interval(kept, seed=seed) if kept.size else None,
         auroc=bootstrap_interval(unseen, fails, statistic=auroc, resamples=500, seed=seed),
         ece=expected_calibration_error(probabilities, fails),

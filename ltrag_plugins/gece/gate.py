@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,18 +16,29 @@ from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.gece.labels import collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
-from ltrag_plugins.gece.score import collect
+from ltrag_plugins.gece.savings import Cost, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, WordFrequencies, drafting
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 _FORMAT = 1
 _MODELS = (models.FailureModel, models.Formula, models.GainModel, models.OneSignal)
-_PARTS = (models.Linear, models.Trees, Platt, Isotonic, WordFrequencies, GECESettings, Interval)
+_PARTS = (
+    models.Linear,
+    models.Trees,
+    Platt,
+    Isotonic,
+    WordFrequencies,
+    GECESettings,
+    Interval,
+    Cost,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,15 +59,18 @@ class GECEGate:
     @classmethod
     def fit(
         cls,
-        questions: Sequence[Question],
+        questions: Sequence[Question | str],
         *,
         llm: LLM,
         encoder: Encoder | None = None,
         target_rate: float | None = None,
-        target_accuracy: float | None = None,
+        target_accuracy: float | Literal["always"] | None = None,
+        budget: float | None = None,
         retriever: Retriever | None = None,
         retrieving: Callable[[str], Flow[Answer]] | None = None,
         retrieved_answers: Sequence[str] | None = None,
+        retrieval_cost: Cost | None = None,
+        correct: Callable[[str, str, str], Any] | LLM | None = None,
         settings: GECESettings | None = None,
         frequencies: WordFrequencies | None = None,
         signals: OwnSignals | None = None,
@@ -66,16 +80,25 @@ class GECEGate:
         """Ask the model each question without retrieval and learn when its answers fail.
 
         Args:
-            questions: with accepted answers, like those the gate will see; at least 20, better 200.
+            questions: like those the gate will see; at least 20, better 200. For missing accepted
+                answers those with retrieval stand in: a direct answer that agrees is right.
             encoder: embeddings of question and draft sharpen the gate.
-            target_rate: share of questions that may retrieve, 0 to 1 (default 0.2: the paper's).
+            target_rate: share of questions that may retrieve, 0 to 1.
             target_accuracy: in its place, the lowest rate at which this share of answers is right:
                 of all answers where answers with retrieval are known, else of those given directly.
+                "always" (the default where they are known; else target_rate=0.2, the paper's): as
+                many as always retrieving gives; without accepted answers, 95 % agree with it.
+            budget: in their place, what a question may cost, draft included, as a share of what it
+                costs always retrieving: in tokens where they are counted, else seconds or calls.
             retriever: also answer each calibration question with retrieval, so that the gate
                 learns where retrieval *helps* and reports the accuracy to expect.
             retrieving: the flow that answers with retrieval; by default it reads three passages.
                 One that fetches nothing itself needs no `retriever`.
             retrieved_answers: in place of `retriever`, your own chain's answers, in order.
+            retrieval_cost: what one of those cost, for `budget` and the report.
+            correct: judges answers whose references are longer than ten words: a function of
+                question, answer and reference (True or False, or 0 to 1), or a model to ask.
+                None: two that share enough words agree.
             frequencies: word frequencies of your corpus; English by default.
             signals: functions of your own, such as a decision model (`langchain.DecisionSignal`),
                 by name: question -> number, larger where the direct answer is likelier to fail.
@@ -83,28 +106,37 @@ class GECEGate:
 
         Raises:
             CalibrationError: too few questions, all right or all wrong, or a target out of reach.
-            MissingReferences: a question has no accepted answers.
+            MissingReferences: a question has no accepted answers, and no answer with retrieval.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
         """
         # brings scikit-learn and the metrics, which a gate at work does without
         from ltrag_plugins.gece.fit import fit_outcomes
 
         settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
-        target = {"target_rate": target_rate, "target_accuracy": target_accuracy}
-        Targets(**target)
+        target: dict[str, Any] = {"target_rate": target_rate, "target_accuracy": target_accuracy}
+        Targets(**(target := target | {"budget": budget}))
         frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
-        outcomes, along = collect(
-            questions,
+        asked = [Question(q) if isinstance(q, str) else q for q in questions]
+        seconds = None
+        if retrieval_cost is not None:
+            flows = [drafting(render_question(question), settings) for question in asked[:3]]
+            _, seconds = timed(partial(run_many, world=world), flows)
+        outcomes, along, cost = collect(
+            asked,
             world,
             settings,
             retrieving=retrieving,
             retrieved_answers=retrieved_answers,
+            judge=correct,
             own=(own := dict(signals or {})),
             observers=observers,
             batch=batch,
         )
+        drafts = [(o.evidence.draft, *o.evidence.samples) for o in outcomes]
+        if (cost := retrieval_cost or cost) is not None:
+            fitting = partial(fitting, costs=(Cost.of(drafts, seconds), cost))
         fitted, report = fitting(outcomes)
         if along is not None and settings.gradients == "auto":
             bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from ltrag_plugins.calibration import ProbabilityMap
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import Decision, Tier
+from ltrag_plugins.gece.savings import Cost
 from ltrag_plugins.gece.score import gece_score
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, Features, WordFrequencies, features
@@ -281,6 +282,15 @@ class FitReport:
     """AUROC of each plain signal by itself, on the same questions."""
     curve: tuple[tuple[float, float], ...] = ()
     """(retrieval rate, accuracy) from 0 to 1; empty when no retrieved answers were given."""
+    against_always: Interval | None = None
+    """What the gate changes of the accuracy of always retrieving, below 0 where it costs some."""
+    agreement: float = 0.0
+    """Share of the questions, 0 to 1, without accepted answers: there "right" means agreement with
+    the answer with retrieval."""
+    gate_cost: Cost | None = None
+    """What the gate's calls cost a question; None where retrieval's was not measured."""
+    retrieval_cost: Cost | None = None
+    """What an answer with retrieval costs."""
     notes: tuple[str, ...] = ()
     """What a user should know before relying on this gate."""
 
@@ -290,6 +300,7 @@ class FitReport:
         return asdict(self) | {"threshold": threshold}
 
     def __str__(self) -> str:
+        right = "agreement" if self.agreement == 1 else "accuracy"
         rows = {
             "questions": f"{self.questions}",
             "tier, scorer, objective": f"{self.tier}, {self.scorer}, {self.objective}",
@@ -297,12 +308,20 @@ class FitReport:
             "AUROC, direct answer fails": _interval(self.auroc),
             "calibration error (ECE)": f"{self.ece:.3f}",
             "retrieval rate": _interval(self.retrieval_rate),
-            "accuracy, never retrieving": f"{self.direct_accuracy:.3f}",
-            "accuracy, answered directly": _interval(self.kept_accuracy),
+            f"{right}, never retrieving": f"{self.direct_accuracy:.3f}",
+            f"{right}, answered directly": _interval(self.kept_accuracy),
         }
         if self.accuracy is not None:
-            rows["accuracy, gated"] = _interval(self.accuracy)
-            rows["accuracy, always retrieving"] = f"{self.retrieval_accuracy:.3f}"
+            rows[f"{right}, gated"] = _interval(self.accuracy)
+            rows[f"{right}, always retrieving"] = f"{self.retrieval_accuracy:.3f}"
+            rows[f"{right}, gated - always"] = _interval(self.against_always)
+        if self.agreement:
+            told = f"agreement with retrieval on {self.agreement:.0%} of the questions"
+            rows["labels"] = told if self.agreement == 1 else f"accepted answers, {told}"
+        if self.gate_cost and self.retrieval_cost:
+            avoided = self.retrieval_cost.times(1 - self.retrieval_rate.value)
+            rows["a question costs, always"] = str(self.retrieval_cost)
+            rows["saved by the gate"] = str(avoided.minus(self.gate_cost))
         for name, value in sorted(self.signal_aurocs.items(), key=lambda item: -item[1]):
             rows[f"  AUROC of {name} alone"] = f"{value:.3f}"
         lines = [f"{name:<34} {value}" for name, value in rows.items()]

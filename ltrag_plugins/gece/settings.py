@@ -13,16 +13,20 @@ from ltrag_plugins.types import GenerationSettings
 
 @dataclass(frozen=True, slots=True)
 class Targets(Settings):
-    """What the threshold of a gate is set for: one of the two, or the default rate."""
+    """What the threshold of a gate is set for, one of these. With none it is "always" where answers
+    with retrieval are known, else a target_rate of 0.2 (the paper's)."""
 
     target_rate: Share | None = None
     """Share of questions that may retrieve."""
-    target_accuracy: Share | None = None
-    """The least share of right answers."""
+    target_accuracy: Share | Literal["always"] | None = None
+    """The least share of right answers; "always": as many as always retrieving gives (of answers
+    without accepted ones: 95 % agree with it), at the fewest retrievals."""
+    budget: Share | None = None
+    """What a question may cost with the gate, as a share of what it costs always retrieving."""
 
     def _check_together(self) -> None:
-        if None not in (self.target_rate, self.target_accuracy):
-            raise InvalidInput("give target_rate or target_accuracy, not both")
+        if [self.target_rate, self.target_accuracy, self.budget].count(None) < 2:
+            raise InvalidInput("give target_rate, target_accuracy or budget, not both")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ltrag_plugins.errors import InvalidInput, LtragError, checked
 from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.langchain.model import own_call, run_merged
 
-_ANSWER_KEYS = ("answer", "output", "result", "response", "text")
+ANSWER_KEYS = ("answer", "output", "result", "response", "text")
 """Where LangChain's chains leave the answer in a mapping, the likeliest first."""
 
 
@@ -180,7 +180,7 @@ class Shape:
         found, chosen = self._declared if isinstance(form, str) else form, form
         keys: list[str] = list(found) if isinstance(found, tuple) else []
         if not isinstance(chosen, str):
-            chosen = next((key for key in ("messages", *_ANSWER_KEYS) if key in keys), keys[-1])
+            chosen = next((key for key in ("messages", *ANSWER_KEYS) if key in keys), keys[-1])
         if chosen == "messages":
             return {"messages": [message_chunk_to_message(message)]}
         given = value if isinstance(value, Mapping) else {}

@@ -5,13 +5,14 @@ metadata `gece` of every run after it.
 """
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
 from langchain_core.callbacks import CallbackManagerForRetrieverRun as RetrieverRun
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -24,6 +25,8 @@ from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
 
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
+from ltrag_plugins.gece.savings import Savings, Tally
+from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.langchain.component import (
     Asking,
     Component,
@@ -32,7 +35,10 @@ from ltrag_plugins.langchain.component import (
     in_graph,
     plain,
 )
+from ltrag_plugins.langchain.embeddings import encoder_of
+from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
+from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
 
@@ -158,7 +164,80 @@ class GECERouter(Component):
         self.direct = None if direct is None else coerce_to_runnable(direct)
         self.return_decision, self.name = return_decision, name
         self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
-        self._shape = Shape(answer, self.retrieving)
+        self._shape, self._tally = Shape(answer, self.retrieving), Tally()
+
+    @classmethod
+    def fit(
+        cls,
+        chain: RunnableLike[Any, Any],
+        *,
+        llm: LLM | Runnable[Any, Any],
+        questions: Sequence[Any],
+        target_rate: float | None = None,
+        target_accuracy: float | Literal["always"] | None = None,
+        budget: float | None = None,
+        correct: Callable[[str, str, str], Any] | LLM | Runnable[Any, Any] | None = None,
+        encoder: Encoder | Embeddings | None = None,
+        settings: GECESettings | None = None,
+        max_concurrency: int = 8,
+        question_key: str = "question",
+        condense: bool | Runnable[Any, Any] | None = True,
+        answer: str | Callable[[Decision], Any] = "auto",
+        **options: Any,
+    ) -> "GECERouter":
+        """A router before your chain, from questions alone: each is drafted by the model and
+        answered by the chain, and the gate learns where the two disagree; `router.gate.report` says
+        what to expect.
+
+        Args:
+            chain: answers with retrieval; gets each question as in production.
+            llm: drafts; LangChain's or ours.
+            questions: at least 20, better 200: texts, messages, inputs of the chain, `Question`s. A
+                mapping's `answers` (a text or texts) are accepted answers, and then the labels.
+            target_rate, target_accuracy, budget: as for `GECEGate.fit`; one of them.
+            correct: judges answers longer than ten words: a function of question, answer and
+                reference; a model to ask; or a Runnable that takes a mapping of the three and
+                gives True or False, a number from 0 to 1, or yes or no.
+            encoder: embeddings of question and draft sharpen the gate.
+            max_concurrency: most runs of the chain at once.
+            question_key, condense, answer, options: as for `GECERouter`.
+
+        Raises:
+            CalibrationError, InvalidInput: as `GECEGate.fit`; the chain failed on more than half.
+        """
+        from ltrag_plugins.langchain.fitting import fit_from_chain  # at work a router needs none
+
+        chain = coerce_to_runnable(chain)
+        gate, example = fit_from_chain(
+            chain,
+            model_of(llm),
+            questions,
+            asking=Asking(question_key, condense),
+            answer=answer,
+            most=max_concurrency,
+            correct=correct,
+            encoder=None if encoder is None else encoder_of(encoder),
+            target_rate=target_rate,
+            target_accuracy=target_accuracy,
+            budget=budget,
+            settings=settings,
+        )
+        how: dict[str, Any] = {"condense": condense, "answer": answer}
+        router = cls(gate, chain, question_key=question_key, **how, **options)
+        router._shape.note(example)
+        return router
+
+    def savings(self, price: float | None = None) -> Savings:
+        """What the decisions so far saved against always retrieving, at the costs that `fit`
+        measured; a `direct` chain's are not among them.
+
+        Args:
+            price: money for a token.
+
+        Raises:
+            InvalidInput: the gate was fitted without the chain, so its costs are unknown.
+        """
+        return self._tally.savings(getattr(self.gate, "report", None), price)
 
     @property
     def InputType(self) -> Any:
@@ -252,6 +331,7 @@ class GECERouter(Component):
 
     def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
         decision, config = verdict.decision, verdict.with_decision_metadata(config)
+        self._tally.add(decision.retrieve)
         if decision.retrieve:
             return _Branch(self.retrieving, decision, config)
         if self.direct is not None:

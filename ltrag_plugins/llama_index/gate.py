@@ -3,7 +3,7 @@
 The decision has a span of its own, and LlamaIndex's instrumentation gets it as an event.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Literal
@@ -11,9 +11,11 @@ from typing import Any, Literal
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.base_selector import BaseSelector, SelectorResult, SingleSelection
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.response import schema
 from llama_index.core.bridge.pydantic import Field
+from llama_index.core.evaluation.base import BaseEvaluator
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -23,8 +25,12 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
-from ltrag_plugins.llama_index.model import LlamaIndexLLM
+from ltrag_plugins.gece.savings import Savings, Tally
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.llama_index.embeddings import encoder_of
+from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
 from ltrag_plugins.llama_index.retriever import aretrieve, node_of
+from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
 _decided: ContextVar[tuple[Any, Decision] | None] = ContextVar("gece_decided", default=None)
@@ -122,11 +128,79 @@ class GECERouter(BaseQueryEngine):
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
         else:
             self._direct = direct
-        self._streaming = streaming
+        self._streaming, self._tally = streaming, Tally()
+
+    @classmethod
+    def fit(
+        cls,
+        query_engine: BaseQueryEngine,
+        *,
+        llm: LLM | BaseLLM | None = None,
+        questions: Sequence[Any],
+        target_rate: float | None = None,
+        target_accuracy: float | Literal["always"] | None = None,
+        budget: float | None = None,
+        correct: Callable[[str, str, str], Any] | LLM | BaseLLM | BaseEvaluator | None = None,
+        encoder: Encoder | BaseEmbedding | None = None,
+        settings: GECESettings | None = None,
+        max_concurrency: int = 4,
+        **options: Any,
+    ) -> "GECERouter":
+        """A router before your query engine, from questions alone: each is drafted by the model and
+        answered by the engine, and the gate learns where the two disagree; `router.gate.report`
+        says what to expect.
+
+        Args:
+            llm: drafts; LlamaIndex's (None: that of `Settings`) or ours.
+            questions: at least 20, better 200: texts, `QueryBundle`s, `Question`s, or mappings with
+                `question` and `answers` (a text or texts), which are accepted and then the labels.
+            target_rate, target_accuracy, budget: as for `GECEGate.fit`; one of them.
+            correct: judges answers longer than ten words: a function of question, answer and
+                reference, a model to ask, or an evaluator such as `CorrectnessEvaluator`.
+            encoder: embeddings of question and draft sharpen the gate.
+            max_concurrency: most queries at once, from threads.
+            options: as for `GECERouter`.
+
+        Raises:
+            CalibrationError, InvalidInput: as `GECEGate.fit`; the engine failed on more than half.
+        """
+        from ltrag_plugins.llama_index.fitting import fit_from_engine  # at work it needs none
+
+        gate = fit_from_engine(
+            query_engine,
+            model_of(llm),
+            questions,
+            most=max_concurrency,
+            correct=correct,
+            encoder=None if encoder is None else encoder_of(encoder),
+            target_rate=target_rate,
+            target_accuracy=target_accuracy,
+            budget=budget,
+            settings=settings,
+        )
+        return cls(gate, query_engine, **options)
+
+    @property
+    def gate(self) -> DecidingGate:
+        """What decides."""
+        return self._gate
+
+    def savings(self, price: float | None = None) -> Savings:
+        """What the decisions so far saved against always retrieving, at the costs that `fit`
+        measured; a `direct` engine's are not among them.
+
+        Args:
+            price: money for a token.
+
+        Raises:
+            InvalidInput: the gate was fitted without the engine, so its costs are unknown.
+        """
+        return self._tally.savings(getattr(self._gate, "report", None), price)
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, query_bundle.query_str
         decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
+        self._tally.add(decision.retrieve)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, engine.query(query_bundle))
@@ -136,6 +210,7 @@ class GECERouter(BaseQueryEngine):
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, query_bundle.query_str
         decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
+        self._tally.add(decision.retrieve)
         engine = self._query_engine if decision.retrieve else self._direct
         if isinstance(engine, BaseQueryEngine):
             return _with(decision, await engine.aquery(query_bundle))

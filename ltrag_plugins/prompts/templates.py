@@ -10,6 +10,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Embed, Fetch, Flow, Request, ask, changing
 from ltrag_plugins.settings import Holds
 from ltrag_plugins.types import Answer, Generation, Passage, Question
+from ltrag_plugins.uncertainty import yes_probability
 
 DIRECT_PROMPT = (
     "Answer the question in a few words, without explanation.\nQuestion: {question}\nAnswer:"
@@ -22,6 +23,10 @@ _CONDENSE_PROMPT = (
     "{history}\n\nRewrite the last question so that it can be understood without what was said "
     "before it: put names in the place of words like 'she' or 'there'. Write the question alone.\n"
     "Last question: {question}\nRewritten question:"
+)
+_JUDGE_PROMPT = (
+    "Question: {question}\nReference answer: {reference}\nOther answer: {answer}\n\nDoes the other "
+    "answer say the same as the reference answer? Reply with yes or no only.\nReply:"
 )
 NEEDS_RETRIEVAL = (
     "Would a language model that answers this question from memory, without looking anything up, "
@@ -94,6 +99,13 @@ def standalone(question: str, history: Sequence[tuple[str, str]] = ()) -> Flow[s
     prompt = filled(_CONDENSE_PROMPT, history=said, question=question)
     [reply] = yield from ask(prompt, stop=("\n",))
     return reply.text.strip() or question
+
+
+def judging(question: str, answer: str, reference: str) -> Flow[float]:
+    """The probability, 0 to 1, that a model sees the answer say what the reference says."""
+    parts = {"question": question, "answer": answer, "reference": reference}
+    [reply] = yield from ask(filled(_JUDGE_PROMPT, **parts), max_tokens=4)
+    return yes_probability(reply)
 
 
 def render_question(question: Question, *, context_words: int = 200) -> str:

@@ -1,0 +1,247 @@
+"""Whether an answer is right: by accepted answers, else by whether it agrees with the answer with
+retrieval. So an application's log, without an answer key, is enough to fit a gate on: it learns
+where retrieval changes the answer."""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from ltrag_plugins import errors
+from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
+from ltrag_plugins.flow import Flow, Observer, World, fetch, gradient_llm, run_many
+from ltrag_plugins.gece.savings import Cost
+from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, drafting, with_gradient_term
+from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
+from ltrag_plugins.metrics.answer import Correct, contains, f1, is_right, normalized
+from ltrag_plugins.prompts.templates import answer_from, judging, render_question, searching_for
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.tokenize import words
+from ltrag_plugins.types import Answer, Question
+
+_Judge = Callable[[str, str, str], Any] | LLM
+_LONG = 10  # words, beyond which an answer is a text, that no word-by-word rule can judge
+_FEWEST = 20  # calibration questions; at least two of them right, and two wrong
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A calibration question: what was seen before retrieval, and what came of it."""
+
+    evidence: Evidence
+    right: bool
+    """Whether the direct answer is right."""
+    right_with_retrieval: bool | None = None
+    """Whether the answer with retrieval is; None when nobody tried."""
+    quality: float = 0.0
+    """METEOR (or chrF, 1 - TER) of the direct answer; only the formula needs it."""
+    agreement: bool = False
+    """Whether "right" means that the direct answer agrees with the one with retrieval, as no
+    answers are accepted."""
+
+
+def collect(
+    questions: Sequence[Question],
+    world: World,
+    settings: GECESettings,
+    *,
+    retrieving: Callable[[str], Flow[Answer]] | None = None,
+    retrieved_answers: Sequence[str] | None = None,
+    judge: _Judge | None = None,
+    own: OwnSignals = MappingProxyType({}),
+    observers: Iterable[Observer] = (),
+    batch: int | None = None,
+) -> tuple[list[Outcome], Direction | None, Cost | None]:
+    """Draft an answer to every question, and answer it with retrieval where that is possible.
+
+    Searches are by the question's text alone. The mean gradient comes along if the gate may read
+    it and the model has one, and what a question's answer with retrieval cost, where the model was
+    asked here. What no gate can be fitted on is refused before any call.
+    """
+    tries = retrieved_answers is not None or retrieving is not None or world.retriever is not None
+    check_labelled(questions, answers=not tries)
+    check_count(len(questions))
+    if retrieved_answers is not None and len(retrieved_answers) != len(questions):
+        found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
+        raise InvalidInput(f"{found}; give one for each")
+    if wrong := [answer for answer in retrieved_answers or () if not isinstance(answer, str)]:
+        raise InvalidInput(
+            f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
+            "LangChain message, str(...) of a LlamaIndex response"
+        )
+    _check_scorer(settings)
+    _check_world(world)
+    if taken := sorted(own.keys() & SIGNALS.keys()):
+        raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
+    if settings.gradients == "always":
+        gradient_llm(world.llm)
+    together = partial(run_many, world=world, observers=tuple(observers), batch=batch)
+    whole = [render_question(question) for question in questions]
+    draft = partial(drafting, settings=settings, vectors=world.encoder is not None, own=own)
+    seen, along, cost = together([draft(text) for text in whole]), None, None
+
+    def reading(question: str) -> Flow[Answer]:
+        [found] = yield from fetch(question, k=3)
+        return (yield from answer_from(question, found))
+
+    if retrieved_answers is None and tries:
+        pairs = zip(questions, whole, strict=True)
+        answers = together([searching_for([q], (retrieving or reading)(t)) for q, t in pairs])
+        retrieved_answers = [answer.text for answer in answers]
+        cost = Cost.of([answer.trace for answer in answers])
+    known, places = _with_references(questions, retrieved_answers)
+    if judge is None and (long := sum(_is_long(question.answers) for question in known)):
+        _logger.warning(
+            "%d of %d answers to compare with are longer than %d words; a draft agrees where it "
+            "stands in one. A judge knows more: correct=, a function or a model",
+            *(long, len(known), _LONG),
+        )
+    seen = [seen[i] for i in places]
+    stand_in = [not any(map(str.strip, questions[i].answers)) for i in places]
+    wants_gradients = settings.gradients != "never" and settings.tier != "text"
+    if wants_gradients and isinstance(world.llm, GradientLLM):
+        prompts, references = references_like(known, [e.draft for e in seen], settings)
+        along, without = mean_gradients(prompts, references, world.llm, settings)
+        pairs = zip(seen, without, strict=True)
+        seen = together([with_gradient_term(one, settings, mean) for one, mean in pairs])
+    drafts = [evidence.draft.text for evidence in seen]
+    right = _labels_of([*zip(known, drafts, stand_in, strict=True)], settings.correct, judge)
+    later: list[bool | None] = [None] * len(known)
+    if retrieved_answers is not None:
+        found = [retrieved_answers[i] for i in places]
+        later[:] = _labels_of([*zip(known, found, stand_in, strict=True)], settings.correct, judge)
+    quality = [
+        quality_of(draft, q.answers, settings.quality)
+        for draft, q in zip(drafts, known, strict=True)
+    ]
+    columns = zip(seen, right, later, quality, stand_in, strict=True)
+    return [Outcome(*row) for row in columns], along, cost
+
+
+def agree(answer: str, other: str) -> bool:
+    """Whether two short answers say the same: one holds the other as whole words after SQuAD's
+    normalization, or their F1 is at least 0.5; an empty one agrees with nothing."""
+    if not (normalized(answer) and normalized(other)):
+        return bool(answer.strip()) and answer.strip() == other.strip()
+    held = contains(answer, [other]) or contains(other, [answer])
+    return bool(held) or f1(answer, [other]) >= 0.5
+
+
+def _is_long(references: Sequence[str]) -> bool:
+    """Whether all of them are longer than ten words."""
+    return all(len(words(reference)) > _LONG for reference in references)
+
+
+def _with_references(
+    questions: Sequence[Question], retrieved: Sequence[str] | None
+) -> tuple[list[Question], list[int]]:
+    """The questions, the answer with retrieval in the place of missing accepted ones, and the
+    places of those that have one or the other.
+
+    Raises:
+        MissingReferences: a question has no accepted answers, and there are none with retrieval.
+        CalibrationError: the chain answered (nearly) nothing.
+    """
+    known, places = list[Question](), list[int]()
+    for i, question in enumerate(questions):
+        if any(answer.strip() for answer in question.answers):
+            known.append(question)
+        elif retrieved is None:
+            raise MissingReferences(
+                f"question {question.id or question.text[:60]!r} has no accepted answers. Add "
+                "some, or let answers with retrieval stand in: retriever=, retrieving= or "
+                "retrieved_answers=."
+            )
+        elif retrieved[i].strip():
+            known.append(replace(question, answers=(retrieved[i].strip(),)))
+        else:
+            continue
+        places.append(i)
+    if len(places) < len(questions):
+        found = f"{len(questions) - len(places)} of {len(questions)} questions"
+        if 2 * len(places) < len(questions):
+            raise CalibrationError(
+                f"the answer with retrieval is empty on {found}; see that the chain answers"
+            )
+        _logger.warning("%s are left out: their answer with retrieval is empty", found)
+    return known, places
+
+
+def _labels_of(
+    answered: Sequence[tuple[Question, str, bool]], rule: Correct, judge: _Judge | None = None
+) -> list[bool]:
+    """Whether each answer is right.
+
+    Accepted answers are compared by `rule`, answers with retrieval (True beside them) by `agree`;
+    where they are longer than ten words the judge decides, and without one `agree`.
+    """
+    found, asked = list[bool](), dict[int, tuple[str, str, str]]()
+    for question, answer, stands_in in answered:
+        references = question.answers
+        if not _is_long(references) and not stands_in:
+            found.append(is_right(answer, references, rule))
+            continue
+        same = any(normalized(answer) == normalized(r) != "" for r in references)
+        if judge is not None and _is_long(references) and not same and answer.strip():
+            asked[len(found)] = (question.text, answer.strip(), "\n".join(references))
+        found.append(same or any(agree(answer, reference) for reference in references))
+    if judge is not None:
+        for i, right in zip(asked, _judged([*asked.values()], judge), strict=True):
+            found[i] = right
+    return found
+
+
+def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool]:
+    if isinstance(judge, LLM):
+        return [p >= 0.5 for p in run_many([judging(*case) for case in cases], World(llm=judge))]
+    verdicts = [judge(*case) for case in cases]
+    try:
+        return [float(verdict) >= 0.5 for verdict in verdicts]
+    except (TypeError, ValueError) as error:
+        raise InvalidInput(
+            f"correct= gave {verdicts[:1]!r}; it gives True or False, or a number of which 0.5 and "
+            "more means right"
+        ) from error
+
+
+def check_count(questions: int) -> None:
+    """Refuse too few calibration questions."""
+    if questions < _FEWEST:
+        found = f"{questions or 'no'} calibration questions"
+        raise CalibrationError(f"{found}; a gate needs at least {_FEWEST}, better 200")
+
+
+def _check_world(world: World) -> None:
+    for kind in (LLM, Encoder, Retriever):
+        name = kind.__name__
+        part = getattr(world, name.lower())
+        if part is not None and (hasattr(part, "invoke") or not isinstance(part, kind)):
+            raise InvalidInput(
+                f"{name.lower()}={type(part).__name__} cannot be used as it is: wrap what comes "
+                f"from LangChain or LlamaIndex in LangChain{name} or LlamaIndex{name}"
+            )
+
+
+def _check_scorer(settings: GECESettings) -> None:
+    scorer, formula = settings.scorer, settings.scorer == "gece"
+    if scorer not in ("fitted", "gece", *SIGNALS):
+        raise errors.unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
+    tier = SIGNALS[scorer].tier if scorer in SIGNALS else "probabilities" if formula else "text"
+    for lacks, needs in (
+        (scorer == "disagreement" and not settings.samples, "samples=3 or more"),
+        (scorer == "gradient_cosine" and settings.agreement != "cosine", "agreement='cosine'"),
+        (
+            settings.gradients != "always"
+            and (tier == "gradients" or formula * settings.semantics),
+            "the gradient term: gradients='always', or, as the formula, semantics=False",
+        ),
+        (tier != "text" and settings.tier == "text", "more than text: leave tier as it is"),
+    ):
+        if lacks:
+            raise CalibrationError(f"the scorer {scorer!r} needs {needs}; or take another scorer")

@@ -1,0 +1,144 @@
+"""What a gate saves against always retrieving, and what it costs itself."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from statistics import median
+from time import perf_counter
+from typing import Any, TypeVar
+
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.types import Generation
+
+_TIMED = 3  # runs that are timed, one after the other
+_T = TypeVar("_T")
+_logger = logging.getLogger(__name__)
+
+
+def timed(run: Callable[[list[_T]], list[Any]], items: Sequence[_T]) -> tuple[list[Any], float]:
+    """What an application's chain gives for each item, or its exception, and how many seconds one
+    takes by itself: the median of the first three, which run one after the other.
+
+    Raises:
+        CalibrationError: it failed on more than half; its exception is the cause.
+    """
+    found, took = list[Any](), list[float]()
+    for item in items[:_TIMED]:
+        started = perf_counter()
+        found += run([item])
+        took.append(perf_counter() - started)
+    found += run([*items[_TIMED:]])
+    if failed := [output for output in found if isinstance(output, Exception)]:
+        said = f"the chain failed on {len(failed)} of {len(found)} questions ({failed[0]!r:.200})"
+        if 2 * len(failed) > len(found):
+            raise CalibrationError(f"{said}; see that it answers them by itself") from failed[0]
+        _logger.warning("%s; these are left out", said)
+    return found, median(took)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Model calls, tokens (prompt and answer) and seconds; None where they were not measured."""
+
+    calls: float | None = None
+    tokens: float | None = None
+    seconds: float | None = None
+
+    @classmethod
+    def of(cls, replies: Sequence[Sequence[Generation]], seconds: float | None = None) -> "Cost":
+        """Mean over questions, from the generations of each."""
+        counts = [(g.prompt_tokens, g.completion_tokens) for each in replies for g in each]
+        known = [a + b for a, b in counts if a is not None and b is not None]
+        tokens = sum(known) / len(replies) if len(known) == len(counts) else None
+        return cls(len(counts) / len(replies), tokens, seconds)
+
+    def times(self, count: float) -> "Cost":
+        """Of so many questions."""
+        parts = (getattr(self, field.name) for field in fields(self))
+        return Cost(*(None if part is None else part * count for part in parts))
+
+    def minus(self, other: "Cost") -> "Cost":
+        """The difference, as far as both are known."""
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Cost(*(None if a is None or b is None else a - b for a, b in pairs))
+
+    def share_of(self, other: "Cost") -> float | None:
+        """This over the other: of tokens, else of seconds, else of calls; None: nothing known."""
+        for name in ("tokens", "seconds", "calls"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine is not None and theirs:
+                return mine / theirs
+        return None
+
+    def __str__(self) -> str:
+        shown = {"calls": self.calls, "tokens": self.tokens, "seconds": self.seconds}
+        known = [f"{value:,.3g} {name}" for name, value in shown.items() if value is not None]
+        return ", ".join(known) or "not measured"
+
+
+@dataclass(frozen=True, slots=True)
+class Savings:
+    """Of the questions that a router has decided, against always retrieving."""
+
+    questions: int
+    retrieved: int
+    avoided: Cost
+    """What the chain would have cost on the questions that were answered directly."""
+    gate: Cost
+    """What the gate's own calls cost on all questions."""
+    price: float | None = None
+    """Money for a token, as given."""
+
+    @property
+    def net(self) -> Cost:
+        """What was avoided without what the gate cost; below 0 where the gate costs more."""
+        return self.avoided.minus(self.gate)
+
+    @property
+    def money(self) -> float | None:
+        """What the tokens of `net` would have cost; None without a price or token counts."""
+        tokens = self.net.tokens
+        return None if self.price is None or tokens is None else tokens * self.price
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.questions} questions, {self.retrieved} retrieved",
+            f"avoided       {self.avoided}",
+            f"gate's own    {self.gate}",
+            f"saved         {self.net}",
+        ]
+        return "\n".join(
+            lines + ([] if self.money is None else [f"money saved   {self.money:.4g}"])
+        )
+
+
+class Tally:
+    """Counts decisions; safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock, self._counts = threading.Lock(), {False: 0, True: 0}
+
+    def add(self, retrieve: bool) -> None:
+        """One decision more."""
+        with self._lock:
+            self._counts[retrieve] += 1
+
+    def savings(self, report: Any, price: float | None) -> Savings:
+        """What they saved, at the costs in a `FitReport`.
+
+        Raises:
+            InvalidInput: the costs were never measured, or the price is below 0.
+        """
+        gate, retrieval = (getattr(report, f"{part}_cost", None) for part in ("gate", "retrieval"))
+        if gate is None or retrieval is None:
+            raise InvalidInput(
+                "what retrieval costs was not measured for this gate; fit it with your chain: "
+                "GECERouter.fit(chain, llm=..., questions=...)"
+            )
+        if price is not None and not price >= 0:
+            raise InvalidInput(f"price is {price}; it is money for one token, at least 0")
+        with self._lock:
+            direct, retrieved = self._counts[False], self._counts[True]
+        count = direct + retrieved
+        return Savings(count, retrieved, retrieval.times(direct), gate.times(count), price)

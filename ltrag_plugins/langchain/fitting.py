@@ -1,0 +1,159 @@
+"""What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.outputs import LLMResult
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.savings import Cost, timed
+from ltrag_plugins.gece.settings import Targets
+from ltrag_plugins.langchain.component import ANSWER_KEYS, Asking, conversation_of, entries_of
+from ltrag_plugins.langchain.model import model_of
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.prompts.templates import render_question, standalone
+from ltrag_plugins.types import Question
+
+_FORMS = ("auto", "text", "message")
+
+
+def fit_from_chain(
+    chain: Runnable[Any, Any],
+    llm: LLM,
+    questions: Sequence[Any],
+    *,
+    asking: Asking,
+    answer: Any,
+    most: int,
+    correct: Any,
+    **how: Any,
+) -> tuple[GECEGate, Any]:
+    """The gate, and an output of the chain; `most` runs of it at once. See `GECERouter.fit`."""
+    Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
+    examples = [_example_of(one, chain, asking.key) for one in questions]
+    inputs = [value for value, _ in examples]
+    nothing: list[RunnableConfig] = [{}] * len(inputs)
+    asked = asking.read_many(inputs, nothing)
+    for error in (one for one in asked if isinstance(one, Exception)):
+        raise error
+    alone = run_many([standalone(*one) for one in asked], World(llm=llm))
+    check_count(len(inputs))
+    found, cost = _answers_of(chain, inputs, most)
+    kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
+    gate = GECEGate.fit(
+        [replace(examples[i][1], text=alone[i]) for i in kept],
+        llm=llm,
+        retrieved_answers=[_text_of(found[i], answer) for i in kept],
+        retrieval_cost=cost,
+        correct=_judge_of(correct),
+        **how,
+    )
+    return gate, found[kept[0]]
+
+
+def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Question]:
+    """What the chain gets for a question, and the question with its accepted answers."""
+    if isinstance(value, str | Question):
+        question = Question(value) if isinstance(value, str) else value
+        return _as_input(render_question(question), chain, key), question
+    answers: Any = entries_of(value).get("answers") or ()
+    if isinstance(value, Mapping) and "answers" in value:
+        value = {name: entry for name, entry in value.items() if name != "answers"}
+        if value.keys() == {key}:
+            value = _as_input(value[key], chain, key)
+    answers = (answers,) if isinstance(answers, str) else tuple(answers)
+    return value, Question(conversation_of(value, key).question, answers)
+
+
+def _text_of(output: Any, key: Any = None) -> str:
+    """The answer in what a chain puts out: a text, a message, or a mapping or state that holds one,
+    under `key` if that is a key."""
+    if isinstance(output, str | BaseMessage):
+        return output if isinstance(output, str) else str(output.text)
+    entries = entries_of(output)
+    for name in ("messages", *ANSWER_KEYS) if key in (None, *_FORMS) else (key,):
+        if (found := entries.get(name)) is not None:
+            return _text_of(found[-1] if name == "messages" and found else found)
+    raise InvalidInput(
+        f"there is no answer's text in what the chain puts out, {output!r:.80}. End the chain in a "
+        "text or a message, or name the key: answer='...'."
+    )
+
+
+def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:
+    """The text in the form that the chain declares to take."""
+    properties = chain.get_input_jsonschema().get("properties", {})
+    if key in properties:
+        return {key: text}
+    if "messages" in properties:
+        return {"messages": [HumanMessage(text)]}
+    return {next(iter(properties)): text} if len(properties) == 1 else text
+
+
+class _Meter(BaseCallbackHandler):
+    """Counts model calls and their tokens."""
+
+    run_inline = True
+
+    def __init__(self) -> None:
+        self.calls, self.counted, self.tokens, self._lock = 0, 0, 0, threading.Lock()
+
+    def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """One call more; for a completion model all of a batch."""
+        used = (response.llm_output or {}).get("token_usage") or {}
+        for generations in response.generations:
+            message = getattr(generations[0], "message", None)
+            used = getattr(message, "usage_metadata", None) or used
+        total = used.get("total_tokens")
+        with self._lock:
+            self.calls += len(response.generations)
+            self.counted += len(response.generations) * isinstance(total, int)
+            self.tokens += total if isinstance(total, int) else 0
+
+
+def _answers_of(
+    chain: Runnable[Any, Any], inputs: Sequence[Any], most: int
+) -> tuple[list[Any], Cost]:
+    """What the chain puts out for each input, or its exception, and what one costs on average."""
+    meter = _Meter()
+    config: Any = {"callbacks": [meter], "max_concurrency": most}
+    found, seconds = timed(lambda part: chain.batch(part, config, return_exceptions=True), inputs)
+    count = sum(not isinstance(output, Exception) for output in found)
+    tokens = meter.tokens / count if meter.calls and meter.counted == meter.calls else None
+    return found, Cost(meter.calls / count or None, tokens, seconds)
+
+
+def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
+    """What LangChain has for a judge as ours."""
+    if not isinstance(correct, Runnable):
+        return correct
+    if isinstance(getattr(correct, "bound", correct), BaseLanguageModel):
+        return model_of(correct)
+    names = ("question", "answer", "reference")
+    return lambda *given: _verdict(correct.invoke(dict(zip(names, given, strict=True))))
+
+
+def _verdict(said: Any) -> float:
+    if isinstance(said, Mapping):
+        said = next((said[key] for key in ("correct", "score", "value") if key in said), said)
+    if isinstance(said, bool | int | float):
+        return float(said)
+    word = _text_of(said).strip().strip(".!*").lower()
+    if word not in (*_YES, *_NO):
+        raise InvalidInput(
+            f"correct= gave {word[:80]!r}; it gives True or False, a number from 0 to 1, or yes or "
+            "no (in a mapping under 'correct', 'score' or 'value')"
+        )
+    return float(word in _YES)
+
+
+_YES, _NO = ("yes", "true", "correct", "y"), ("no", "false", "incorrect", "n")

@@ -1,0 +1,132 @@
+"""What a fit from an application's own query engine needs: its answers and what they cost."""
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.base import BaseLLM
+from llama_index.core.evaluation.base import BaseEvaluator
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events import BaseEvent
+from llama_index.core.instrumentation.events.llm import LLMChatEndEvent, LLMCompletionEndEvent
+from llama_index.core.schema import QueryBundle
+from llama_index_instrumentation import get_dispatcher
+from pydantic import PrivateAttr
+
+from ltrag_plugins.errors import InvalidInput, checked
+from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.savings import Cost, timed
+from ltrag_plugins.gece.settings import Targets
+from ltrag_plugins.llama_index.model import model_of
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.llm.openai_format import field_of
+from ltrag_plugins.prompts.templates import render_question
+from ltrag_plugins.types import Question
+
+_EMPTY = "Empty Response"  # what LlamaIndex's engines say where nothing was found
+
+
+def fit_from_engine(
+    engine: BaseQueryEngine,
+    llm: LLM,
+    questions: Sequence[Any],
+    *,
+    most: int,
+    correct: Any,
+    **how: Any,
+) -> GECEGate:
+    """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
+    Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
+    examples = [_question_of(one) for one in questions]
+    check_count(len(examples))
+    found, cost = _answers_of(engine, [render_question(one) for one in examples], most)
+    kept = [i for i, answer in enumerate(found) if not isinstance(answer, Exception)]
+    return GECEGate.fit(
+        [examples[i] for i in kept],
+        llm=llm,
+        retrieved_answers=["" if found[i] == _EMPTY else found[i] for i in kept],
+        retrieval_cost=cost,
+        correct=_judge_of(correct),
+        **how,
+    )
+
+
+def _question_of(value: Any) -> Question:
+    match value:
+        case Question():
+            return value
+        case str():
+            return Question(value)
+        case QueryBundle():
+            return Question(value.query_str)
+        case {"question": str(text), **rest} | {"query": str(text), **rest}:
+            answers: Any = rest.get("answers") or ()
+            return Question(text, (answers,) if isinstance(answers, str) else tuple(answers))
+    raise InvalidInput(
+        f"questions are texts, QueryBundles, Questions, or mappings with 'question' and, where "
+        f"they are known, 'answers'; got {value!r:.80}"
+    )
+
+
+class _Meter(BaseEventHandler):
+    """Counts model calls and their tokens."""
+
+    _lock: Any = PrivateAttr(default_factory=threading.Lock)
+    _totals: list[int | None] = PrivateAttr(default_factory=list)
+
+    def handle(self, event: BaseEvent, **_: Any) -> None:
+        """One call more, with its tokens, where the response has them."""
+        if isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent):
+            usage = field_of(getattr(event.response, "raw", None), "usage")
+            total = field_of(usage, "total_tokens")
+            with self._lock:
+                self._totals.append(total if isinstance(total, int) else None)
+
+    def cost(self, count: int, seconds: float) -> Cost:
+        """The mean over so many questions."""
+        known = [total for total in self._totals if total is not None]
+        tokens = sum(known) / count if known and len(known) == len(self._totals) else None
+        return Cost(len(self._totals) / count or None, tokens, seconds)
+
+
+def _answers_of(
+    engine: BaseQueryEngine, queries: Sequence[str], most: int
+) -> tuple[list[Any], Cost]:
+    """The engine's answer to each query, or its exception, and what one costs on average."""
+
+    def one(query: str) -> Any:
+        try:
+            return str(engine.query(query))
+        except Exception as error:
+            return error
+
+    def together(part: list[str]) -> list[Any]:
+        with ThreadPoolExecutor(most) as pool:
+            return [*pool.map(lambda q: copy_context().run(one, q), part)]
+
+    meter, root = _Meter(), get_dispatcher()
+    root.add_event_handler(meter)
+    try:
+        found, seconds = timed(together, queries)
+    finally:
+        root.event_handlers.remove(meter)
+    count = sum(not isinstance(answer, Exception) for answer in found)
+    return found, meter.cost(count, seconds)
+
+
+def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
+    """What LlamaIndex has for a judge as ours."""
+    if isinstance(correct, BaseLLM):
+        return model_of(correct)
+    return partial(_passing, correct) if isinstance(correct, BaseEvaluator) else correct
+
+
+def _passing(evaluator: BaseEvaluator, question: str, answer: str, reference: str) -> bool:
+    found = evaluator.evaluate(query=question, response=answer, reference=reference)
+    wanted = f"a verdict (passing) of {type(evaluator).__name__}; it gave {found.feedback!r:.80}"
+    return bool(checked(found.passing, bool, "correct", wanted))
