@@ -99,8 +99,8 @@ def test_fewer_than_twenty_calibration_questions():
     refused(CalibrationError, "19 calibration questions.*better 200", questions=questions(19))
 
 
-def test_calibration_questions_that_are_plain_strings():
-    refused(InvalidInput, r"Question\(text, answers\)", questions=["Who?"] * 20)
+def test_calibration_questions_that_are_no_questions():
+    refused(InvalidInput, r"Question\(text, answers\)", questions=[7] * 20)
 
 
 def test_a_calibration_question_without_accepted_answers():

@@ -65,7 +65,9 @@ def collect(
     asked here. What no gate can be fitted on is refused before any call.
     """
     tries = retrieved_answers is not None or retrieving is not None or world.retriever is not None
-    check_labelled(questions, answers=not tries)
+    check_labelled(questions, answers=False)
+    if not tries:
+        _with_references(questions, None)  # refuses those without accepted answers
     check_count(len(questions))
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"

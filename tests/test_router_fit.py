@@ -1,0 +1,234 @@
+"""A router from an application's own chain or engine and its questions, in both frameworks."""
+
+import re
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from llama_index.core.base.llms.types import CompletionResponse
+from llama_index.core.evaluation import CorrectnessEvaluator
+from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.schema import QueryBundle
+
+from ltrag_plugins import langchain, llama_index
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.types import Question
+from tests.langchain_parts import FunctionChat
+from tests.llama_index_parts import FunctionLLM
+
+TEXTS = [f"Which city is number {i} of the list?" for i in range(40)]
+SETTINGS = GECESettings(folds=2)
+
+
+def number(text: str) -> int:
+    return int(re.findall(r"number (\d+)", text)[-1])
+
+
+def answer(prompt: str) -> str:
+    """Knows the cities with odd numbers, and all that it is shown."""
+    i = number(prompt)
+    return f"City {i}" if "shown" in prompt or i % 2 else f"no idea {i}"
+
+
+class Engine(CustomQueryEngine):
+    llm: FunctionLLM
+    asked: list[str]
+
+    def custom_query(self, query_str: str) -> str:
+        self.asked.append(query_str)
+        if "fails" in query_str:
+            raise ConnectionError("no index")
+        return self.llm.complete(f"shown: {query_str}").text
+
+
+def chain(asked: list[str]):
+    """A retrieving chain that ends in a message."""
+
+    def work(text: str) -> AIMessage:
+        asked.append(text)
+        if "fails" in text:
+            raise ConnectionError("no index")
+        return FunctionChat(answer).invoke(f"shown: {text}")
+
+    return RunnablePassthrough() | RunnableLambda(work)
+
+
+class LangChain:
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.chain, self.llm = chain(self.asked), FunctionChat(answer)
+
+    def fit(self, questions, **how):
+        how = {"settings": SETTINGS, **how}
+        return langchain.GECERouter.fit(self.chain, llm=self.llm, questions=questions, **how)
+
+    def ask(self, router, text: str) -> str:
+        return router.invoke(text).text
+
+
+class LlamaIndex:
+    def __init__(self) -> None:
+        self.llm = FunctionLLM(answer)
+        self.chain, self.asked = Engine(llm=self.llm, asked=[]), []
+
+    def fit(self, questions, **how):
+        how = {"settings": SETTINGS, **how}
+        router = llama_index.GECERouter.fit(self.chain, llm=self.llm, questions=questions, **how)
+        self.asked = self.chain.asked
+        return router
+
+    def ask(self, router, text: str) -> str:
+        return str(router.query(text))
+
+
+@pytest.fixture(params=[LangChain, LlamaIndex])
+def room(request):
+    return request.param()
+
+
+def test_questions_alone_make_a_router_that_saves_what_it_says(room):
+    router = room.fit(TEXTS)
+    report = router.gate.report
+    assert (report.agreement, report.direct_accuracy) == (1.0, 0.5)
+    assert report.retrieval_cost.calls == 1
+    assert min(report.retrieval_cost.seconds, report.gate_cost.seconds) > 0
+    assert sorted(room.asked) == sorted(TEXTS)
+    for i in range(40, 60):
+        assert room.ask(router, f"Which city is number {i} of the list?") == f"City {i}"
+    saved = router.savings(price=0.01)
+    assert saved.questions == 20
+    assert saved.retrieved == len(room.asked) - 40 < 20
+    assert saved.net.calls == -saved.retrieved
+
+
+def test_accepted_answers_are_the_labels_where_they_are_given(room):
+    labelled = [
+        {"question": TEXTS[0], "answers": "no idea 0"},
+        {"question": TEXTS[2], "answers": ["City 2", "no idea 2"]},
+        Question(TEXTS[4], ("no idea 4",)),
+    ]
+    report = room.fit([*labelled, *TEXTS[5:]]).gate.report
+    assert report.agreement == pytest.approx(35 / 38)
+    odd = sum(i % 2 for i in range(5, 40))
+    assert report.direct_accuracy == pytest.approx((3 + odd) / 38)
+
+
+def test_what_the_chain_cannot_answer_is_left_out(room, caplog):
+    failing = [f"{text} It fails." for text in TEXTS]
+    assert room.fit([*failing[:3], *TEXTS[3:]]).gate.report.questions == 37
+    assert "the chain failed on 3 of 40 questions (ConnectionError('no index'" in caplog.text
+    with pytest.raises(CalibrationError, match="failed on 40 of 40") as caught:
+        room.fit(failing)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+
+
+def test_what_cannot_be_fitted_is_refused_before_the_chain_is_asked(room):
+    for questions, how, said in (
+        (TEXTS, {"target_rate": 0.3, "budget": 0.5}, "not both"),
+        (TEXTS[:19], {}, "at least 20"),
+        ([7] * 20, {}, "7"),
+    ):
+        with pytest.raises((InvalidInput, CalibrationError), match=said):
+            room.fit(questions, **how)
+    assert room.asked == []
+
+
+def at_length(text: str) -> str:
+    """A chain's answer in more words than can be compared one by one."""
+    return f"The gazetteer of the old kingdom, which lists them all, has: {answer(f'shown {text}')}"
+
+
+def test_a_runnable_or_a_model_judges_long_answers():
+    seen = []
+
+    def even(given: dict[str, str]) -> dict[str, str]:
+        seen.append(given)
+        return {"score": "Yes." if number(given["question"]) % 2 == 0 else "no"}
+
+    def quarter(prompt: str) -> str:
+        return "no" if number(prompt.split("Reference")[0]) % 4 else "yes"
+
+    def fitted(correct):
+        fit = {"llm": FunctionChat(answer), "questions": TEXTS, "settings": SETTINGS}
+        chain = RunnableLambda(at_length)
+        return langchain.GECERouter.fit(chain, correct=correct, **fit).gate.report.direct_accuracy
+
+    assert fitted(RunnableLambda(even)) == 0.5
+    assert {*seen[0]} == {"question", "answer", "reference"}
+    assert seen[0]["reference"].startswith("The gazetteer")
+    assert fitted(FunctionChat(quarter)) == 0.25
+    with pytest.raises(InvalidInput, match=r"correct= gave 'perhaps'"):
+        fitted(RunnableLambda(lambda _: "perhaps"))
+
+
+def test_llama_indexs_correctness_evaluator_judges_long_answers():
+    def grade(prompt: str) -> str:
+        return "5.0\nsame" if number(prompt) % 4 == 0 else "1.0\nother"
+
+    router = llama_index.GECERouter.fit(
+        Engine(llm=FunctionLLM(lambda prompt: at_length(prompt.removeprefix("shown: "))), asked=[]),
+        llm=FunctionLLM(answer),
+        questions=[QueryBundle(text) for text in TEXTS],
+        correct=CorrectnessEvaluator(llm=FunctionLLM(grade)),
+        settings=SETTINGS,
+    )
+    assert router.gate.report.direct_accuracy == 0.25
+
+
+def test_inputs_go_to_a_langchain_chain_in_the_form_that_it_takes():
+    seen = []
+
+    def work(given: dict) -> dict:
+        seen.append(given)
+        return {**given, "answer": answer(f"shown {given['input']}")}
+
+    mapping = RunnableLambda(work).with_types(input_type=dict[str, str])
+    inputs = [{"input": text, "lang": "en"} for text in TEXTS]
+    fit = {"llm": FunctionChat(answer), "settings": SETTINGS, "question_key": "input"}
+    router = langchain.GECERouter.fit(mapping, questions=inputs, **fit)
+    assert sorted(seen, key=str) == sorted(inputs, key=str)
+    direct = router.invoke({"input": TEXTS[1], "lang": "en"})
+    assert direct == {"input": TEXTS[1], "lang": "en", "answer": "City 1"}
+
+
+def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
+    prompts = []
+
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
+        return TEXTS[number(prompt)] if "Rewritten question" in prompt else answer(prompt)
+
+    asked = []
+    talks = [
+        [HumanMessage(f"I think of number {i}"), AIMessage("Go on."), HumanMessage("Which city?")]
+        for i in range(40)
+    ]
+
+    def work(messages):
+        asked.append(messages)
+        return AIMessage(answer(f"shown {messages[0].text}"))
+
+    router = langchain.GECERouter.fit(
+        RunnableLambda(work), llm=FunctionChat(model), questions=talks, settings=SETTINGS
+    )
+    assert len(asked) == 40
+    assert all(len(messages) == 3 for messages in asked)
+    assert sum("Rewritten question" in prompt for prompt in prompts) == 40
+    assert router.gate.report.direct_accuracy == 0.5
+    assert router.invoke(talks[1]).text == "City 1"
+
+
+def test_a_budget_counts_the_tokens_of_the_engine_and_of_the_draft():
+    def counted(prompt: str) -> CompletionResponse:
+        usage = {"total_tokens": 300 if "shown" in prompt else 60}
+        return CompletionResponse(text=answer(prompt), raw={"usage": {**usage, **usage_parts}})
+
+    usage_parts = {"prompt_tokens": 50, "completion_tokens": 10}
+    llm = FunctionLLM(counted)
+    router = llama_index.GECERouter.fit(
+        Engine(llm=llm, asked=[]), llm=llm, questions=TEXTS, settings=SETTINGS, budget=0.5
+    )
+    report = router.gate.report
+    assert (report.gate_cost.tokens, report.retrieval_cost.tokens) == (60, 300)
+    assert report.retrieval_rate.value == pytest.approx(0.5 - 60 / 300, abs=0.05)
