@@ -10,8 +10,9 @@ from cli_parts import lines_file, ltrag
 from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.llms.openai_like import OpenAILike
 
@@ -144,6 +145,48 @@ async def test_langchains_chain_and_llama_indexs_engine_stand_behind_the_gate(ga
     for response in (routed.query(capital("Italy")), await routed.aquery(capital("Italy"))):
         assert "Rome" in str(response)
     assert routed.query(f"{capital('Nauru')} Not Paris.").metadata["gece"]["retrieve"] is True
+
+
+LOG = [question.text for question in CAPITALS]
+"""Questions without any answers."""
+
+
+def reading(question: str) -> str:
+    country = question.removesuffix("?").split()[-1]
+    return f"{NAMES[country]} is the capital of {country}.\nSay the capital of {country}."
+
+
+def fitted_router(framework: str, url: str):
+    settings = GECESettings(scorer="mean_logprob", max_tokens=8, folds=2)
+    if framework == "langchain":
+        chain = RunnableLambda(reading) | chat_openai(url).bind(max_tokens=8) | StrOutputParser()
+        how = {"llm": chat_openai(url), "questions": LOG, "settings": settings}
+        router = langchain.GECERouter.fit(chain, **how)
+        return router, router.invoke
+    like = openai_like(url)
+    long = Reading(llm=like.model_copy(update={"max_tokens": 8}))
+    router = llama_index.GECERouter.fit(long, llm=like, questions=LOG, settings=settings)
+    return router, lambda text: str(router.query(text))
+
+
+class Reading(CustomQueryEngine):
+    llm: OpenAILike
+
+    def custom_query(self, query_str: str) -> str:
+        return self.llm.complete(reading(query_str)).text
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+def test_a_router_starts_from_questions_alone(framework, real_server):
+    router, ask = fitted_router(framework, real_server)
+    report = router.gate.report
+    assert (report.tier, report.agreement, report.questions) == ("probabilities", 1.0, 20)
+    assert 0.2 < report.direct_accuracy < 0.8
+    assert report.auroc.value > 0.7
+    assert min(report.retrieval_cost.tokens, report.gate_cost.tokens) > 20
+    assert "Rome" in ask(capital("Italy"))
+    assert "Funafuti" in ask(capital("Tuvalu"))
+    assert router.savings().questions == 2
 
 
 @one_loop

@@ -314,6 +314,7 @@ class FitReport:
         if self.accuracy is not None:
             rows[f"{right}, gated"] = _interval(self.accuracy)
             rows[f"{right}, always retrieving"] = f"{self.retrieval_accuracy:.3f}"
+        if self.against_always is not None:
             rows[f"{right}, gated - always"] = _interval(self.against_always)
         if self.agreement:
             told = f"agreement with retrieval on {self.agreement:.0%} of the questions"
