@@ -83,7 +83,7 @@ class _Declaration:
 
     def wanted(self) -> str:
         choices = [kind for kind in self.kinds if isinstance(kind, str)]
-        parts = [f"one of {', '.join(choices)}"] if choices else []
+        parts = [f"one of {', '.join(choices)}"] if len(choices) > 1 else choices
         parts += [_IN_WORDS[kind] for kind in self.kinds if kind in _IN_WORDS]
         if self.bounds is not None:
             parts[-1] += f", {self.bounds}"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_parts import book, lines_file, ltrag, page, program, write
+from cli_parts import book, lines_file, ltrag, one_line, page, program, write
 from openai_server import openai_server
 
 from ltrag_plugins.gece import score_questions
@@ -103,6 +103,18 @@ def test_with_passages_the_fit_answers_with_retrieval_too(questions, passages, m
     assert report["retrieval_accuracy"] == 1.0
     assert report["direct_accuracy"] == 0.5
     assert report["accuracy"]["value"] == 1.0
+
+
+def test_with_passages_no_answers_are_needed(passages, model, tmp_path):
+    bare = [{"question": book(i)["question"]} for i in range(40)]
+    path, out = lines_file(tmp_path / "questions.jsonl", *bare), tmp_path / "gate"
+    targets = ["--set", "target_accuracy=always", "--json", "--out", out]
+    result = fit(path, model, "--passages", passages, "--k", 1, *targets)
+    report = json.loads(result.stdout)
+    assert (report["agreement"], report["direct_accuracy"]) == (1.0, 0.5)
+    assert report["target"] == "as good as always retrieving"
+    assert report["retrieval_cost"]["calls"] == 1
+    assert "answers" in one_line(fit(path, model, "--out", out))
 
 
 def test_the_passages_of_the_questions_do_as_well(model, tmp_path):

@@ -196,7 +196,7 @@ def test_an_encoder_that_gives_nan():
     ("targets", "match"),
     [
         ({"target_rate": 1.2}, "target_rate must be a number, from 0 to 1 or None, got 1.2"),
-        ({"target_accuracy": -1.0}, "target_accuracy must be one of always or a number"),
+        ({"target_accuracy": -1.0}, "target_accuracy must be always or a number"),
         ({"target_rate": math.nan}, "target_rate must be a number"),
         ({"target_rate": 0.2, "target_accuracy": 0.9}, "not both"),
     ],

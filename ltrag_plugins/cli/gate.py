@@ -33,6 +33,9 @@ def _fit(
 ) -> None:
     """Ask the model every question, learn when its own answers fail, save the gate.
 
+    With --passages questions need no accepted answers: a draft is right that agrees with the
+    answer from the passages.
+
     [dim]ltrag gate fit questions.jsonl --passages pool.jsonl.gz --rate 0.2 --out gate/[/]
     """
     from ltrag_plugins.gece.labels import check_count
@@ -42,7 +45,8 @@ def _fit(
 
     settings, targets = options.changed(words, gece.GECESettings(), Targets(), target_rate=rate)
     io.checked_folder(out)
-    found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
+    needed = passages is None
+    found = read_questions(questions, require_answers=needed, limit=limit, check=_askable(settings))
     check_count(len(found))
     pool = options.pool_of(passages, found)
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
