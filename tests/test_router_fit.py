@@ -127,9 +127,12 @@ def test_what_cannot_be_fitted_is_refused_before_the_chain_is_asked(room):
     for questions, how, said in (
         (TEXTS, {"target_rate": 0.3, "budget": 0.5}, "not both"),
         (TEXTS[:19], {}, "at least 20"),
+        (TEXTS[0], {}, "one string"),
+        ([*TEXTS, " "], {}, "no words"),
         ([7] * 20, {}, "7"),
+        (TEXTS, {"on_eror": "raise"}, "on_eror"),
     ):
-        with pytest.raises((InvalidInput, CalibrationError), match=said):
+        with pytest.raises((InvalidInput, CalibrationError, TypeError), match=said):
             room.fit(questions, **how)
     assert room.asked == []
 

@@ -47,7 +47,7 @@ def _fit(
     io.checked_folder(out)
     needed = passages is None
     found = read_questions(questions, require_answers=needed, limit=limit, check=_askable(settings))
-    check_count(len(found))
+    check_count(found)
     pool = options.pool_of(passages, found)
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     parts: dict[str, Any] = {"llm": llm, "encoder": vectors, "settings": settings, "batch": batch}

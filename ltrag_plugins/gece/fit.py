@@ -85,7 +85,7 @@ class Labels:
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> "Labels":
         """The outcomes as columns, if a gate can be fitted on them."""
-        check_count(len(outcomes))
+        check_count(outcomes)
         right = np.array([bool(outcome.right) for outcome in outcomes], dtype=int)
         if not 2 <= right.sum() <= len(right) - 2:
             kind = "right" if right.sum() >= 2 else "wrong"

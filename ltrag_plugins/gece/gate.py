@@ -16,7 +16,7 @@ from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
-from ltrag_plugins.gece.labels import collect
+from ltrag_plugins.gece.labels import check_count, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Cost, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
@@ -118,6 +118,7 @@ class GECEGate:
         frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
+        check_count(questions)
         asked = [Question(q) if isinstance(q, str) else q for q in questions]
         seconds = None
         if retrieval_cost is not None:

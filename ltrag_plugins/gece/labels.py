@@ -68,7 +68,7 @@ def collect(
     check_labelled(questions, answers=False)
     if not tries:
         _with_references(questions, None)  # refuses those without accepted answers
-    check_count(len(questions))
+    check_count(questions)
     if retrieved_answers is not None and len(retrieved_answers) != len(questions):
         found = f"{len(retrieved_answers)} retrieved_answers for {len(questions)} questions"
         raise InvalidInput(f"{found}; give one for each")
@@ -212,10 +212,12 @@ def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool]:
         ) from error
 
 
-def check_count(questions: int) -> None:
+def check_count(questions: Sequence[object]) -> None:
     """Refuse too few calibration questions."""
-    if questions < _FEWEST:
-        found = f"{questions or 'no'} calibration questions"
+    if isinstance(questions, str):
+        raise InvalidInput(f"questions came as one string, {questions[:40]!r}; put it in a list")
+    if len(questions) < _FEWEST:
+        found = f"{len(questions) or 'no'} calibration questions"
         raise CalibrationError(f"{found}; a gate needs at least {_FEWEST}, better 200")
 
 

@@ -16,7 +16,8 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count
 from ltrag_plugins.gece.savings import Cost, timed
-from ltrag_plugins.gece.settings import Targets
+from ltrag_plugins.gece.settings import GECESettings, Targets
+from ltrag_plugins.gece.signals import askable_question
 from ltrag_plugins.langchain.component import ANSWER_KEYS, Asking, conversation_of, entries_of
 from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -38,6 +39,7 @@ def fit_from_chain(
     **how: Any,
 ) -> tuple[GECEGate, Any]:
     """The gate, and an output of the chain; `most` runs of it at once. See `GECERouter.fit`."""
+    check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [_example_of(one, chain, asking.key) for one in questions]
     inputs = [value for value, _ in examples]
@@ -46,7 +48,8 @@ def fit_from_chain(
     for error in (one for one in asked if isinstance(one, Exception)):
         raise error
     alone = run_many([standalone(*one) for one in asked], World(llm=llm))
-    check_count(len(inputs))
+    for question in alone:
+        askable_question(question, (how["settings"] or GECESettings()).max_words)
     found, cost = _answers_of(chain, inputs, most)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     gate = GECEGate.fit(

@@ -7,6 +7,7 @@ metadata `gece` of every run after it.
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
+from inspect import signature
 from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
@@ -208,6 +209,7 @@ class GECERouter(Component):
         from ltrag_plugins.langchain.fitting import fit_from_chain  # at work a router needs none
 
         chain = coerce_to_runnable(chain)
+        signature(cls).bind(None, chain, **options)  # a wrong one is refused before it costs
         gate, example = fit_from_chain(
             chain,
             model_of(llm),

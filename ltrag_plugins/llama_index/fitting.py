@@ -21,7 +21,8 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count
 from ltrag_plugins.gece.savings import Cost, timed
-from ltrag_plugins.gece.settings import Targets
+from ltrag_plugins.gece.settings import GECESettings, Targets
+from ltrag_plugins.gece.signals import askable_question
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.openai_format import field_of
@@ -41,10 +42,13 @@ def fit_from_engine(
     **how: Any,
 ) -> GECEGate:
     """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
+    check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [_question_of(one) for one in questions]
-    check_count(len(examples))
-    found, cost = _answers_of(engine, [render_question(one) for one in examples], most)
+    texts = [render_question(one) for one in examples]
+    for text in texts:
+        askable_question(text, (how["settings"] or GECESettings()).max_words)
+    found, cost = _answers_of(engine, texts, most)
     kept = [i for i, answer in enumerate(found) if not isinstance(answer, Exception)]
     return GECEGate.fit(
         [examples[i] for i in kept],

@@ -6,6 +6,7 @@ The decision has a span of its own, and LlamaIndex's instrumentation gets it as 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from inspect import signature
 from typing import Any, Literal
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -166,6 +167,7 @@ class GECERouter(BaseQueryEngine):
         """
         from ltrag_plugins.llama_index.fitting import fit_from_engine  # at work it needs none
 
+        signature(cls).bind(None, query_engine, **options)  # a wrong one is refused before it costs
         gate = fit_from_engine(
             query_engine,
             model_of(llm),
