@@ -11,8 +11,8 @@ import pytest
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.gece import GECEGate, GECESettings, fit_outcomes
-from ltrag_plugins.gece.labels import agree
-from ltrag_plugins.gece.savings import Cost, Tally
+from ltrag_plugins.gece.labels import answers_agree
+from ltrag_plugins.gece.savings import Tally, Usage
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Answer, Generation, Token
 from tests.gece_parts import COLOURS, honest_llm, questions
@@ -38,7 +38,7 @@ CHAIN = [f"It is {COLOURS[i % 8]}." for i in range(60)]
     ],
 )
 def test_short_answers_agree_by_their_words(answer, other, same):
-    assert agree(answer, other) is agree(other, answer) is same
+    assert answers_agree(answer, other) is answers_agree(other, answer) is same
 
 
 def test_where_no_answer_is_accepted_right_means_agreement_with_the_chain():
@@ -182,7 +182,7 @@ def test_always_retrieving_is_an_answer_too():
 
 
 def test_a_budget_is_a_share_of_what_always_retrieving_costs():
-    costs = (Cost(calls=1, tokens=30), Cost(calls=1, tokens=300))
+    costs = (Usage(calls=1, tokens=30), Usage(calls=1, tokens=300))
     _, report = fit_outcomes(outcomes_of(), budget=0.6, costs=costs, settings=PRODUCT)
     assert report.retrieval_rate.value == pytest.approx(0.5)  # 30 + 0.5 * 300 = 0.6 * 300
     assert (report.gate_cost, report.retrieval_cost) == costs
@@ -204,8 +204,8 @@ def test_a_fit_that_asks_the_model_with_retrieval_counts_what_that_costs():
     gate = GECEGate.fit(
         questions(), llm=llm, retrieving=retrieving, target_rate=0.5, settings=PRODUCT
     )
-    assert gate.report.gate_cost == Cost(1, 22)
-    assert gate.report.retrieval_cost == Cost(2, 120)
+    assert gate.report.gate_cost == Usage(1, 22)
+    assert gate.report.retrieval_cost == Usage(2, 120)
     assert "saved by the gate                  0 calls, 38 tokens" in str(gate.report)
 
 
@@ -213,13 +213,13 @@ def test_a_fit_that_asks_the_model_with_retrieval_counts_what_that_costs():
 
 
 def test_savings_are_what_was_avoided_less_the_gates_own_cost():
-    report = SimpleNamespace(gate_cost=Cost(1, 30, 0.2), retrieval_cost=Cost(2, 300, None))
+    report = SimpleNamespace(gate_cost=Usage(1, 30, 0.2), retrieval_cost=Usage(2, 300, None))
     tally = Tally()
     with ThreadPoolExecutor(8) as pool:
         [*pool.map(tally.add, [False] * 700 + [True] * 300)]
     saved = tally.savings(report, price=0.001)
     assert (saved.questions, saved.retrieved) == (1000, 300)
-    assert saved.net == Cost(2 * 700 - 1000, 300 * 700 - 30 * 1000, None)
+    assert saved.net == Usage(2 * 700 - 1000, 300 * 700 - 30 * 1000, None)
     assert saved.money == pytest.approx(180)
     assert "saved         400 calls, 1.8e+05 tokens" in str(saved)
     assert tally.savings(report, None).money is None
@@ -235,7 +235,7 @@ def test_costs_in_the_report_survive_saving(tmp_path):
         TEXTS,
         llm=honest_llm(),
         retrieved_answers=CHAIN,
-        retrieval_cost=Cost(2, 300, 1.5),
+        retrieval_cost=Usage(2, 300, 1.5),
         settings=PRODUCT,
     )
     gate.save(tmp_path)

@@ -32,7 +32,7 @@ from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.labels import Outcome, check_count
 from ltrag_plugins.gece.models import FitReport, FittedGate, Linear, rate_threshold
-from ltrag_plugins.gece.savings import Cost
+from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import (
     SIGNALS,
@@ -170,7 +170,7 @@ def fit_outcomes(
     target_rate: float | None = None,
     target_accuracy: float | Literal["always"] | None = None,
     budget: float | None = None,
-    costs: tuple[Cost, Cost] | None = None,
+    costs: tuple[Usage, Usage] | None = None,
     settings: GECESettings | None = None,
     frequencies: WordFrequencies | None = None,
 ) -> tuple[FittedGate, FitReport]:
@@ -240,7 +240,7 @@ def fit_outcomes(
     return fitted, replace(report, gate_cost=gate, retrieval_cost=retrieval)
 
 
-def _rate_within(budget: float, costs: tuple[Cost, Cost] | None) -> float:
+def _rate_within(budget: float, costs: tuple[Usage, Usage] | None) -> float:
     """How many questions may retrieve for that share of what always retrieving costs."""
     own = None if costs is None else costs[0].share_of(costs[1])
     if own is None:

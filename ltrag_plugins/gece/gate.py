@@ -18,7 +18,7 @@ from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.labels import check_count, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
-from ltrag_plugins.gece.savings import Cost, timed
+from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, WordFrequencies, drafting
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
@@ -37,7 +37,7 @@ _PARTS = (
     WordFrequencies,
     GECESettings,
     Interval,
-    Cost,
+    Usage,
 )
 
 
@@ -69,7 +69,7 @@ class GECEGate:
         retriever: Retriever | None = None,
         retrieving: Callable[[str], Flow[Answer]] | None = None,
         retrieved_answers: Sequence[str] | None = None,
-        retrieval_cost: Cost | None = None,
+        retrieval_cost: Usage | None = None,
         correct: Callable[[str, str, str], Any] | LLM | None = None,
         settings: GECESettings | None = None,
         frequencies: WordFrequencies | None = None,
@@ -137,7 +137,7 @@ class GECEGate:
         )
         drafts = [(o.evidence.draft, *o.evidence.samples) for o in outcomes]
         if (cost := retrieval_cost or cost) is not None:
-            fitting = partial(fitting, costs=(Cost.of(drafts, seconds), cost))
+            fitting = partial(fitting, costs=(Usage.of(drafts, seconds), cost))
         fitted, report = fitting(outcomes)
         if along is not None and settings.gradients == "auto":
             bare = [replace(o, evidence=replace(o.evidence, agreement=None)) for o in outcomes]

@@ -13,7 +13,7 @@ from ltrag_plugins import errors
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import Flow, Observer, World, fetch, gradient_llm, run_many
-from ltrag_plugins.gece.savings import Cost
+from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, drafting, with_gradient_term
@@ -57,7 +57,7 @@ def collect(
     own: OwnSignals = MappingProxyType({}),
     observers: Iterable[Observer] = (),
     batch: int | None = None,
-) -> tuple[list[Outcome], Direction | None, Cost | None]:
+) -> tuple[list[Outcome], Direction | None, Usage | None]:
     """Draft an answer to every question, and answer it with retrieval where that is possible.
 
     Searches are by the question's text alone. The mean gradient comes along if the gate may read
@@ -96,7 +96,7 @@ def collect(
         pairs = zip(questions, whole, strict=True)
         answers = together([searching_for([q], (retrieving or reading)(t)) for q, t in pairs])
         retrieved_answers = [answer.text for answer in answers]
-        cost = Cost.of([answer.trace for answer in answers])
+        cost = Usage.of([answer.trace for answer in answers])
     known, places = _with_references(questions, retrieved_answers)
     if judge is None and (long := sum(_is_long(question.answers) for question in known)):
         _logger.warning(
@@ -126,7 +126,7 @@ def collect(
     return [Outcome(*row) for row in columns], along, cost
 
 
-def agree(answer: str, other: str) -> bool:
+def answers_agree(answer: str, other: str) -> bool:
     """Whether two short answers say the same: one holds the other as whole words after SQuAD's
     normalization, or their F1 is at least 0.5; an empty one agrees with nothing."""
     if not (normalized(answer) and normalized(other)):
@@ -180,8 +180,8 @@ def _labels_of(
 ) -> list[bool]:
     """Whether each answer is right.
 
-    Accepted answers are compared by `rule`, answers with retrieval (True beside them) by `agree`;
-    where they are longer than ten words the judge decides, and without one `agree`.
+    Accepted answers are compared by `rule`, answers with retrieval (True beside them) by `answers_agree`;
+    where they are longer than ten words the judge decides, and without one `answers_agree`.
     """
     found, asked = list[bool](), dict[int, tuple[str, str, str]]()
     for question, answer, stands_in in answered:
@@ -192,7 +192,7 @@ def _labels_of(
         same = any(normalized(answer) == normalized(r) != "" for r in references)
         if judge is not None and _is_long(references) and not same and answer.strip():
             asked[len(found)] = (question.text, answer.strip(), "\n".join(references))
-        found.append(same or any(agree(answer, reference) for reference in references))
+        found.append(same or any(answers_agree(answer, reference) for reference in references))
     if judge is not None:
         for i, right in zip(asked, _judged([*asked.values()], judge), strict=True):
             found[i] = right

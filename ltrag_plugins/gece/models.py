@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from ltrag_plugins.calibration import ProbabilityMap
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.decision import Decision, Tier
-from ltrag_plugins.gece.savings import Cost
+from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import gece_score
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import SIGNALS, Evidence, Features, WordFrequencies, features
@@ -287,9 +287,9 @@ class FitReport:
     agreement: float = 0.0
     """Share of the questions, 0 to 1, without accepted answers: there "right" means agreement with
     the answer with retrieval."""
-    gate_cost: Cost | None = None
+    gate_cost: Usage | None = None
     """What the gate's calls cost a question; None where retrieval's was not measured."""
-    retrieval_cost: Cost | None = None
+    retrieval_cost: Usage | None = None
     """What an answer with retrieval costs."""
     notes: tuple[str, ...] = ()
     """What a user should know before relying on this gate."""

@@ -38,7 +38,7 @@ def timed(run: Callable[[list[_T]], list[Any]], items: Sequence[_T]) -> tuple[li
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class Usage:
     """Model calls, tokens (prompt and answer) and seconds; None where they were not measured."""
 
     calls: float | None = None
@@ -46,24 +46,24 @@ class Cost:
     seconds: float | None = None
 
     @classmethod
-    def of(cls, replies: Sequence[Sequence[Generation]], seconds: float | None = None) -> "Cost":
+    def of(cls, replies: Sequence[Sequence[Generation]], seconds: float | None = None) -> "Usage":
         """Mean over questions, from the generations of each."""
         counts = [(g.prompt_tokens, g.completion_tokens) for each in replies for g in each]
         known = [a + b for a, b in counts if a is not None and b is not None]
         tokens = sum(known) / len(replies) if len(known) == len(counts) else None
         return cls(len(counts) / len(replies), tokens, seconds)
 
-    def times(self, count: float) -> "Cost":
+    def times(self, count: float) -> "Usage":
         """Of so many questions."""
         parts = (getattr(self, field.name) for field in fields(self))
-        return Cost(*(None if part is None else part * count for part in parts))
+        return Usage(*(None if part is None else part * count for part in parts))
 
-    def minus(self, other: "Cost") -> "Cost":
+    def minus(self, other: "Usage") -> "Usage":
         """The difference, as far as both are known."""
         pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        return Cost(*(None if a is None or b is None else a - b for a, b in pairs))
+        return Usage(*(None if a is None or b is None else a - b for a, b in pairs))
 
-    def share_of(self, other: "Cost") -> float | None:
+    def share_of(self, other: "Usage") -> float | None:
         """This over the other: of tokens, else of seconds, else of calls; None: nothing known."""
         for name in ("tokens", "seconds", "calls"):
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -83,15 +83,15 @@ class Savings:
 
     questions: int
     retrieved: int
-    avoided: Cost
+    avoided: Usage
     """What the chain would have cost on the questions that were answered directly."""
-    gate: Cost
+    gate: Usage
     """What the gate's own calls cost on all questions."""
     price: float | None = None
     """Money for a token, as given."""
 
     @property
-    def net(self) -> Cost:
+    def net(self) -> Usage:
         """What was avoided without what the gate cost; below 0 where the gate costs more."""
         return self.avoided.minus(self.gate)
 

@@ -15,7 +15,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count
-from ltrag_plugins.gece.savings import Cost, timed
+from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question
 from ltrag_plugins.langchain.component import ANSWER_KEYS, Asking, conversation_of, entries_of
@@ -125,14 +125,14 @@ class _Meter(BaseCallbackHandler):
 
 def _answers_of(
     chain: Runnable[Any, Any], inputs: Sequence[Any], most: int
-) -> tuple[list[Any], Cost]:
+) -> tuple[list[Any], Usage]:
     """What the chain puts out for each input, or its exception, and what one costs on average."""
     meter = _Meter()
     config: Any = {"callbacks": [meter], "max_concurrency": most}
     found, seconds = timed(lambda part: chain.batch(part, config, return_exceptions=True), inputs)
     count = sum(not isinstance(output, Exception) for output in found)
     tokens = meter.tokens / count if meter.calls and meter.counted == meter.calls else None
-    return found, Cost(meter.calls / count or None, tokens, seconds)
+    return found, Usage(meter.calls / count or None, tokens, seconds)
 
 
 def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:

@@ -20,7 +20,7 @@ from pydantic import PrivateAttr
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count
-from ltrag_plugins.gece.savings import Cost, timed
+from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question
 from ltrag_plugins.llama_index.model import model_of
@@ -91,16 +91,16 @@ class _Meter(BaseEventHandler):
             with self._lock:
                 self._totals.append(total if isinstance(total, int) else None)
 
-    def cost(self, count: int, seconds: float) -> Cost:
+    def cost(self, count: int, seconds: float) -> Usage:
         """The mean over so many questions."""
         known = [total for total in self._totals if total is not None]
         tokens = sum(known) / count if known and len(known) == len(self._totals) else None
-        return Cost(len(self._totals) / count or None, tokens, seconds)
+        return Usage(len(self._totals) / count or None, tokens, seconds)
 
 
 def _answers_of(
     engine: BaseQueryEngine, queries: Sequence[str], most: int
-) -> tuple[list[Any], Cost]:
+) -> tuple[list[Any], Usage]:
     """The engine's answer to each query, or its exception, and what one costs on average."""
 
     def one(query: str) -> Any:
