@@ -17,12 +17,14 @@ import time
 from collections.abc import Awaitable, Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from typing import Any
 
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from llama_index.core.llms import ChatMessage
 from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI
+from pydantic import SecretStr
 from rich.console import Console
 from rich.table import Table
 
@@ -93,9 +95,10 @@ def routed(llm: LLM) -> _Call:
 def clients(url: str) -> dict[str, tuple[_Call, _Call]]:
     """Of each client the bare call, bounded, and the router's."""
     sdk = AsyncOpenAI(base_url=url, api_key="none")
-    chat = ChatOpenAI(model="m", base_url=url, api_key="none", logprobs=True, top_logprobs=5)
+    key = SecretStr("none")
+    chat = ChatOpenAI(model="m", base_url=url, api_key=key, logprobs=True, top_logprobs=5)
     like = OpenAILike(model="m", api_base=url, api_key="none", is_chat_model=True)
-    asked = {"logprobs": True, "top_logprobs": 5, "max_tokens": 24}
+    asked: Any = {"logprobs": True, "top_logprobs": 5, "max_tokens": 24}
 
     def bounded(call: _Call) -> _Call:
         free = asyncio.Semaphore(AT_ONCE)
@@ -107,8 +110,9 @@ def clients(url: str) -> dict[str, tuple[_Call, _Call]]:
         return one
 
     def by_sdk(text: str) -> Awaitable[object]:
-        messages = [{"role": "user", "content": text}]
-        return sdk.chat.completions.create(model="m", messages=messages, **asked)
+        return sdk.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": text}], **asked
+        )
 
     def by_like(text: str) -> Awaitable[object]:
         return like.achat([ChatMessage(content=text)], **asked)

@@ -180,8 +180,8 @@ def _labels_of(
 ) -> list[bool]:
     """Whether each answer is right.
 
-    Accepted answers are compared by `rule`, answers with retrieval (True beside them) by `answers_agree`;
-    where they are longer than ten words the judge decides, and without one `answers_agree`.
+    Accepted answers are compared by `rule`; answers with retrieval (True beside them), and those
+    longer than ten words, by the judge if they are as long and there is one, else `answers_agree`.
     """
     found, asked = list[bool](), dict[int, tuple[str, str, str]]()
     for question, answer, stands_in in answered:
