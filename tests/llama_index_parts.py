@@ -1,6 +1,7 @@
 """Small honest LlamaIndex parts: a function as an LLM, a keyword rule as a retriever."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,14 +68,15 @@ class FunctionLLM(CustomLLM):
 
 
 class AsyncFunctionLLM(FunctionLLM):
-    """An async function as a LlamaIndex LLM that awaits it."""
+    """The same with async calls of its own; they await what an async function gives."""
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponse:
         self.seen.append(kwargs)
-        return self.responded(await self.function(prompt))
+        said = self.function(prompt)
+        return self.responded(await said if inspect.isawaitable(said) else said)
 
     @llm_chat_callback()
     async def achat(self, messages, **kwargs: Any):

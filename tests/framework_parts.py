@@ -1,0 +1,296 @@
+"""LangChain and LlamaIndex as two dialects: how each is given passages, called, and read."""
+
+import asyncio
+import inspect
+import time
+from dataclasses import replace
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+import pytest
+from langchain_core.documents import BaseDocumentCompressor
+from langchain_core.embeddings import Embeddings
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from pydantic import BaseModel, Field
+
+from ltrag_plugins import langchain, llama_index
+from ltrag_plugins.dur import DURRanker, DURSettings
+from ltrag_plugins.dur.head import Head
+from ltrag_plugins.llama_index.model import _response_of
+from ltrag_plugins.sgic import CalibratedAnswer
+from ltrag_plugins.types import Generation
+from tests.langchain_parts import FunctionChat, with_logprobs
+from tests.llama_index_parts import AsyncFunctionLLM, FunctionLLM, on_an_event_loop
+from tests.sgic_parts import QUESTION, THREE
+
+
+class Letters:
+    """How often each letter comes; notes what it is given, and whether a loop stood still."""
+
+    name = "letters"
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds, self.encoded, self.blocked = seconds, [], 0
+
+    def encode(self, texts):
+        self.blocked += on_an_event_loop()
+        time.sleep(self.seconds)
+        self.encoded.append(list(texts))
+        return letters(texts)
+
+
+def letters(texts) -> np.ndarray:
+    rows = [[t.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz"] for t in texts]
+    return np.array(rows, dtype=np.float32).reshape(len(texts), 26)
+
+
+WEIGHT = np.random.default_rng(0).normal(size=(5, 26)) / 8
+BIAS = np.random.default_rng(1).normal(size=5) / 8
+
+
+def trained(encoder=None, **settings) -> DURRanker:
+    return DURRanker(Head(WEIGHT, BIAS), encoder or Letters(), DURSettings(**settings))
+
+
+class LangChainLetters(BaseModel, Embeddings):
+    """Letters as LangChain embeddings; a question is embedded as the documents are."""
+
+    model: str = "letters"
+
+    def embed_documents(self, texts):
+        return letters(texts).tolist()
+
+    def embed_query(self, text):
+        raise NotImplementedError
+
+
+class AsyncLangChainLetters(LangChainLetters):
+    """Has an async call of its own, and nothing else that works."""
+
+    asked: list[str] = Field(default_factory=list)
+
+    async def aembed_documents(self, texts):
+        self.asked += texts
+        return letters(texts).tolist()
+
+    def embed_documents(self, texts):
+        raise NotImplementedError
+
+
+class LlamaIndexLetters(MockEmbedding):
+    """The same as a LlamaIndex embedding model."""
+
+    def __init__(self) -> None:
+        super().__init__(embed_dim=26, model_name="letters")
+
+    def _get_text_embedding(self, text):
+        return letters([text])[0].tolist()
+
+    def _get_query_embedding(self, query):
+        raise NotImplementedError
+
+
+class AsyncLlamaIndexLetters(LlamaIndexLetters):
+    """Has an async call of its own, and nothing else that works."""
+
+    asked: list[str] = Field(default_factory=list)
+
+    def _get_text_embedding(self, text):
+        raise NotImplementedError
+
+    async def _aget_text_embedding(self, text):
+        assert on_an_event_loop()
+        self.asked.append(text)
+        return letters([text])[0].tolist()
+
+
+class Given(BaseRetriever):
+    """Finds the nodes it was given."""
+
+    def __init__(self, nodes) -> None:
+        super().__init__()
+        self.nodes = nodes
+
+    def _retrieve(self, query_bundle):
+        return self.nodes
+
+
+TOP = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
+SCORES = ("uncertainty", "score", "p_wrong")
+
+
+def rounded(number: float | None) -> float | None:
+    return None if number is None else round(number, 9)
+
+
+def told_of(answer: CalibratedAnswer) -> dict[str, Any]:
+    """What the core says of an answer, as `told` of a dialect."""
+    return {
+        "said": answer.text,
+        "refused": False,
+        **{name: getattr(answer, name) for name in TOP},
+        **{name: rounded(getattr(answer, name)) for name in SCORES},
+        "trace": traced_rounds(answer.trace),
+        "documents": [
+            (d.passage.id, rounded(d.score), rounded(d.uncertainty)) for d in answer.documents
+        ],
+    }
+
+
+def traced_rounds(trace) -> list[tuple]:
+    return [(r.number, r.text, rounded(r.uncertainty), rounded(r.score)) for r in trace]
+
+
+class LangChain:
+    room, name = langchain, "langchain"
+    reranker_base = BaseDocumentCompressor
+    embeddings, async_embeddings = LangChainLetters, AsyncLangChainLetters
+    ways = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
+
+    @staticmethod
+    def found(passages) -> list:
+        """As a retriever finds them, with metadata that rerankers do not read."""
+        documents = [langchain.document_of(passage) for passage in passages]
+        return [d.model_copy(update={"metadata": {**d.metadata, "page": 7}}) for d in documents]
+
+    @staticmethod
+    def rerank(reranker, found, question: str) -> list:
+        return reranker.compress_documents(found, question)
+
+    @staticmethod
+    async def arerank(reranker, found, question: str) -> list:
+        return await reranker.acompress_documents(found, question)
+
+    @staticmethod
+    def ranked(found) -> list[tuple[str, float]]:
+        return [(d.id, d.metadata["relevance_score"]) for d in found]
+
+    @staticmethod
+    def reply(said: Generation):
+        """As ChatOpenAI gives it."""
+        message = with_logprobs(said.text, *((t.text, t.logprob) for t in said.tokens or ()))
+        used = {"input_tokens": said.prompt_tokens or 0, "output_tokens": said.completion_tokens}
+        message.usage_metadata = {**used, "total_tokens": 0}
+        return message
+
+    @classmethod
+    def models(cls, write) -> dict[str, Any]:
+        """A function that writes (sync or async) as each kind of model."""
+        return {"chat": FunctionChat(in_words_of(cls, write))}
+
+    @staticmethod
+    async def called(calibrator, way: str, question: str = QUESTION, passages=THREE) -> Any:
+        documents = [langchain.document_of(passage) for passage in passages]
+        given: Any = {"question": question, "documents": documents}
+        given = [given] if "batch" in way else given
+        call = getattr(calibrator, way)
+        if way == "stream":
+            out = await asyncio.to_thread(lambda: list(call(given)))
+        elif way == "astream":
+            out = [chunk async for chunk in call(given)]
+        else:
+            out = await (call(given) if way[0] == "a" else asyncio.to_thread(call, given))
+        if "stream" in way:
+            return reduce(add, out)
+        return out[0] if "batch" in way else out
+
+    @staticmethod
+    def told(out) -> dict[str, Any]:
+        scores = [(d.id, d.metadata["sgic"]) for d in out["documents"]]
+        return told_of(out["calibrated"]) | {
+            "said": out["answer"],
+            "refused": out["refused"],
+            **{name: rounded(out[name]) for name in SCORES},
+            "trace": traced_rounds(out["trace"]),
+            "documents": [
+                (id_, rounded(s["score"]), rounded(s["uncertainty"])) for id_, s in scores
+            ],
+        }
+
+
+class LlamaIndex:
+    room, name = llama_index, "llama_index"
+    reranker_base = BaseNodePostprocessor
+    embeddings, async_embeddings = LlamaIndexLetters, AsyncLlamaIndexLetters
+    ways = ("synthesize", "asynthesize", "query", "aquery")
+    reply = staticmethod(_response_of)
+
+    @staticmethod
+    def found(passages) -> list:
+        """As a retriever finds them, with scores of its own."""
+        return [llama_index.node_of(replace(passage, score=0.5)) for passage in passages]
+
+    @staticmethod
+    def rerank(reranker, found, question: str) -> list:
+        return reranker.postprocess_nodes(found, query_str=question)
+
+    @staticmethod
+    async def arerank(reranker, found, question: str) -> list:
+        return await reranker.apostprocess_nodes(found, query_str=question)
+
+    @staticmethod
+    def ranked(found) -> list[tuple[str, float]]:
+        return [(n.node_id, n.score) for n in found]
+
+    @classmethod
+    def models(cls, write) -> dict[str, Any]:
+        function = in_words_of(cls, write)
+        return {
+            "completion": FunctionLLM(function),
+            "chat": FunctionLLM(function, is_chat_model=True),
+            "wrapped": llama_index.LlamaIndexLLM(FunctionLLM(function), logprobs=True),
+            "async": AsyncFunctionLLM(function),
+        }
+
+    @staticmethod
+    async def called(calibrator, way: str, question: str = QUESTION, passages=THREE) -> Any:
+        nodes = [llama_index.node_of(passage) for passage in passages]
+        given = (question, nodes)
+        if "query" in way:
+            calibrator, given = calibrator.query_engine(Given(nodes)), (question,)
+        call = getattr(calibrator, way)
+        return await (call(*given) if way[0] == "a" else asyncio.to_thread(call, *given))
+
+    @staticmethod
+    def told(response) -> dict[str, Any]:
+        told = response.metadata["sgic"]
+        names = ("score", "uncertainty")
+        return {
+            "said": response.response,
+            "refused": told["refused"],
+            **{name: told[name] for name in TOP},
+            **{name: rounded(told[name]) for name in SCORES},
+            "trace": [
+                (r["round"], r["text"], rounded(r["uncertainty"]), rounded(r["score"]))
+                for r in told["trace"]
+            ],
+            "documents": [
+                (d["node_id"], *(rounded(d[name]) for name in names)) for d in told["documents"]
+            ],
+        }
+
+
+def in_words_of(framework, write):
+    """What the function writes, sync or async, as the framework's replies."""
+
+    async def later(said):
+        return framework.reply(await said)
+
+    def reply(prompt: str):
+        said = write(prompt)
+        return later(said) if inspect.isawaitable(said) else framework.reply(said)
+
+    return reply
+
+
+FRAMEWORKS = [LangChain, LlamaIndex]
+EACH = pytest.mark.parametrize("framework", FRAMEWORKS)
+"""A test of both frameworks."""
+
+
+def dumped(found) -> list[dict]:
+    return [one.model_dump() for one in found]
