@@ -10,12 +10,7 @@ from openai_server import completion, serving
 
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.gece import GECEGate, GECESettings
-from ltrag_plugins.llama_index import (
-    DURReranker,
-    LlamaIndexLLM,
-    SGICCalibrator,
-    as_query_engine,
-)
+from ltrag_plugins.llama_index import DURReranker, LlamaIndexLLM, SGICCalibrator, as_query_engine
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM
 
