@@ -123,26 +123,25 @@ TOP = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
 SCORES = ("uncertainty", "score", "p_wrong")
 
 
-def rounded(number: float | None) -> float | None:
-    return None if number is None else round(number, 9)
+def rounded(value: Any) -> Any:
+    """Its floats to nine digits."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(rounded, value))
+    return round(value, 9) if isinstance(value, float) else value
+
+
+def of_rounds(trace) -> list[tuple]:
+    return [(r.number, r.text, r.uncertainty, r.score) for r in trace]
 
 
 def told_of(answer: CalibratedAnswer) -> dict[str, Any]:
     """What the core says of an answer, as `told` of a dialect."""
-    return {
-        "said": answer.text,
-        "refused": False,
-        **{name: getattr(answer, name) for name in TOP},
-        **{name: rounded(getattr(answer, name)) for name in SCORES},
-        "trace": traced_rounds(answer.trace),
-        "documents": [
-            (d.passage.id, rounded(d.score), rounded(d.uncertainty)) for d in answer.documents
-        ],
-    }
-
-
-def traced_rounds(trace) -> list[tuple]:
-    return [(r.number, r.text, rounded(r.uncertainty), rounded(r.score)) for r in trace]
+    told = {name: getattr(answer, name) for name in (*TOP, *SCORES)}
+    told |= {"said": answer.text, "refused": False, "trace": of_rounds(answer.trace)}
+    documents = [(d.passage.id, d.score, d.uncertainty) for d in answer.documents]
+    return rounded(told | {"documents": documents})
 
 
 class LangChain:
@@ -200,16 +199,11 @@ class LangChain:
 
     @staticmethod
     def told(out) -> dict[str, Any]:
+        told = told_of(out["calibrated"]) | {name: out[name] for name in ("refused", *SCORES)}
         scores = [(d.id, d.metadata["sgic"]) for d in out["documents"]]
-        return told_of(out["calibrated"]) | {
-            "said": out["answer"],
-            "refused": out["refused"],
-            **{name: rounded(out[name]) for name in SCORES},
-            "trace": traced_rounds(out["trace"]),
-            "documents": [
-                (id_, rounded(s["score"]), rounded(s["uncertainty"])) for id_, s in scores
-            ],
-        }
+        documents = [(id_, s["score"], s["uncertainty"]) for id_, s in scores]
+        trace = of_rounds(out["trace"])
+        return rounded(told | {"said": out["answer"], "trace": trace, "documents": documents})
 
 
 class LlamaIndex:
@@ -257,21 +251,13 @@ class LlamaIndex:
 
     @staticmethod
     def told(response) -> dict[str, Any]:
-        told = response.metadata["sgic"]
-        names = ("score", "uncertainty")
-        return {
-            "said": response.response,
-            "refused": told["refused"],
-            **{name: told[name] for name in TOP},
-            **{name: rounded(told[name]) for name in SCORES},
-            "trace": [
-                (r["round"], r["text"], rounded(r["uncertainty"]), rounded(r["score"]))
-                for r in told["trace"]
-            ],
-            "documents": [
-                (d["node_id"], *(rounded(d[name]) for name in names)) for d in told["documents"]
-            ],
-        }
+        known = response.metadata["sgic"]
+        told = {name: known[name] for name in ("refused", *TOP, *SCORES)}
+        rounds = ("round", "text", "uncertainty", "score")
+        scores = ("node_id", "score", "uncertainty")
+        trace = [tuple(one[name] for name in rounds) for one in known["trace"]]
+        documents = [tuple(one[name] for name in scores) for one in known["documents"]]
+        return rounded(told | {"said": response.response, "trace": trace, "documents": documents})
 
 
 def in_words_of(framework, write):

@@ -41,7 +41,7 @@ class FunctionChat(BaseChatModel):
 
     def _generate(self, messages, stop=None, run_manager=None, **kwargs):
         self._note(stop, kwargs)
-        return _chat_result(self.function(messages[-1].text))
+        return chat_result(self.function(messages[-1].text))
 
     async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
         self._note(stop, kwargs)
@@ -49,7 +49,7 @@ class FunctionChat(BaseChatModel):
         self.flying[1] = max(self.flying)
         try:
             said = self.function(messages[-1].text)
-            return _chat_result(await said if inspect.isawaitable(said) else said)
+            return chat_result(await said if inspect.isawaitable(said) else said)
         finally:
             self.flying[0] -= 1
 
@@ -128,6 +128,6 @@ async def soon(value: Any) -> Any:
     return value
 
 
-def _chat_result(said: Any) -> ChatResult:
+def chat_result(said: Any) -> ChatResult:
     message = said if isinstance(said, AIMessage) else AIMessage(said)
     return ChatResult(generations=[ChatGeneration(message=message)])
