@@ -146,7 +146,7 @@ def told_of(answer: CalibratedAnswer) -> dict[str, Any]:
 
 class LangChain:
     room, name = langchain, "langchain"
-    reranker_base = BaseDocumentCompressor
+    reranker_base, rerank, query = BaseDocumentCompressor, "compress_documents", "query"
     embeddings, async_embeddings = LangChainLetters, AsyncLangChainLetters
     ways = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
 
@@ -155,14 +155,6 @@ class LangChain:
         """As a retriever finds them, with metadata that rerankers do not read."""
         documents = [langchain.document_of(passage) for passage in passages]
         return [d.model_copy(update={"metadata": {**d.metadata, "page": 7}}) for d in documents]
-
-    @staticmethod
-    def rerank(reranker, found, question: str) -> list:
-        return reranker.compress_documents(found, question)
-
-    @staticmethod
-    async def arerank(reranker, found, question: str) -> list:
-        return await reranker.acompress_documents(found, question)
 
     @staticmethod
     def ranked(found) -> list[tuple[str, float]]:
@@ -208,7 +200,7 @@ class LangChain:
 
 class LlamaIndex:
     room, name = llama_index, "llama_index"
-    reranker_base = BaseNodePostprocessor
+    reranker_base, rerank, query = BaseNodePostprocessor, "postprocess_nodes", "query_str"
     embeddings, async_embeddings = LlamaIndexLetters, AsyncLlamaIndexLetters
     ways = ("synthesize", "asynthesize", "query", "aquery")
     reply = staticmethod(_response_of)
@@ -217,14 +209,6 @@ class LlamaIndex:
     def found(passages) -> list:
         """As a retriever finds them, with scores of its own."""
         return [llama_index.node_of(replace(passage, score=0.5)) for passage in passages]
-
-    @staticmethod
-    def rerank(reranker, found, question: str) -> list:
-        return reranker.postprocess_nodes(found, query_str=question)
-
-    @staticmethod
-    async def arerank(reranker, found, question: str) -> list:
-        return await reranker.apostprocess_nodes(found, query_str=question)
 
     @staticmethod
     def ranked(found) -> list[tuple[str, float]]:

@@ -9,6 +9,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from langchain_core.runnables import Runnable
 from pydantic import Field
 
 
@@ -126,6 +127,12 @@ async def soon(value: Any) -> Any:
     """The value, after the others had their turn."""
     await asyncio.sleep(0.01)
     return value
+
+
+async def every_way(runnable: Runnable, value: Any) -> list[Any]:
+    """What it gives for the value, called in each way."""
+    given = [runnable.invoke(value), await runnable.ainvoke(value)]
+    return [*given, *runnable.batch([value]), *await runnable.abatch([value])]
 
 
 def chat_result(said: Any) -> ChatResult:

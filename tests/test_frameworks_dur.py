@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,15 @@ def places(ranker: DURRanker, question=QUESTION, **bounds) -> list[tuple[str, fl
     return [(PASSAGES[place.index].id, place.score) for place in ranked]
 
 
+def rerank(framework, reranker, found, question=QUESTION, way="") -> Any:
+    """What `way` of calling gives; "a" is to be awaited."""
+    return getattr(reranker, way + framework.rerank)(found, **{framework.query: question})
+
+
+def arerank(framework, reranker, found, question=QUESTION) -> Any:
+    return rerank(framework, reranker, found, question, "a")
+
+
 @EACH
 @pytest.mark.parametrize(
     ("bounds", "count"),
@@ -37,13 +47,13 @@ async def test_what_was_found_is_read_and_ranked_as_the_ranker_does(framework, b
     reranker = framework.room.DURReranker(trained(encoder), **bounds)
     assert isinstance(reranker, framework.reranker_base)
     found = framework.found(PASSAGES)
-    ranked = framework.rerank(reranker, found, QUESTION)
+    ranked = rerank(framework, reranker, found, QUESTION)
     assert framework.ranked(ranked) == places(trained(plain), **bounds)
     assert {type(score) for _, score in framework.ranked(ranked)} <= {float}
     assert len(ranked) == count
     assert encoder.encoded == plain.encoded
-    assert await framework.arerank(reranker, found, QUESTION) == ranked
-    framework.rerank(reranker, [*found, *framework.found([Passage("new", "new")])], "another")
+    assert await arerank(framework, reranker, found, QUESTION) == ranked
+    rerank(framework, reranker, [*found, *framework.found([Passage("new", "new")])], "another")
     # sync and async calls together encode a text once
     assert encoder.encoded == [*plain.encoded, [QUESTION], ["another", "new"]]
 
@@ -54,8 +64,8 @@ async def test_what_the_caller_handed_in_is_left_as_it_was(framework):
     before = copy.deepcopy(dumped(found))
     reranker = framework.room.DURReranker(trained())
     for ranked in (
-        framework.rerank(reranker, found, QUESTION),
-        await framework.arerank(reranker, found, QUESTION),
+        rerank(framework, reranker, found, QUESTION),
+        await arerank(framework, reranker, found, QUESTION),
     ):
         for attribute in ("metadata", "node"):
             theirs = {id(getattr(one, attribute, one)) for one in found}
@@ -69,7 +79,7 @@ async def test_what_the_caller_handed_in_is_left_as_it_was(framework):
 async def test_a_slow_encoder_never_stops_the_loop_and_the_list_may_change_meanwhile(framework):
     encoder, turns = Letters(seconds=0.3), 0
     found, reranker = framework.found(PASSAGES), framework.room.DURReranker(trained(encoder))
-    reranking = asyncio.ensure_future(framework.arerank(reranker, found, QUESTION))
+    reranking = asyncio.ensure_future(arerank(framework, reranker, found, QUESTION))
     while not reranking.done():
         await asyncio.sleep(0.005)
         found.clear()
@@ -84,7 +94,7 @@ async def test_two_hundred_calls_at_once_do_not_mix_up_their_questions(framework
     reranker = framework.room.DURReranker(trained(Letters(seconds=0.001)), top_n=3)
     questions = [f"{'tea ' * (i % 7)}{'zinc ' * (i % 5)}question {i}" for i in range(200)]
     found = await asyncio.gather(
-        *(framework.arerank(reranker, framework.found(PASSAGES), q) for q in questions)
+        *(arerank(framework, reranker, framework.found(PASSAGES), q) for q in questions)
     )
     for question, ranked in zip(questions, found, strict=True):
         assert framework.ranked(ranked) == places(trained(), question, top_n=3)
@@ -93,13 +103,13 @@ async def test_two_hundred_calls_at_once_do_not_mix_up_their_questions(framework
 @EACH
 async def test_nothing_in_gives_nothing_out_and_an_empty_query_is_refused(framework):
     reranker = framework.room.DURReranker(trained())
-    assert framework.rerank(reranker, [], QUESTION) == []
-    assert await framework.arerank(reranker, [], QUESTION) == []
+    assert rerank(framework, reranker, [], QUESTION) == []
+    assert await arerank(framework, reranker, [], QUESTION) == []
     for found in (framework.found(PASSAGES), []):
         with pytest.raises(EmptyQuestion):
-            framework.rerank(reranker, found, "  \n")
+            rerank(framework, reranker, found, "  \n")
         with pytest.raises(EmptyQuestion):
-            await framework.arerank(reranker, found, "")
+            await arerank(framework, reranker, found, "")
 
 
 @EACH
@@ -109,8 +119,8 @@ async def test_the_frameworks_embeddings_rank_as_the_encoder_does_and_are_not_ch
     for encoder in (embeddings, Letters()):
         plain = framework.room.DURReranker(encoder=encoder, untrained="encoder", top_n=3)
         for ranked in (
-            framework.rerank(plain, found, QUESTION),
-            await framework.arerank(plain, found, QUESTION),
+            rerank(framework, plain, found, QUESTION),
+            await arerank(framework, plain, found, QUESTION),
         ):
             assert framework.ranked(ranked) == places(DURRanker.untrained(Letters()), top_n=3)
     assert embeddings.model_dump() == before
@@ -121,7 +131,7 @@ async def test_async_reranking_awaits_the_embeddings_own_async_call(framework):
     embeddings = framework.async_embeddings()
     encoder = framework.room.DURReranker._encoder_of(embeddings)
     reranker = framework.room.DURReranker(trained(encoder))
-    ranked = await framework.arerank(reranker, framework.found(PASSAGES), QUESTION)
+    ranked = await arerank(framework, reranker, framework.found(PASSAGES), QUESTION)
     assert len(embeddings.asked) == len(TEXTS) + 1
     assert framework.ranked(ranked) == places(trained())
 
@@ -132,7 +142,7 @@ def test_a_saved_head_ranks_as_before_and_knows_one_encoder(framework, tmp_path)
     before = reranker(trained(), top_n=3)
     before.save(tmp_path)
     after = reranker.from_pretrained(tmp_path, encoder=Letters(), top_n=3)
-    assert framework.rerank(after, found, QUESTION) == framework.rerank(before, found, QUESTION)
+    assert rerank(framework, after, found, QUESTION) == rerank(framework, before, found, QUESTION)
     with pytest.raises(ArtifactMismatch, match="'letters'"):
         reranker.from_pretrained(tmp_path, encoder=framework.embeddings())
 

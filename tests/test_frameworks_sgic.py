@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -231,8 +232,10 @@ async def test_documents_are_scored_by_a_function_or_by_the_frameworks_embedding
         return [float("Berwick" in passage.text) for passage in passages]
 
     settings = SGICSettings(source="relevance")
-    found = await told(framework, settings=settings, relevance=nearest)
-    assert [(p.id, p.title) for p in seen] == [(p.id, p.title) for p in THREE]
+    calibrator = framework.room.SGICCalibrator(ladder(), settings=settings, relevance=nearest)
+    scored = [replace(passage, score=i / 4) for i, passage in enumerate(THREE)]
+    found = framework.told(await framework.called(calibrator, framework.ways[0], passages=scored))
+    assert [(p.id, p.title, p.score) for p in seen] == [(p.id, p.title, p.score) for p in scored]
     assert [score for _, score, _ in found["documents"]] == [100, 100, 0]
     theirs, ours = [
         await told(framework, settings=SGICSettings(source="encoder"), encoder=encoder)

@@ -29,7 +29,7 @@ from ltrag_plugins.langchain import (
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from tests.gates import RuleGate, always, never
-from tests.langchain_parts import FunctionChat
+from tests.langchain_parts import FunctionChat, every_way
 
 
 def speaking(*texts: str) -> GenericFakeChatModel:
@@ -144,13 +144,7 @@ def untyped(value):
 async def test_the_draft_has_the_shape_that_the_chain_has(chain, value, expected):
     key = "input" if "input" in value else "question"
     router = GECERouter(gate(), chain, question_key=key)
-    for given in (
-        router.invoke(value),
-        await router.ainvoke(value),
-        *router.batch([value]),
-        *await router.abatch([value]),
-        *router.stream(value),
-    ):
+    for given in (*await every_way(router, value), *router.stream(value)):
         assert bare(given) == bare(expected)
 
 
@@ -204,12 +198,10 @@ def condensing() -> ScriptedLLM:
 async def test_a_follow_up_stands_alone_before_the_gate_reads_it():
     model = condensing()
     router = GECERouter(RuleGate(World(llm=model), never), CHAIN, return_decision=True)
-    for out in (
-        router.invoke(FOLLOW_UP),
-        await router.ainvoke({"messages": FOLLOW_UP}),
-        *router.batch([{"question": FOLLOW_UP[-1].text, "chat_history": FOLLOW_UP[:-1]}]),
-    ):
-        assert out["decision"].question == "where was Jane Austen born?"
+    chat = {"question": FOLLOW_UP[-1].text, "chat_history": FOLLOW_UP[:-1]}
+    for given in (FOLLOW_UP, {"messages": FOLLOW_UP}, chat):
+        for out in await every_way(router, given):
+            assert out["decision"].question == "where was Jane Austen born?"
     rewritten, asked = model.prompts[:2]
     assert "Jane Austen." in rewritten
     assert asked == "where was Jane Austen born?"
@@ -228,12 +220,10 @@ async def test_a_condenser_of_the_users_own_is_asked_and_none_reads_the_last_mes
     judge = RuleGate(World(llm=model), never)
     own = RunnableLambda(lambda messages: f"{messages[-1].text} ({messages[0].text})")
     router = GECERouter(judge, CHAIN, condense=own)
-    router.invoke(FOLLOW_UP)
-    await router.ainvoke(FOLLOW_UP)
-    router.batch([FOLLOW_UP])
-    assert model.prompts == ["and where was she born? (who wrote Emma?)"] * 3
+    await every_way(router, FOLLOW_UP)
+    assert model.prompts == ["and where was she born? (who wrote Emma?)"] * 4
     GECERouter(judge, CHAIN, condense=None).invoke(FOLLOW_UP)
-    assert model.prompts[3:] == ["and where was she born?"]
+    assert model.prompts[4:] == ["and where was she born?"]
     with pytest.raises(InvalidInput, match="condense"):
         GECERouter(judge, CHAIN, condense="please")
 
@@ -244,12 +234,7 @@ async def test_where_the_gates_model_is_down_the_chain_still_answers():
 
     broken = RuleGate(World(llm=ScriptedLLM(down)), never)
     router = GECERouter(broken, lambda value: "looked up", return_decision=True)
-    for out in (
-        router.invoke("who?"),
-        await router.ainvoke(FOLLOW_UP),
-        *router.batch(["who?", "what?"]),
-        *await router.abatch(["who?"]),
-    ):
+    for out in (*await every_way(router, "who?"), *await every_way(router, FOLLOW_UP)):
         assert out["output"] == "looked up"
         assert "no route" in out["decision"].reason
     assert edge_graph(gece_edge(broken)).invoke(ASKED)["messages"][-1].text == "looked up"
@@ -276,12 +261,8 @@ async def test_retriever_and_calibrator_search_for_the_question_that_stands_alon
     found = [Document("about where was Jane Austen born?")]
     assert retriever.invoke(FOLLOW_UP) == await retriever.ainvoke(FOLLOW_UP) == found
     calibrator = SGICCalibrator(condensing(), FIND, settings=SAYS)
-    for out in (
-        calibrator.invoke(FOLLOW_UP),
-        await calibrator.ainvoke({"messages": FOLLOW_UP}),
-        *calibrator.batch([FOLLOW_UP]),
-        list(calibrator.stream(FOLLOW_UP))[-1],
-    ):
+    *_, last = calibrator.stream(FOLLOW_UP)
+    for out in (*await every_way(calibrator, {"messages": FOLLOW_UP}), last):
         assert out["question"] == "where was Jane Austen born?"
         assert out["documents"][0].page_content == found[0].page_content
 

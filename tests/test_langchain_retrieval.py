@@ -25,7 +25,7 @@ from ltrag_plugins.langchain import (
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Passage
-from tests.gates import RuleGate, always
+from tests.gates import RuleGate, always, never
 from tests.langchain_parts import FunctionChat, Runs, soon
 
 POOL = [
@@ -34,31 +34,29 @@ POOL = [
 ]
 
 
-class BM25(BaseRetriever):
-    """The package's own BM25 over documents; all that it finds."""
+class Pool(BaseRetriever):
+    """Finds all that it has."""
 
-    documents: list[Document]
+    documents: list[Document] = POOL
 
     def _get_relevant_documents(self, query, *, run_manager):
-        index = BM25Retriever([passage_of(document) for document in self.documents])
-        [found] = index.search([query], len(self.documents))
-        return [document_of(passage) for passage in found]
+        return self.documents
 
 
-class Five(BM25):
+class Five(Pool):
     """Finds five, unless the field `k` says otherwise."""
 
     k: int = 5
 
     def _get_relevant_documents(self, query, *, run_manager):
-        return super()._get_relevant_documents(query, run_manager=run_manager)[: self.k]
+        return self.documents[: self.k]
 
 
-class FiveOnSyncCall(BM25):
+class FiveOnSyncCall(Pool):
     """Declares `k` for its sync search only, which LangChain's async default then refuses."""
 
     def _get_relevant_documents(self, query, *, run_manager, k: int = 5):
-        return super()._get_relevant_documents(query, run_manager=run_manager)[:k]
+        return self.documents[:k]
 
 
 class FiveOnCall(FiveOnSyncCall):
@@ -74,25 +72,18 @@ def store(k: int = 4) -> BaseRetriever:
     return vectors.as_retriever(search_kwargs={"k": k})
 
 
-def gate(rule=always, function=lambda question: "draft") -> RuleGate:
-    return RuleGate(World(llm=ScriptedLLM(function)), rule)
-
-
-def rare(question, draft) -> bool:
-    return "rare" in question
-
-
+GATE = RuleGate(World(llm=ScriptedLLM(lambda question: "draft")), always)
 OURS = BM25Retriever([passage_of(document) for document in POOL])
 
 
 class TestTheStandardSuite(RetrieversIntegrationTests):
     retriever_constructor = GECERetriever
-    retriever_constructor_params = {"gate": gate(), "retriever": BM25(documents=POOL)}  # noqa: RUF012
+    retriever_constructor_params = {"gate": GATE, "retriever": Pool()}  # noqa: RUF012
     retriever_query_example = "tea leaf"
 
 
 class TestTheStandardSuiteOverAVectorStore(TestTheStandardSuite):
-    retriever_constructor_params = {"gate": gate(), "retriever": store(k=1)}  # noqa: RUF012
+    retriever_constructor_params = {"gate": GATE, "retriever": store(k=1)}  # noqa: RUF012
 
 
 class TestTheStandardSuiteForOurRetrieversAsLangChains(TestTheStandardSuite):
@@ -100,21 +91,21 @@ class TestTheStandardSuiteForOurRetrieversAsLangChains(TestTheStandardSuite):
     retriever_constructor_params = {"retriever": OURS}  # noqa: RUF012
 
 
-@pytest.mark.parametrize("inner", [Five(documents=POOL), FiveOnCall(documents=POOL), store()])
+@pytest.mark.parametrize("inner", [Five(), FiveOnCall(), store()])
 async def test_k_is_asked_of_the_inner_retriever_and_not_dropped(inner):
-    plain = GECERetriever(gate=gate(), retriever=inner)
+    plain = GECERetriever(gate=GATE, retriever=inner)
     own = len(inner.invoke("tea leaf"))
     assert len(plain.invoke("tea leaf")) == own
     for k in (1, 7):
         assert len(plain.invoke("tea leaf", k=k)) == k
         assert len(await plain.ainvoke("tea leaf", k=k)) == k
-        assert len(GECERetriever(gate=gate(), retriever=inner, k=k).invoke("tea leaf")) == k
+        assert len(GECERetriever(gate=GATE, retriever=inner, k=k).invoke("tea leaf")) == k
         assert len(LangChainRetriever(inner).search(["tea leaf"], k)[0]) == k
     assert len(inner.invoke("tea leaf")) == own
 
 
 async def test_an_inner_retriever_that_cannot_be_asked_the_same_way_twice_is_only_cut():
-    retriever = GECERetriever(gate=gate(), retriever=FiveOnSyncCall(documents=POOL))
+    retriever = GECERetriever(gate=GATE, retriever=FiveOnSyncCall())
     for k, count in {2: 2, 7: 5}.items():
         found = retriever.invoke("tea leaf", k=k)
         assert len(found) == count
@@ -122,7 +113,7 @@ async def test_an_inner_retriever_that_cannot_be_asked_the_same_way_twice_is_onl
 
 
 async def test_the_k_of_a_call_wins_and_what_cannot_be_asked_is_refused():
-    retriever = GECERetriever(gate=gate(), retriever=BM25(documents=POOL), k=2)
+    retriever = GECERetriever(gate=GATE, retriever=Pool(), k=2)
     assert len(retriever.invoke("tea leaf", k=6)) == 6
     assert retriever.invoke("tea leaf", k=0) == []
     with pytest.raises(InvalidInput, match="at least 0"):  # and none dropped from the end
@@ -136,23 +127,23 @@ async def test_the_k_of_a_call_wins_and_what_cannot_be_asked_is_refused():
 async def test_gate_and_inner_retriever_are_child_runs_of_the_retriever():
     model = FunctionChat(lambda question: "draft")
     judge = RuleGate(World(llm=LangChainLLM(model)), always)
-    retriever = GECERetriever(gate=judge, retriever=BM25(documents=POOL))
+    retriever = GECERetriever(gate=judge, retriever=Pool())
     sync, native = Runs(), Runs()
     retriever.invoke("tea", {"callbacks": [sync]})
     await retriever.ainvoke("tea", {"callbacks": [native]})
     for runs in (sync, native):
         names = [run["name"] for run in runs.by_id.values()]
-        assert names == ["GECERetriever", "GECEGate", "ltrag_call", "BM25"]
-        [asked], [found] = runs.named("ltrag_call"), runs.named("BM25")
+        assert names == ["GECERetriever", "GECEGate", "ltrag_call", "Pool"]
+        [asked], [found] = runs.named("ltrag_call"), runs.named("Pool")
         assert runs.ancestry(asked) == ["ltrag_call", "GECEGate", "GECERetriever"]
-        assert runs.ancestry(found) == ["BM25", "GECERetriever"]
+        assert runs.ancestry(found) == ["Pool", "GECERetriever"]
         assert found["metadata"]["gece"] == judge.decide("tea").as_metadata()
 
 
 async def test_two_hundred_retrievals_are_in_flight_at_once():
     model = FunctionChat(lambda question: soon("draft"))
-    judge = RuleGate(World(llm=LangChainLLM(model, max_concurrency=200)), rare)
-    retriever = GECERetriever(gate=judge, retriever=BM25(documents=POOL))
+    judge = RuleGate(World(llm=LangChainLLM(model, max_concurrency=200)), never)
+    retriever = GECERetriever(gate=judge, retriever=Pool())
     await asyncio.gather(*(retriever.ainvoke(f"tea {i}") for i in range(200)))
     assert model.flying == [0, 200]
 
@@ -161,7 +152,7 @@ async def test_errors_of_gate_and_inner_retriever_pass_through():
     def fail(query):
         raise LookupError("index gone")
 
-    retriever = GECERetriever(gate=gate(), retriever=RunnableLambda(fail))
+    retriever = GECERetriever(gate=GATE, retriever=RunnableLambda(fail))
     for question, error in {"": EmptyQuestion, "tea": LookupError}.items():
         with pytest.raises(error):
             retriever.invoke(question)
@@ -171,15 +162,15 @@ async def test_errors_of_gate_and_inner_retriever_pass_through():
 
 def test_documents_keep_ids_order_and_metadata_and_what_is_handed_in_is_not_changed():
     documents = copy.deepcopy(POOL)
-    inner, five = RunnableLambda(lambda query: documents), Five(documents=POOL)
-    found = GECERetriever(gate=gate(), retriever=inner).invoke("tea", k=3)
+    inner, five = RunnableLambda(lambda query: documents), Five()
+    found = GECERetriever(gate=GATE, retriever=inner).invoke("tea", k=3)
     assert found == documents[:3]
     [passages] = LangChainRetriever(inner).search(["tea"], 3)
     assert [passage.id for passage in passages] == ["d0", "d1", "d2"]
     assert documents == POOL
     assert all(p.metadata is not d.metadata for p, d in zip(passages, documents, strict=False))
     before = five.model_dump()
-    retriever = GECERetriever(gate=gate(), retriever=five)
+    retriever = GECERetriever(gate=GATE, retriever=five)
     retriever.invoke("tea", k=2)
     LangChainRetriever(five).search(["tea"], 7)
     assert retriever.retriever is five

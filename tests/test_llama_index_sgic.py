@@ -24,7 +24,6 @@ from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.llama_index import SGICCalibrator, SGICEvaluator, node_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
-from ltrag_plugins.types import Passage
 from tests.framework_parts import LlamaIndex, dumped
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM, traced
 from tests.sgic_parts import QUESTION, THREE, answered, model, said
@@ -113,18 +112,6 @@ def test_a_node_is_read_as_it_shows_itself_to_language_models():
     node.excluded_llm_metadata_keys = ["secret", "title"]
     SGICCalibrator(llm).synthesize(QUESTION, [NodeWithScore(node=node)])
     assert "Castle:" not in llm.calls[-1][0]
-
-
-def test_a_relevance_function_sees_the_nodes_scores():
-    seen: list[Passage] = []
-
-    def nearest(question, passages):
-        seen.extend(passages)
-        return [0.0] * len(passages)
-
-    settings = SGICSettings(source="relevance")
-    SGICCalibrator(mending(), settings=settings, relevance=nearest).synthesize(QUESTION, nodes())
-    assert [(p.id, p.score) for p in seen] == [("a", 0.9), ("b", 0.5), ("c", None)]
 
 
 async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
