@@ -57,32 +57,26 @@ def trained(encoder=None, **settings) -> DURRanker:
 
 
 class LangChainLetters(BaseModel, Embeddings):
-    """Letters as LangChain embeddings; a question is embedded as the documents are."""
+    """Letters as LangChain embeddings; `asked` has what its async call was given."""
 
     model: str = "letters"
+    asked: list[str] = Field(default_factory=list, exclude=True)
 
     def embed_documents(self, texts):
         return letters(texts).tolist()
-
-    def embed_query(self, text):
-        raise NotImplementedError
-
-
-class AsyncLangChainLetters(LangChainLetters):
-    """Has an async call of its own, and nothing else that works."""
-
-    asked: list[str] = Field(default_factory=list)
 
     async def aembed_documents(self, texts):
         self.asked += texts
         return letters(texts).tolist()
 
-    def embed_documents(self, texts):
-        raise NotImplementedError
+    def embed_query(self, text):
+        raise AssertionError("a question is embedded as the documents are")
 
 
 class LlamaIndexLetters(MockEmbedding):
     """The same as a LlamaIndex embedding model."""
+
+    asked: list[str] = Field(default_factory=list, exclude=True)
 
     def __init__(self) -> None:
         super().__init__(embed_dim=26, model_name="letters")
@@ -90,22 +84,12 @@ class LlamaIndexLetters(MockEmbedding):
     def _get_text_embedding(self, text):
         return letters([text])[0].tolist()
 
-    def _get_query_embedding(self, query):
-        raise NotImplementedError
-
-
-class AsyncLlamaIndexLetters(LlamaIndexLetters):
-    """Has an async call of its own, and nothing else that works."""
-
-    asked: list[str] = Field(default_factory=list)
-
-    def _get_text_embedding(self, text):
-        raise NotImplementedError
-
     async def _aget_text_embedding(self, text):
-        assert on_an_event_loop()
         self.asked.append(text)
         return letters([text])[0].tolist()
+
+    def _get_query_embedding(self, query):
+        raise AssertionError("a question is embedded as the nodes are")
 
 
 class Given(BaseRetriever):
@@ -147,7 +131,7 @@ def told_of(answer: CalibratedAnswer) -> dict[str, Any]:
 class LangChain:
     room, name = langchain, "langchain"
     reranker_base, rerank, query = BaseDocumentCompressor, "compress_documents", "query"
-    embeddings, async_embeddings = LangChainLetters, AsyncLangChainLetters
+    embeddings = LangChainLetters
     ways = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
 
     @staticmethod
@@ -174,17 +158,20 @@ class LangChain:
         return {"chat": FunctionChat(in_words_of(cls, write))}
 
     @staticmethod
-    async def called(calibrator, way: str, question: str = QUESTION, passages=THREE) -> Any:
-        documents = [langchain.document_of(passage) for passage in passages]
+    async def called(
+        calibrator, way: str, question: str = QUESTION, passages=THREE, config: Any = None
+    ) -> Any:
+        documents = [langchain.document_of(passage) for passage in passages or ()]
         given: Any = {"question": question, "documents": documents}
-        given = [given] if "batch" in way else given
+        given = question if passages is None else given
+        told = [given] if "batch" in way else given, config
         call = getattr(calibrator, way)
         if way == "stream":
-            out = await asyncio.to_thread(lambda: list(call(given)))
+            out = await asyncio.to_thread(lambda: list(call(*told)))
         elif way == "astream":
-            out = [chunk async for chunk in call(given)]
+            out = [chunk async for chunk in call(*told)]
         else:
-            out = await (call(given) if way[0] == "a" else asyncio.to_thread(call, given))
+            out = await (call(*told) if way[0] == "a" else asyncio.to_thread(call, *told))
         if "stream" in way:
             return reduce(add, out)
         return out[0] if "batch" in way else out
@@ -201,7 +188,7 @@ class LangChain:
 class LlamaIndex:
     room, name = llama_index, "llama_index"
     reranker_base, rerank, query = BaseNodePostprocessor, "postprocess_nodes", "query_str"
-    embeddings, async_embeddings = LlamaIndexLetters, AsyncLlamaIndexLetters
+    embeddings = LlamaIndexLetters
     ways = ("synthesize", "asynthesize", "query", "aquery")
     reply = staticmethod(_response_of)
 

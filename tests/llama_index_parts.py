@@ -103,11 +103,14 @@ class KeywordRetriever(BaseRetriever):
         self.queries: list[str] = []
         self.blocked_the_loop: list[str] = []
 
+    def found(self, query: str) -> list[NodeWithScore]:
+        self.queries.append(query)
+        return [n for n in self.nodes if n.node.node_id in query.lower()]
+
     def _retrieve(self, query_bundle):
         if on_an_event_loop():
             self.blocked_the_loop.append(query_bundle.query_str)
-        self.queries.append(query_bundle.query_str)
-        return [n for n in self.nodes if n.node.node_id in query_bundle.query_str.lower()]
+        return self.found(query_bundle.query_str)
 
 
 class AwaitedRetriever(KeywordRetriever):
@@ -115,8 +118,7 @@ class AwaitedRetriever(KeywordRetriever):
 
     async def _aretrieve(self, query_bundle):
         await asyncio.sleep(0)
-        self.queries.append(query_bundle.query_str)
-        return [n for n in self.nodes if n.node.node_id in query_bundle.query_str.lower()]
+        return self.found(query_bundle.query_str)
 
 
 def reader(prompt: str) -> str:

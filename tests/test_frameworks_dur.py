@@ -128,10 +128,10 @@ async def test_the_frameworks_embeddings_rank_as_the_encoder_does_and_are_not_ch
 
 @EACH
 async def test_async_reranking_awaits_the_embeddings_own_async_call(framework):
-    embeddings = framework.async_embeddings()
+    embeddings = framework.embeddings()
     encoder = framework.room.DURReranker._encoder_of(embeddings)
     reranker = framework.room.DURReranker(trained(encoder))
-    ranked = await arerank(framework, reranker, framework.found(PASSAGES), QUESTION)
+    ranked = await arerank(framework, reranker, framework.found(PASSAGES))
     assert len(embeddings.asked) == len(TEXTS) + 1
     assert framework.ranked(ranked) == places(trained())
 

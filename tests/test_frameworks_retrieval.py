@@ -1,6 +1,7 @@
 """Retrievers, passages and embeddings of both frameworks as ours, and ours as theirs."""
 
 import asyncio
+from functools import partial
 
 import numpy as np
 import pytest
@@ -176,15 +177,11 @@ def test_an_embedding_model_is_an_encoder_with_one_row_per_text_in_order(encoder
         (llama_index.LlamaIndexEncoder, ["letters"], "embedding must be a LlamaIndex"),
         (llama_index.GECERetriever, [len, KeywordRetriever()], "gate must be a gate"),
         (llama_index.GECERetriever, [GATE, engine()], "must be a LlamaIndex BaseRetriever"),
+        (partial(llama_index.PassageRetriever, k=0), [Lost()], "k must be at least 1, got 0"),
     ],
 )
 def test_what_is_no_part_is_refused(kind, given, match):
     with pytest.raises(InvalidInput, match=match):
         kind(*given)
-
-
-def test_sizes_and_gates_that_cannot_be_are_refused():
-    with pytest.raises(InvalidInput, match="k must be at least 1, got 0"):
-        llama_index.PassageRetriever(BM25Retriever(PASSAGES), k=0)
     with pytest.raises(ValueError, match="GECEGate"):  # pydantic's own
         langchain.GECERetriever(gate=len, retriever=RunnableLambda(lost))

@@ -47,12 +47,16 @@ async def test_a_noul_is_the_probability_that_the_direct_answer_fails():
 
 
 @needs_1_8
-def test_other_kinds_of_questions_and_what_is_no_gate_are_refused():
+def test_other_questions_and_parts_are_refused():
     choice = Choice(instructions="Which?", criteria={"a": None, "b": None})
     with pytest.raises(InvalidInput, match="'which' is a 'choice'"):
         GECEDecisions(GATE).invoke({"state": "Who?", "questions": {"which": choice}})
     with pytest.raises(InvalidInput, match="gate must be a gate"):
         GECEDecisions("gate/")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="got RunnableLambda"):
+        DecisionSignal(RunnableLambda(lambda question: 0.5))
+    with pytest.raises(InvalidInput, match=r"'product'.*rename"):
+        GECEGate.fit(QUESTIONS, llm=LLM, signals={"product": lambda question: 0.5})
 
 
 def knowing():
@@ -129,11 +133,3 @@ def test_openais_decisions_are_asked_in_their_own_words_over_http():
     assert DecisionSignal(model, "Hard?")("Who wrote Emma?") == 0.75
     assert '"Who wrote Emma?"' in seen[0]
     assert '"Hard?"' in seen[0]
-
-
-@needs_1_8
-def test_what_is_no_decision_model_and_a_name_of_ours_are_refused():
-    with pytest.raises(InvalidInput, match="got RunnableLambda"):
-        DecisionSignal(RunnableLambda(lambda question: 0.5))
-    with pytest.raises(InvalidInput, match=r"'product'.*rename"):
-        GECEGate.fit(QUESTIONS, llm=LLM, signals={"product": lambda question: 0.5})

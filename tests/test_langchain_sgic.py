@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+from functools import reduce
+from operator import add
 from typing import TypedDict
 
 import pytest
@@ -51,18 +53,14 @@ class Search(BaseRetriever):
         return self._get_relevant_documents(query, run_manager=run_manager, k=k)
 
 
-async def test_a_stream_has_one_chunk_a_round_and_the_answer_and_adds_up_to_the_whole():
+async def test_a_stream_has_one_chunk_a_round_and_then_the_answer():
     calibrator = SGICCalibrator(chat())
     sync = list(calibrator.stream(GIVEN))
-    for chunks in (sync, [chunk async for chunk in calibrator.astream(GIVEN)]):
-        *rounds, last = chunks
+    for *rounds, last in (sync, [chunk async for chunk in calibrator.astream(GIVEN)]):
         assert [[r.number for r in chunk["trace"]] for chunk in rounds] == [[0], [1], [2]]
         assert [set(chunk) for chunk in rounds] == [{"trace"}] * 3
         assert (last["answer"], last["question"]) == ("East Lothian", QUESTION)
-        total = chunks[0]
-        for chunk in chunks[1:]:
-            total = total + chunk
-        assert total == calibrator.invoke(GIVEN)
+    assert reduce(add, sync) == calibrator.invoke(GIVEN)
 
 
 async def test_a_round_is_streamed_before_the_next_one_is_asked_for():
@@ -232,31 +230,20 @@ def test_agreement_asks_for_no_log_probabilities():
     assert [sent["temperature"] for sent in language.sent] == [0.0, 0.7, 0.7, 0.7, 0.7]
 
 
-async def test_every_model_and_retriever_run_is_a_child_of_the_calibrators():
-    async def drained(chunks):
-        return [chunk async for chunk in chunks]
-
-    for call in (
-        lambda c, config: c.invoke(QUESTION, config),
-        lambda c, config: c.ainvoke(QUESTION, config),
-        lambda c, config: list(c.stream(QUESTION, config)),
-        lambda c, config: drained(c.astream(QUESTION, config)),
-        lambda c, config: c.batch([QUESTION], config),
-        lambda c, config: c.abatch([QUESTION], config),
-    ):
-        runs = Runs()
-        calibrator = SGICCalibrator(chat(), Search(), name="sure")
-        result = call(calibrator, {"callbacks": [runs], "metadata": {"user": 7}})
-        if asyncio.iscoroutine(result):
-            await result
-        [top] = runs.named("sure")
-        asked = runs.named("ltrag_call")
-        assert len(asked) == 1 + 3 + 1 + 1
-        assert {tuple(runs.ancestry(run)) for run in asked} == {("ltrag_call", "sure")}
-        assert [runs.ancestry(run) for run in runs.named("Search")] == [["Search", "sure"]]
-        assert all(run["metadata"]["user"] == 7 for run in asked)
-        assert top["parent"] is None
-        assert top["output"]["answer"] == "East Lothian"
+@pytest.mark.parametrize("way", LangChain.ways)
+async def test_every_model_and_retriever_run_is_a_child_of_the_calibrators(way):
+    runs = Runs()
+    calibrator = SGICCalibrator(chat(), Search(), name="sure")
+    config = {"callbacks": [runs], "metadata": {"user": 7}}
+    await LangChain.called(calibrator, way, passages=None, config=config)
+    [top] = runs.named("sure")
+    asked = runs.named("ltrag_call")
+    assert len(asked) == 1 + 3 + 1 + 1
+    assert {tuple(runs.ancestry(run)) for run in asked} == {("ltrag_call", "sure")}
+    assert [runs.ancestry(run) for run in runs.named("Search")] == [["Search", "sure"]]
+    assert all(run["metadata"]["user"] == 7 for run in asked)
+    assert top["parent"] is None
+    assert top["output"]["answer"] == "East Lothian"
 
 
 def test_in_a_batch_every_prompt_belongs_to_its_own_question():

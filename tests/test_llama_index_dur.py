@@ -186,11 +186,11 @@ async def test_one_start_event_and_one_end_event_in_one_span(top_n, way):
 async def test_an_embedding_with_a_sync_call_alone_never_stops_the_event_loop():
     seen = []
 
-    class Sync(LlamaIndexLetters):
+    class Sync(MockEmbedding):
         def _get_text_embedding(self, text):
             seen.append(on_an_event_loop())
             return super()._get_text_embedding(text)
 
-    reranker = DURReranker(trained(LlamaIndexEncoder(Sync())))
-    await reranker.apostprocess_nodes(nodes(), query_str=QUESTION)
+    encoder = LlamaIndexEncoder(Sync(embed_dim=26))
+    await DURReranker(trained(encoder)).apostprocess_nodes(nodes(), query_str=QUESTION)
     assert seen == [False] * (len(TEXTS) + 1)
