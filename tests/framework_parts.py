@@ -129,9 +129,8 @@ def told_of(answer: CalibratedAnswer) -> dict[str, Any]:
 
 
 class LangChain:
-    room, name = langchain, "langchain"
+    room, embeddings = langchain, LangChainLetters
     reranker_base, rerank, query = BaseDocumentCompressor, "compress_documents", "query"
-    embeddings = LangChainLetters
     ways = ("invoke", "ainvoke", "batch", "abatch", "stream", "astream")
 
     @staticmethod
@@ -186,9 +185,8 @@ class LangChain:
 
 
 class LlamaIndex:
-    room, name = llama_index, "llama_index"
+    room, embeddings = llama_index, LlamaIndexLetters
     reranker_base, rerank, query = BaseNodePostprocessor, "postprocess_nodes", "query_str"
-    embeddings = LlamaIndexLetters
     ways = ("synthesize", "asynthesize", "query", "aquery")
     reply = staticmethod(_response_of)
 

@@ -146,11 +146,10 @@ class Parents(BaseSpanHandler):
     def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
         self.of[id_] = parent_span_id
 
-    def prepare_to_exit_span(self, id_, bound_args, instance=None, result=None, **kwargs):
-        pass
+    def prepare_to_exit_span(self, *told: Any, **more: Any) -> None:
+        """Say nothing."""
 
-    def prepare_to_drop_span(self, id_, bound_args, instance=None, err=None, **kwargs):
-        pass
+    prepare_to_drop_span = prepare_to_exit_span
 
 
 class Trace:

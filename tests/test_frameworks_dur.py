@@ -164,6 +164,8 @@ def test_without_a_trained_head_the_refusal_has_the_command_that_trains_one(kind
     [
         ({"ranker": "head/"}, "ranker must be a DURRanker, got str 'head/'"),
         ({"ranker": trained(), "encoder": Letters()}, "brings its own encoder"),
+        ({"ranker": trained(), "untrained": "encoder"}, "brings its own encoder"),
+        ({"untrained": "encoder"}, "needs encoder="),
         ({"untrained": "yes", "encoder": Letters()}, "untrained='encoder', got 'yes'"),
         ({"untrained": "encoder", "encoder": "MiniLM"}, "Embeddings?, got str 'MiniLM'"),
         ({"ranker": trained(), "sigma": 1.5}, "sigma must be a number, from 0 to 1"),
@@ -174,10 +176,3 @@ def test_what_cannot_be_meant_is_refused_at_construction(kind, given, said):
     name = "k" if kind is DURExampleSelector else "top_n"
     with pytest.raises(InvalidInput, match=said):
         kind(**{name if key == "most" else key: value for key, value in given.items()})
-
-
-@pytest.mark.parametrize("kind", [InLangChain, DURExampleSelector])
-def test_plain_similarity_needs_an_encoder_where_there_is_no_default(kind):
-    for given in ({"untrained": "encoder"}, {"ranker": trained(), "untrained": "encoder"}):
-        with pytest.raises(InvalidInput, match=r"needs encoder=|brings its own encoder"):
-            kind(**given)

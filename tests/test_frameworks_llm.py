@@ -12,15 +12,14 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from ltrag_plugins import langchain, llama_index
-from ltrag_plugins.errors import InvalidInput, ModelError, ModelFailed
-from ltrag_plugins.flow import World, arun, ask, run
+from ltrag_plugins.errors import InvalidInput, ModelError
 from ltrag_plugins.langchain import LangChainLLM
 from ltrag_plugins.llama_index import LlamaIndexLLM
 from ltrag_plugins.llm.base import AsyncLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
-from tests.langchain_parts import FunctionChat, FunctionCompletion, soon, with_logprobs
+from tests.langchain_parts import FunctionChat, FunctionCompletion, soon
 from tests.llama_index_parts import AsyncFunctionLLM, FunctionLLM
 
 
@@ -158,14 +157,6 @@ def test_log_probabilities_that_cannot_be_are_an_error_that_names_the_model(repl
         replying("ab", logprobs).generate(["x"])
 
 
-def test_a_stop_string_the_model_ignored_ends_the_text_and_its_tokens():
-    reply = with_logprobs("a.b", ("a", -0.1), (".", -0.2), ("b", -0.3))
-    content = reply.response_metadata["logprobs"]
-    for llm in (LangChainLLM(FunctionChat(lambda _: reply)), llama("a.b", content)):
-        [cut] = llm.generate(["x"], GenerationSettings(stop=["."]))
-        assert (cut.text, cut.tokens) == ("a", (Token("a", -0.1),))
-
-
 @pytest.mark.parametrize("bound", [4, 8, 200])
 async def test_the_prompts_of_all_async_calls_are_in_flight_together_up_to_the_bound(bound):
     flying = [0, 0]
@@ -200,21 +191,6 @@ def test_the_prompts_of_a_sync_call_are_asked_at_once_and_keep_their_order(model
         return prompt
 
     assert [g.text for g in model(wait_for_the_others).generate([*"abcd"])] == [*"abcd"]
-
-
-def broken(prompt: str) -> str:
-    raise ConnectionError("no route")
-
-
-@pytest.mark.parametrize(
-    "llm", [LangChainLLM(FunctionChat(broken)), LlamaIndexLLM(FunctionLLM(broken))]
-)
-def test_what_the_model_raises_is_the_cause_of_the_named_error(llm):
-    world = World(llm=llm)
-    for call in (lambda: run(ask("x"), world), lambda: asyncio.run(arun(ask("x"), world))):
-        with pytest.raises(ModelFailed, match="no route") as caught:
-            call()
-        assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 @pytest.mark.parametrize(

@@ -108,32 +108,26 @@ async def test_questions_side_by_side_do_not_mix(framework):
     assert [framework.told(one)["said"] for one in together] == ["even", "odd"] * 10
 
 
-class Halting:
-    """A model that stands still in its n-th call, counting prompts."""
-
-    def __init__(self, at: int) -> None:
-        self.at, self.begun, self.reached = at, 0, asyncio.Event()
-
-    async def __call__(self, prompt: str):
-        self.begun += 1
-        if self.begun == self.at:
-            self.reached.set()
-            await asyncio.sleep(60)
-        return said(f"answer {self.begun}", 0.3)
-
-
 @pytest.mark.parametrize(("framework", "way"), [pair for pair in WAYS if pair[1][0] == "a"])
 @pytest.mark.parametrize("at", [1, 5, 6])  # the first answer; the first round; the second
 async def test_a_cancellation_stops_within_the_call_that_is_under_way(framework, way, at):
-    halting = Halting(at)
+    begun, reached = [], asyncio.Event()
+
+    async def halting(prompt: str):
+        begun.append(prompt)
+        if len(begun) == at:
+            reached.set()
+            await asyncio.sleep(60)
+        return said(f"answer {len(begun)}", 0.3)
+
     *_, llm = framework.models(halting).values()
     task = asyncio.create_task(told(framework, way, llm))
-    await asyncio.wait_for(halting.reached.wait(), 30)
+    await asyncio.wait_for(reached.wait(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(task, 30)
     await asyncio.sleep(0.05)
-    assert halting.begun == at
+    assert len(begun) == at
 
 
 @EVERY_WAY

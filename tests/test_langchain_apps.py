@@ -1,7 +1,7 @@
 """Inside other people's graphs, chains and agents: what streams, what goes in, what comes out."""
 
 import itertools
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document
@@ -45,11 +45,11 @@ FIND = RunnableLambda(lambda query: [Document(f"about {query}")])
 CHAIN = ChatPromptTemplate([("placeholder", "{messages}")]) | speaking("from the chain")
 
 
-def node_graph(node, state: Any = MessagesState):
+def node_graph(node, state: Any = MessagesState, **options):
     building = StateGraph(state)
     building.add_node("node", node)
     building.add_edge(START, "node")
-    return building.compile()
+    return building.compile(**options)
 
 
 def edge_graph(edge):
@@ -267,16 +267,6 @@ async def test_retriever_and_calibrator_search_for_the_question_that_stands_alon
         assert out["documents"][0].page_content == found[0].page_content
 
 
-class Everything(TypedDict, total=False):
-    question: str
-    documents: list
-    answer: str
-    trace: list
-    calibrated: Any
-    output: Any
-    decision: Any
-
-
 @pytest.mark.parametrize(
     "node",
     [
@@ -287,11 +277,9 @@ class Everything(TypedDict, total=False):
     ids=["calibrator", "router", "retriever"],
 )
 def test_a_checkpointer_meets_only_plain_data(node, caplog):
-    building = StateGraph(Everything)
-    building.add_node("node", RunnableLambda(lambda state: state["question"]) | node)
-    building.add_edge(START, "node")
-    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
-    compiled = building.compile(checkpointer=InMemorySaver(serde=strict))
+    saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    asking = RunnableLambda(lambda state: state["question"]) | node
+    compiled = node_graph(asking, dict, checkpointer=saver)
     config = {"configurable": {"thread_id": "1"}}
     out = compiled.invoke({"question": "who?"}, config)
     assert compiled.get_state(config).values == out

@@ -23,16 +23,8 @@ def trace():
         yield trace
 
 
-async def awaited(prompt):
-    return "Who knows?"
-
-
-def sync_gate():
-    return RuleGate(World(llm=LlamaIndexLLM(FunctionLLM(lambda prompt: "Who knows?"))))
-
-
-def async_gate():
-    return RuleGate(World(llm=LlamaIndexLLM(AsyncFunctionLLM(awaited))))
+def gate(kind=FunctionLLM) -> RuleGate:
+    return RuleGate(World(llm=LlamaIndexLLM(kind(lambda prompt: "Who knows?"))))
 
 
 PARTS = {
@@ -42,7 +34,7 @@ PARTS = {
 
 
 def test_a_decision_event_carries_the_decision(trace):
-    response = GECERouter(sync_gate(), engine()).query(QUESTION)
+    response = GECERouter(gate(), engine()).query(QUESTION)
     [event] = trace.heard(GECEDecisionEvent)
     told, gece = event.model_dump(), response.metadata["gece"]
     assert (told["question"], told["class_name"]) == (QUESTION, "GECEDecisionEvent")
@@ -51,13 +43,13 @@ def test_a_decision_event_carries_the_decision(trace):
 
 
 @pytest.mark.parametrize(
-    ("way", "gate"),
-    [("", sync_gate), ("a", sync_gate), ("a", async_gate)],
+    ("way", "kind"),
+    [("", FunctionLLM), ("a", FunctionLLM), ("a", AsyncFunctionLLM)],
     ids=["sync", "async with a sync model", "async"],
 )
 @pytest.mark.parametrize("name", PARTS)
-async def test_the_draft_and_the_decision_lie_under_the_call(trace, name, way, gate):
-    part = PARTS[name](gate())
+async def test_the_draft_and_the_decision_lie_under_the_call(trace, name, way, kind):
+    part = PARTS[name](gate(kind))
     called = getattr(part, way + name)(QUESTION)
     if way:
         await called
@@ -70,7 +62,7 @@ async def test_the_draft_and_the_decision_lie_under_the_call(trace, name, way, g
 
 
 def test_what_the_engine_does_lies_under_the_router_too(trace):
-    GECERouter(sync_gate(), engine()).query(QUESTION)
+    GECERouter(gate(), engine()).query(QUESTION)
     reads = [e for e in trace.heard(LLMCompletionStartEvent) if e.prompt != QUESTION]
     assert reads
     outer = ["RetrieverQueryEngine.query", "GECERouter._query", "GECERouter.query"]
@@ -78,7 +70,7 @@ def test_what_the_engine_does_lies_under_the_router_too(trace):
 
 
 async def test_the_selector_tells_its_decisions(trace):
-    selector = GECESelector(sync_gate())
+    selector = GECESelector(gate())
     selector.select(["look", "alone"], QUESTION)
     await selector.aselect(["look", "alone"], QUESTION)
     one, two = trace.heard(GECEDecisionEvent)
@@ -87,7 +79,7 @@ async def test_the_selector_tells_its_decisions(trace):
 
 
 async def test_queries_side_by_side_do_not_mix_their_spans(trace):
-    router = GECERouter(async_gate(), engine())
+    router = GECERouter(gate(AsyncFunctionLLM), engine())
     await asyncio.gather(*(router.aquery(f"Raoul {i}?") for i in range(20)))
     decisions = trace.heard(GECEDecisionEvent)
     assert len({event.span_id for event in decisions}) == 20

@@ -26,12 +26,9 @@ def as_llama_cpp(sent, text="Jane Austen", probability=0.75):
         chosen = choice.pop("logprobs")["content"]
         choice["text"] = choice.pop("message")["content"]
         if sent.get("logprobs"):
-            choice["logprobs"] = {
-                "tokens": [entry["token"] for entry in chosen],
-                "token_logprobs": [entry["logprob"] for entry in chosen],
-                "top_logprobs": [{entry["token"]: entry["logprob"]} for entry in chosen],
-                "text_offset": [0] * len(chosen),
-            }
+            logprobs = [entry["logprob"] for entry in chosen]
+            tokens = [entry["token"] for entry in chosen]
+            choice["logprobs"] = {"tokens": tokens, "token_logprobs": logprobs}
     elif not (sent.get("logprobs") and sent.get("top_logprobs")):
         choice["logprobs"] = None
     return 200, body
