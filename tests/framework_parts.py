@@ -21,11 +21,12 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.llama_index.model import _response_of
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import CalibratedAnswer
 from ltrag_plugins.types import Generation
 from tests.langchain_parts import FunctionChat, with_logprobs
 from tests.llama_index_parts import AsyncFunctionLLM, FunctionLLM, on_an_event_loop
-from tests.sgic_parts import QUESTION, THREE
+from tests.sgic_parts import QUESTION, THREE, model, said
 
 
 class Letters:
@@ -103,6 +104,20 @@ class Given(BaseRetriever):
         return self.nodes
 
 
+LADDER = [said("Fife", 0.2), said("Lothian", 0.6), said("East Lothian", 0.95)]
+"""Three rounds, the last certain: uncertainties 0.8, 0.4, 0.05."""
+
+
+def ladder() -> ScriptedLLM:
+    """Climbs it; from one document it is certain where that is the castle's."""
+
+    def alone(prompt: str) -> Generation:
+        chance = 0.9 if "fortress" in prompt else 0.5 if "coastal" in prompt else 0.1
+        return said("East Lothian", chance)
+
+    return model(LADDER, alone)
+
+
 TOP = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
 SCORES = ("uncertainty", "score", "p_wrong")
 
@@ -144,10 +159,10 @@ class LangChain:
         return [(d.id, d.metadata["relevance_score"]) for d in found]
 
     @staticmethod
-    def reply(said: Generation):
+    def reply(written: Generation):
         """As ChatOpenAI gives it."""
-        message = with_logprobs(said.text, *((t.text, t.logprob) for t in said.tokens or ()))
-        used = {"input_tokens": said.prompt_tokens or 0, "output_tokens": said.completion_tokens}
+        message = with_logprobs(written.text, *((t.text, t.logprob) for t in written.tokens or ()))
+        used = {"input_tokens": written.prompt_tokens, "output_tokens": written.completion_tokens}
         message.usage_metadata = {**used, "total_tokens": 0}
         return message
 

@@ -25,23 +25,11 @@ from ltrag_plugins.sgic import (
     WrongnessCalibration,
 )
 from ltrag_plugins.types import Passage
-from tests.framework_parts import EACH, FRAMEWORKS, Letters, told_of
-from tests.sgic_parts import THREE, answered, documents_in, model, rounds_in, said
+from tests.framework_parts import EACH, FRAMEWORKS, Letters, ladder, told_of
+from tests.sgic_parts import THREE, answered, documents_in, rounds_in, said
 
-LADDER = [said("Fife", 0.2), said("Lothian", 0.6), said("East Lothian", 0.95)]
-"""Three rounds, the last certain: uncertainties 0.8, 0.4, 0.05."""
 WAYS = [(framework, way) for framework in FRAMEWORKS for way in framework.ways]
 EVERY_WAY = pytest.mark.parametrize(("framework", "way"), WAYS)
-
-
-def alone(prompt: str):
-    """The answer from one document: certain from the castle's."""
-    chance = 0.9 if "fortress" in prompt else 0.5 if "coastal" in prompt else 0.1
-    return said("East Lothian", chance)
-
-
-def ladder() -> ScriptedLLM:
-    return model(LADDER, alone)
 
 
 def flat(chance: float) -> ScriptedLLM:

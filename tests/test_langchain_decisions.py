@@ -74,15 +74,14 @@ def knowing():
             if "down" in state:
                 raise ConnectionError("no route")
             [name] = questions
-            self.asked.append(f"sync {questions[name].instructions}")
+            self.asked.append(questions[name].instructions)
             noul = 0.9 if int(state.split()[1]) % 2 == 0 else 0.2
             answers = {name: {"type": "noul", "noul": noul}}
             return ClassifierResponse.model_validate({"model": self.model, "answers": answers})
 
         async def _aclassify(self, state, questions):
-            response = self._classify(state, questions)
-            self.asked[-1] = self.asked[-1].replace("sync", "async")
-            return response
+            self.asked.append("async")
+            return self._classify(state, questions)
 
     return Knowing()
 
@@ -97,7 +96,7 @@ async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(t
     signals = {"decisions": DecisionSignal(model, "Hard?")}
     gate = GECEGate.fit(QUESTIONS, llm=LLM, signals=signals, target_rate=0.5)
     assert gate.report.signal_aurocs["decisions"] == 1.0  # the drafts themselves tell as much
-    assert model.asked == ["sync Hard?"] * 40
+    assert model.asked == ["Hard?"] * 40
     gate.save(tmp_path)
     loaded = GECEGate.load(tmp_path, llm=LLM, signals=signals)
     for i, wanted in ((41, 0.2), (42, 0.9)):
@@ -105,7 +104,7 @@ async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(t
         assert decision.ingredients["decisions"] == wanted
         assert decision == gate.decide(f"question {i} of many")
     assert (await loaded.adecide("question 42 of many")).ingredients["decisions"] == 0.9
-    assert model.asked[-1] == "async Hard?"
+    assert model.asked[-2:] == ["async", "Hard?"]
     chain = RunnableLambda(lambda question: "(retrieves)")
     assert room.GECERouter(loaded, chain).invoke("question 42 of many, down") == "(retrieves)"
     with pytest.raises(CalibrationError, match=r"'decisions'.*signals="):

@@ -21,17 +21,12 @@ from ltrag_plugins.flow import World, run_steps
 from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator, document_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
-from tests.framework_parts import LangChain
+from tests.framework_parts import LangChain, ladder
 from tests.langchain_parts import FunctionChat, Runs, soon, with_logprobs
-from tests.sgic_parts import CASTLE, QUESTION, THREE, model, said
+from tests.sgic_parts import CASTLE, QUESTION, THREE, said
 
 DOCUMENTS = [document_of(passage) for passage in THREE]
 GIVEN = {"question": QUESTION, "documents": DOCUMENTS}
-LADDER = [said("Fife", 0.2), said("Lothian", 0.6), said("East Lothian", 0.95)]
-
-
-def ladder() -> ScriptedLLM:
-    return model(LADDER)
 
 
 def chat() -> FunctionChat:
