@@ -63,15 +63,13 @@ class Lost:
         raise LookupError("index")
 
 
-def langchains(ours):
-    return langchain.LangChainRetriever(langchain.PassageRetriever(retriever=ours, k=2))
-
-
-def llama_indexes(ours):
-    return LlamaIndexRetriever(llama_index.PassageRetriever(ours, k=2))
-
-
-@pytest.mark.parametrize("there_and_back", [langchains, llama_indexes])
+@pytest.mark.parametrize(
+    "there_and_back",
+    [
+        lambda o: langchain.LangChainRetriever(langchain.PassageRetriever(retriever=o, k=2)),
+        lambda o: LlamaIndexRetriever(llama_index.PassageRetriever(o, k=2)),
+    ],
+)
 async def test_ours_as_theirs_and_back_find_what_ours_find(there_and_back):
     ours = BM25Retriever(PASSAGES)
     back = there_and_back(ours)

@@ -43,9 +43,10 @@ def calibration(**settings) -> Calibration:
     return Calibration(SGICSettings(**settings), scale, wrongness)
 
 
-async def told(framework, way: str = "", llm=None, **options) -> dict:
+async def told(framework, way: str = "", llm=None, passages=THREE, **options) -> dict:
     calibrator = framework.room.SGICCalibrator(llm or ladder(), **options)
-    return framework.told(await framework.called(calibrator, way or framework.ways[0]))
+    out = await framework.called(calibrator, way or framework.ways[0], passages=passages)
+    return framework.told(out)
 
 
 @EVERY_WAY
@@ -68,8 +69,7 @@ async def test_the_frameworks_own_models_say_the_same_and_no_loop_stands_still(f
 
 @EVERY_WAY
 async def test_without_documents_the_model_answers_from_what_it_knows_once(framework, way):
-    calibrator = framework.room.SGICCalibrator(flat(0.4))
-    found = framework.told(await framework.called(calibrator, way, passages=[]))
+    found = await told(framework, way, flat(0.4), passages=[])
     assert (found["said"], found["stop"], found["calls"]) == ("Fife", "no documents", 1)
     assert (found["score"], found["documents"]) == (60, [])
 
@@ -214,9 +214,8 @@ async def test_documents_are_scored_by_a_function_or_by_the_frameworks_embedding
         return [float("Berwick" in passage.text) for passage in passages]
 
     settings = SGICSettings(source="relevance")
-    calibrator = framework.room.SGICCalibrator(ladder(), settings=settings, relevance=nearest)
     scored = [replace(passage, score=i / 4) for i, passage in enumerate(THREE)]
-    found = framework.told(await framework.called(calibrator, framework.ways[0], passages=scored))
+    found = await told(framework, passages=scored, settings=settings, relevance=nearest)
     assert [(p.id, p.title, p.score) for p in seen] == [(p.id, p.title, p.score) for p in scored]
     assert [score for _, score, _ in found["documents"]] == [100, 100, 0]
     theirs, ours = [

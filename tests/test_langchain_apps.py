@@ -234,7 +234,8 @@ async def test_where_the_gates_model_is_down_the_chain_still_answers():
 
     broken = RuleGate(World(llm=ScriptedLLM(down)), never)
     router = GECERouter(broken, lambda value: "looked up", return_decision=True)
-    for out in (*await every_way(router, "who?"), *await every_way(router, FOLLOW_UP)):
+    both = router.batch(["who?", "what?"])
+    for out in (*await every_way(router, "who?"), *await every_way(router, FOLLOW_UP), *both):
         assert out["output"] == "looked up"
         assert "no route" in out["decision"].reason
     assert edge_graph(gece_edge(broken)).invoke(ASKED)["messages"][-1].text == "looked up"

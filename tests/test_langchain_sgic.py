@@ -1,6 +1,5 @@
 """SGICCalibrator as a Runnable: streams, chains, retrievers, batches, runs, graphs."""
 
-import asyncio
 import copy
 from functools import reduce
 from operator import add
@@ -18,11 +17,11 @@ from pydantic import Field
 
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.flow import World, run_steps
-from ltrag_plugins.langchain import LangChainLLM, SGICCalibrator, document_of
+from ltrag_plugins.langchain import SGICCalibrator, document_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
 from tests.framework_parts import LangChain, ladder
-from tests.langchain_parts import FunctionChat, Runs, soon, with_logprobs
+from tests.langchain_parts import FunctionChat, Runs
 from tests.sgic_parts import CASTLE, QUESTION, THREE, said
 
 DOCUMENTS = [document_of(passage) for passage in THREE]
@@ -242,13 +241,6 @@ def test_in_a_batch_every_prompt_belongs_to_its_own_question():
     for run_ in asked:
         question = runs.by_id[run_["parent"]]["inputs"]["question"]
         assert f"Question: {question}" in run_["inputs"][0][0].text
-
-
-async def test_fifty_questions_are_in_flight_at_once():
-    language = FunctionChat(lambda _: soon(with_logprobs("x", ("x", -0.01))))
-    calibrator = SGICCalibrator(LangChainLLM(language, max_concurrency=50))
-    await asyncio.gather(*(calibrator.ainvoke(GIVEN) for _ in range(50)))
-    assert language.flying == [0, 50]
 
 
 class State(TypedDict, total=False):

@@ -1,3 +1,5 @@
+"""What LlamaIndex's instrumentation is told of the gate's decisions."""
+
 import asyncio
 
 import pytest

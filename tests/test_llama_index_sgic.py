@@ -173,27 +173,31 @@ async def test_events_and_spans_are_those_of_a_synthesizer(way):
 
 
 @pytest.mark.parametrize(
-    ("probability", "threshold", "passing"),
-    [(0.9, 0, False), (0.9, 30, True), (0.5, 50, False), (0.1, 50, False), (0.1, 95, True)],
+    ("probability", "threshold", "limit", "passing"),
+    [
+        (0.9, 0, None, False),
+        (0.9, 30, None, True),
+        (0.5, 50, None, False),
+        (0.1, 95, None, True),
+        (0.6, 50, 41, True),
+        (0.6, 50, 30, False),
+    ],
 )
-async def test_a_response_passes_below_the_threshold(probability, threshold, passing):
-    response = SGICCalibrator(sure(probability), settings=ONCE).synthesize(QUESTION, nodes())
+async def test_a_response_passes_below_the_threshold_unless_it_was_refused(
+    probability, threshold, limit, passing
+):
+    calibrator = SGICCalibrator(sure(probability), settings=ONCE, refuse_above=limit)
+    response = calibrator.synthesize(QUESTION, nodes())
     evaluator = SGICEvaluator(pass_below=threshold)
     assert isinstance(evaluator, BaseEvaluator)
     result = evaluator.evaluate_response(QUESTION, response)
     assert (result.passing, result.invalid_result) == (passing, False)
     assert result.score == pytest.approx(probability)  # the certainty: larger is better
-    assert (result.query, result.response) == (QUESTION, "East Lothian")
+    assert (result.query, result.response) == (QUESTION, response.response)
     assert result.contexts == [passage.text for passage in THREE]
     assert f"{100 * (1 - probability):.0f} of 100" in result.feedback
+    assert ("refused" in result.feedback) is (limit == 30)
     assert await evaluator.aevaluate_response(QUESTION, response) == result
-
-
-def test_a_refused_answer_does_not_pass():
-    for options, passing in (({"refuse_above": 30}, False), ({}, True)):
-        response = SGICCalibrator(sure(0.6), **options).synthesize(QUESTION, nodes())
-        result = SGICEvaluator(pass_below=50).evaluate_response(QUESTION, response)
-        assert (result.passing, "refused" in result.feedback) == (passing, not passing)
 
 
 async def test_a_response_without_an_uncertainty_is_an_error_that_says_what_to_do():
