@@ -11,7 +11,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.langchain import LangChainLLM, LtragLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Token
-from tests.langchain_parts import FunctionChat, FunctionCompletion, Runs
+from tests.langchain_parts import FunctionChat, FunctionCompletion, Runs, soon
 
 
 def test_a_completion_model_gets_all_prompts_in_one_call_stop_strings_and_one_number():
@@ -154,6 +154,13 @@ async def test_calls_inside_a_chain_are_seen_by_the_chains_callbacks(model):
     await chain.ainvoke("x", {"callbacks": [runs]})
     lineages = [runs.ancestry(run) for run in runs.named("ltrag_call")]
     assert lineages == [["ltrag_call", "chain"]] * 2
+
+
+async def test_a_runs_own_limit_bounds_the_calls_in_flight():
+    model = FunctionChat(soon)
+    step = RunnableLambda(lambda _: None, lambda _: LangChainLLM(model).agenerate([*"abcdef"]))
+    await step.ainvoke("x", {"max_concurrency": 2})
+    assert model.flying == [0, 2]
 
 
 def test_our_model_writes_in_a_chain_and_a_batch_is_one_call():

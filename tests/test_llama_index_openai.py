@@ -6,16 +6,14 @@ import pytest
 from llama_index.core import Settings
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import ChatMessage, MockLLM
+from llama_index.llms.openai import OpenAI, OpenAIResponses
+from llama_index.llms.openai_like import OpenAILike
 from openai_server import completion, serving
 
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.llama_index import DURReranker, LlamaIndexLLM, SGICCalibrator, as_query_engine
 from ltrag_plugins.types import GenerationSettings
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM
-
-OpenAI = pytest.importorskip("llama_index.llms.openai").OpenAI
-OpenAIResponses = pytest.importorskip("llama_index.llms.openai").OpenAIResponses
-OpenAILike = pytest.importorskip("llama_index.llms.openai_like").OpenAILike
 
 
 def as_llama_cpp(sent, text="Jane Austen", probability=0.75):
