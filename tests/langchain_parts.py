@@ -9,6 +9,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult, Generation, LLMResult
+from langchain_core.runnables import Runnable
 from pydantic import Field
 
 
@@ -41,7 +42,7 @@ class FunctionChat(BaseChatModel):
 
     def _generate(self, messages, stop=None, run_manager=None, **kwargs):
         self._note(stop, kwargs)
-        return _chat_result(self.function(messages[-1].text))
+        return chat_result(self.function(messages[-1].text))
 
     async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
         self._note(stop, kwargs)
@@ -49,7 +50,7 @@ class FunctionChat(BaseChatModel):
         self.flying[1] = max(self.flying)
         try:
             said = self.function(messages[-1].text)
-            return _chat_result(await said if inspect.isawaitable(said) else said)
+            return chat_result(await said if inspect.isawaitable(said) else said)
         finally:
             self.flying[0] -= 1
 
@@ -128,6 +129,12 @@ async def soon(value: Any) -> Any:
     return value
 
 
-def _chat_result(said: Any) -> ChatResult:
+async def every_way(runnable: Runnable, value: Any) -> list[Any]:
+    """What it gives for the value, called in each way."""
+    given = [runnable.invoke(value), await runnable.ainvoke(value)]
+    return [*given, *runnable.batch([value]), *await runnable.abatch([value])]
+
+
+def chat_result(said: Any) -> ChatResult:
     message = said if isinstance(said, AIMessage) else AIMessage(said)
     return ChatResult(generations=[ChatGeneration(message=message)])

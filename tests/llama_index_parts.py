@@ -1,6 +1,7 @@
 """Small honest LlamaIndex parts: a function as an LLM, a keyword rule as a retriever."""
 
 import asyncio
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -67,14 +68,15 @@ class FunctionLLM(CustomLLM):
 
 
 class AsyncFunctionLLM(FunctionLLM):
-    """An async function as a LlamaIndex LLM that awaits it."""
+    """The same with async calls of its own; they await what an async function gives."""
 
     @llm_completion_callback()
     async def acomplete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponse:
         self.seen.append(kwargs)
-        return self.responded(await self.function(prompt))
+        said = self.function(prompt)
+        return self.responded(await said if inspect.isawaitable(said) else said)
 
     @llm_chat_callback()
     async def achat(self, messages, **kwargs: Any):
@@ -101,11 +103,14 @@ class KeywordRetriever(BaseRetriever):
         self.queries: list[str] = []
         self.blocked_the_loop: list[str] = []
 
+    def found(self, query: str) -> list[NodeWithScore]:
+        self.queries.append(query)
+        return [n for n in self.nodes if n.node.node_id in query.lower()]
+
     def _retrieve(self, query_bundle):
         if on_an_event_loop():
             self.blocked_the_loop.append(query_bundle.query_str)
-        self.queries.append(query_bundle.query_str)
-        return [n for n in self.nodes if n.node.node_id in query_bundle.query_str.lower()]
+        return self.found(query_bundle.query_str)
 
 
 class AwaitedRetriever(KeywordRetriever):
@@ -113,8 +118,7 @@ class AwaitedRetriever(KeywordRetriever):
 
     async def _aretrieve(self, query_bundle):
         await asyncio.sleep(0)
-        self.queries.append(query_bundle.query_str)
-        return [n for n in self.nodes if n.node.node_id in query_bundle.query_str.lower()]
+        return self.found(query_bundle.query_str)
 
 
 def reader(prompt: str) -> str:
@@ -142,11 +146,10 @@ class Parents(BaseSpanHandler):
     def new_span(self, id_, bound_args, instance=None, parent_span_id=None, tags=None, **kwargs):
         self.of[id_] = parent_span_id
 
-    def prepare_to_exit_span(self, id_, bound_args, instance=None, result=None, **kwargs):
-        pass
+    def prepare_to_exit_span(self, *told: Any, **more: Any) -> None:
+        """Say nothing."""
 
-    def prepare_to_drop_span(self, id_, bound_args, instance=None, err=None, **kwargs):
-        pass
+    prepare_to_drop_span = prepare_to_exit_span
 
 
 class Trace:

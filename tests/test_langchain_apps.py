@@ -1,7 +1,7 @@
 """Inside other people's graphs, chains and agents: what streams, what goes in, what comes out."""
 
 import itertools
-from typing import Any, TypedDict
+from typing import Any
 
 import pytest
 from langchain_core.documents import Document
@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import ToolNode
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
 from ltrag_plugins.flow import World
@@ -29,7 +29,7 @@ from ltrag_plugins.langchain import (
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from tests.gates import RuleGate, always, never
-from tests.langchain_parts import FunctionChat
+from tests.langchain_parts import FunctionChat, every_way
 
 
 def speaking(*texts: str) -> GenericFakeChatModel:
@@ -41,14 +41,15 @@ def gate(draft: str = "a draft", rule=never) -> RuleGate:
     return RuleGate(World(llm=LangChainLLM(speaking(draft))), rule)
 
 
+FIND = RunnableLambda(lambda query: [Document(f"about {query}")])
 CHAIN = ChatPromptTemplate([("placeholder", "{messages}")]) | speaking("from the chain")
 
 
-def node_graph(node, state: Any = MessagesState):
+def node_graph(node, state: Any = MessagesState, **options):
     building = StateGraph(state)
     building.add_node("node", node)
     building.add_edge(START, "node")
-    return building.compile()
+    return building.compile(**options)
 
 
 def edge_graph(edge):
@@ -74,66 +75,52 @@ async def shown(compiled, value) -> set[str]:
 ASKED = {"messages": [HumanMessage("who keeps the bees?")]}
 
 
-def state_of(message: AIMessage) -> dict[str, Any]:
-    return {"messages": [message]}
-
-
 @pytest.mark.parametrize("rule", [always, never])
-async def test_of_a_router_in_a_graph_only_the_final_answer_streams(rule):
-    router = GECERouter(gate(rule=rule), CHAIN | state_of)
+async def test_of_a_router_in_a_graph_only_the_final_answer_streams_and_of_an_edge_nothing(rule):
+    router = GECERouter(gate(rule=rule), CHAIN | (lambda message: {"messages": [message]}))
     expected = "from the chain" if rule is always else "a draft"
     assert await shown(node_graph(router), ASKED) == {expected}
-
-
-@pytest.mark.parametrize("rule", [always, never])
-async def test_of_an_edge_nothing_streams(rule):
     expected = "looked up" if rule is always else "from memory"
     assert await shown(edge_graph(gece_edge(gate(rule=rule))), ASKED) == {expected}
 
 
 async def test_of_a_calibrator_no_round_streams():
-    calibrator = SGICCalibrator(
-        speaking("round"),
-        RunnableLambda(lambda query: [Document("bees")]),
-        settings=SGICSettings(estimator="agreement", rounds=2),
-    )
+    settings = SGICSettings(estimator="agreement", rounds=2)
+    calibrator = SGICCalibrator(speaking("round"), FIND, settings=settings)
     compiled = node_graph(RunnablePassthrough() | calibrator.pick("answer") | (lambda text: {}))
     assert await shown(compiled, ASKED) == {""}
 
 
 async def test_behind_a_chain_that_ends_in_a_message_the_draft_is_message_chunks():
     router = GECERouter(gate(), CHAIN)
-    chunks = list(router.stream(ASKED))
-    assert [type(chunk) for chunk in chunks] == [AIMessageChunk]
+    assert [type(chunk) for chunk in router.stream(ASKED)] == [AIMessageChunk]
     assert [chunk.text async for chunk in router.astream(ASKED)] == ["a draft"]
-    assert isinstance(router.invoke(ASKED), AIMessage)
+    message = router.invoke(ASKED)
+    assert isinstance(message, AIMessage)
+    assert message.response_metadata["gece"]["retrieve"] is False
 
 
 def test_our_own_calls_are_tagged_for_filters():
     seen = []
-
-    def said(prompt: str) -> str:
-        return "x"
 
     class Tagged(FunctionChat):
         def _generate(self, messages, stop=None, run_manager=None, **kwargs):
             seen.append(run_manager.tags)
             return super()._generate(messages, stop, run_manager, **kwargs)
 
-    own = RuleGate(World(llm=LangChainLLM(Tagged(said))), never)
+    model = Tagged(str.upper)
+    own = RuleGate(World(llm=LangChainLLM(model)), never)
     GECERouter(own, CHAIN).invoke("who?", {"tags": ["mine"]})
     [tags] = seen
     assert {"nostream", "ltrag", "mine"} <= set(tags)
-    assert all("ltrag" not in tag for tag in Tagged(said).tags or [])
+    assert not model.tags
 
 
 def retrieval_chain():
     """What `create_retrieval_chain` builds."""
-    reading = (
-        ChatPromptTemplate([("human", "{context} {input}")]) | speaking("read") | StrOutputParser()
-    )
-    find = RunnableLambda(lambda given: [Document("bees")])
-    building = RunnablePassthrough.assign(context=find).assign(answer=reading)
+    reading = ChatPromptTemplate([("human", "{context} {input}")]) | speaking("read")
+    found = RunnablePassthrough.assign(context=FIND)
+    building = found.assign(answer=reading | StrOutputParser())
     return building.with_config(run_name="retrieval_chain")
 
 
@@ -147,11 +134,7 @@ def untyped(value):
         (CHAIN | StrOutputParser(), ASKED, "a draft"),
         (CHAIN, ASKED, AIMessage("a draft")),
         (CHAIN.with_retry(), ASKED, AIMessage("a draft")),
-        (
-            retrieval_chain(),
-            {"input": "who?"},
-            {"input": "who?", "context": [], "answer": "a draft"},
-        ),
+        (retrieval_chain(), {"input": "?"}, {"input": "?", "context": [], "answer": "a draft"}),
         (node_graph(lambda state: {"messages": []}), ASKED, {"messages": [AIMessage("a draft")]}),
         (lambda state: state, ASKED, {"messages": [AIMessage("a draft")]}),
         (lambda text: text, "who?", "a draft"),
@@ -161,32 +144,17 @@ def untyped(value):
 async def test_the_draft_has_the_shape_that_the_chain_has(chain, value, expected):
     key = "input" if "input" in value else "question"
     router = GECERouter(gate(), chain, question_key=key)
-    for given in (
-        router.invoke(value),
-        await router.ainvoke(value),
-        *router.batch([value]),
-        *await router.abatch([value]),
-    ):
+    for given in (*await every_way(router, value), *router.stream(value)):
         assert bare(given) == bare(expected)
-    [chunk] = router.stream(value)
-    assert text_of(chunk) == text_of(expected)
 
 
 def bare(out: Any) -> Any:
-    """An output with its messages as (type, text): ids differ."""
+    """An output with its messages as (type, text): ids differ, and a chunk is a message."""
     if isinstance(out, dict):
         return {key: bare(value) for key, value in out.items()}
     if isinstance(out, list):
         return [bare(value) for value in out]
-    return (out.type, out.text) if isinstance(out, AIMessage) else out
-
-
-def text_of(out: Any) -> Any:
-    if isinstance(out, dict):
-        return {key: text_of(value) for key, value in out.items()}
-    if isinstance(out, list):
-        return [text_of(value) for value in out]
-    return str(out.text) if isinstance(out, AIMessage) else out
+    return ("ai", out.text) if isinstance(out, AIMessage) else out
 
 
 def test_what_the_chain_gave_at_an_earlier_call_is_the_shape_where_it_does_not_say():
@@ -214,11 +182,6 @@ def test_the_shape_can_be_said():
     assert own.invoke(given) == ["a draft"]
 
 
-def test_a_message_says_what_was_decided():
-    told = GECERouter(gate(), CHAIN).invoke(ASKED).response_metadata["gece"]
-    assert told["retrieve"] is False
-
-
 FOLLOW_UP = [
     HumanMessage("who wrote Emma?"),
     AIMessage("Jane Austen."),
@@ -226,32 +189,26 @@ FOLLOW_UP = [
 ]
 
 
-class Condensing:
-    """A model that makes follow-ups stand alone, and says what it was asked."""
-
-    def __init__(self) -> None:
-        self.llm = ScriptedLLM(self.answer)
-
-    def answer(self, prompt: str) -> str:
-        return "where was Jane Austen born?" if "Rewritten" in prompt else "Steventon"
+def condensing() -> ScriptedLLM:
+    """Makes follow-ups stand alone, and knows where Austen was born."""
+    born = "where was Jane Austen born?"
+    return ScriptedLLM(lambda prompt: born if "Rewritten" in prompt else "Steventon")
 
 
 async def test_a_follow_up_stands_alone_before_the_gate_reads_it():
-    model = Condensing().llm
+    model = condensing()
     router = GECERouter(RuleGate(World(llm=model), never), CHAIN, return_decision=True)
-    for out in (
-        router.invoke(FOLLOW_UP),
-        await router.ainvoke({"messages": FOLLOW_UP}),
-        *router.batch([{"question": FOLLOW_UP[-1].text, "chat_history": FOLLOW_UP[:-1]}]),
-    ):
-        assert out["decision"].question == "where was Jane Austen born?"
-    condensing, asked = model.prompts[:2]
-    assert "Jane Austen." in condensing
+    chat = {"question": FOLLOW_UP[-1].text, "chat_history": FOLLOW_UP[:-1]}
+    for given in (FOLLOW_UP, {"messages": FOLLOW_UP}, chat):
+        for out in await every_way(router, given):
+            assert out["decision"].question == "where was Jane Austen born?"
+    rewritten, asked = model.prompts[:2]
+    assert "Jane Austen." in rewritten
     assert asked == "where was Jane Austen born?"
 
 
 def test_one_question_costs_no_further_call():
-    model = Condensing().llm
+    model = condensing()
     router = GECERouter(RuleGate(World(llm=model), never), CHAIN)
     for alone in ("who?", [HumanMessage("who?")], [AIMessage("hello!"), HumanMessage("who?")]):
         router.invoke(alone)
@@ -259,27 +216,16 @@ def test_one_question_costs_no_further_call():
 
 
 async def test_a_condenser_of_the_users_own_is_asked_and_none_reads_the_last_message():
-    model = Condensing().llm
+    model = condensing()
     judge = RuleGate(World(llm=model), never)
     own = RunnableLambda(lambda messages: f"{messages[-1].text} ({messages[0].text})")
     router = GECERouter(judge, CHAIN, condense=own)
-    router.invoke(FOLLOW_UP)
-    await router.ainvoke(FOLLOW_UP)
-    router.batch([FOLLOW_UP])
-    assert model.prompts == ["and where was she born? (who wrote Emma?)"] * 3
+    await every_way(router, FOLLOW_UP)
+    assert model.prompts == ["and where was she born? (who wrote Emma?)"] * 4
     GECERouter(judge, CHAIN, condense=None).invoke(FOLLOW_UP)
-    assert model.prompts[3:] == ["and where was she born?"]
+    assert model.prompts[4:] == ["and where was she born?"]
     with pytest.raises(InvalidInput, match="condense"):
         GECERouter(judge, CHAIN, condense="please")
-
-
-async def test_the_retriever_searches_for_the_question_that_stands_alone():
-    searched = []
-    inner = RunnableLambda(lambda query: searched.append(query) or [Document("x")])
-    retriever = GECERetriever(gate=RuleGate(World(llm=Condensing().llm), always), retriever=inner)
-    retriever.invoke(FOLLOW_UP)
-    await retriever.ainvoke(FOLLOW_UP)
-    assert searched == ["where was Jane Austen born?"] * 2
 
 
 async def test_where_the_gates_model_is_down_the_chain_still_answers():
@@ -288,23 +234,18 @@ async def test_where_the_gates_model_is_down_the_chain_still_answers():
 
     broken = RuleGate(World(llm=ScriptedLLM(down)), never)
     router = GECERouter(broken, lambda value: "looked up", return_decision=True)
-    for out in (
-        router.invoke("who?"),
-        await router.ainvoke(FOLLOW_UP),
-        *router.batch(["who?", "what?"]),
-        *await router.abatch(["who?"]),
-    ):
+    both = router.batch(["who?", "what?"])
+    for out in (*await every_way(router, "who?"), *await every_way(router, FOLLOW_UP), *both):
         assert out["output"] == "looked up"
         assert "no route" in out["decision"].reason
     assert edge_graph(gece_edge(broken)).invoke(ASKED)["messages"][-1].text == "looked up"
-    found = RunnableLambda(lambda query: [Document(query)])
-    assert GECERetriever(gate=broken, retriever=found).invoke("who?") == [Document("who?")]
+    found = GECERetriever(gate=broken, retriever=FIND).invoke("who?")
+    assert found == [Document("about who?")]
     with pytest.raises(ModelFailed):
         GECERouter(broken, lambda value: value, on_error="raise").invoke("who?")
 
 
 SAYS = SGICSettings(estimator="agreement", rounds=0)
-FIND = RunnableLambda(lambda query: [Document(f"about {query}")])
 
 
 async def test_a_state_of_messages_goes_into_the_calibrator_and_comes_out():
@@ -316,26 +257,15 @@ async def test_a_state_of_messages_goes_into_the_calibrator_and_comes_out():
     assert {"".join(m.text for m, _ in compiled.stream(ASKED, stream_mode="messages"))} == {"bees"}
 
 
-async def test_the_calibrator_searches_and_answers_for_the_question_that_stands_alone():
-    calibrator = SGICCalibrator(Condensing().llm, FIND, settings=SAYS)
-    for out in (
-        calibrator.invoke(FOLLOW_UP),
-        await calibrator.ainvoke({"messages": FOLLOW_UP}),
-        *calibrator.batch([FOLLOW_UP]),
-        list(calibrator.stream(FOLLOW_UP))[-1],
-    ):
+async def test_retriever_and_calibrator_search_for_the_question_that_stands_alone():
+    retriever = GECERetriever(gate=RuleGate(World(llm=condensing()), always), retriever=FIND)
+    found = [Document("about where was Jane Austen born?")]
+    assert retriever.invoke(FOLLOW_UP) == await retriever.ainvoke(FOLLOW_UP) == found
+    calibrator = SGICCalibrator(condensing(), FIND, settings=SAYS)
+    *_, last = calibrator.stream(FOLLOW_UP)
+    for out in (*await every_way(calibrator, {"messages": FOLLOW_UP}), last):
         assert out["question"] == "where was Jane Austen born?"
-        assert out["documents"][0].page_content == "about where was Jane Austen born?"
-
-
-class Everything(TypedDict, total=False):
-    question: str
-    documents: list
-    answer: str
-    trace: list
-    calibrated: Any
-    output: Any
-    decision: Any
+        assert out["documents"][0].page_content == found[0].page_content
 
 
 @pytest.mark.parametrize(
@@ -348,11 +278,9 @@ class Everything(TypedDict, total=False):
     ids=["calibrator", "router", "retriever"],
 )
 def test_a_checkpointer_meets_only_plain_data(node, caplog):
-    building = StateGraph(Everything)
-    building.add_node("node", RunnableLambda(lambda state: state["question"]) | node)
-    building.add_edge(START, "node")
-    strict = JsonPlusSerializer(allowed_msgpack_modules=None)
-    compiled = building.compile(checkpointer=InMemorySaver(serde=strict))
+    saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+    asking = RunnableLambda(lambda state: state["question"]) | node
+    compiled = node_graph(asking, dict, checkpointer=saver)
     config = {"configurable": {"thread_id": "1"}}
     out = compiled.invoke({"question": "who?"}, config)
     assert compiled.get_state(config).values == out
@@ -389,8 +317,8 @@ def test_the_schemas_of_a_calibrator_name_what_goes_in_and_out():
     assert out.keys() == calibrator.invoke("who?").keys()
 
 
-def agentic_graph(retriever, model, limit: int = 8):
-    """The agentic RAG of LangGraph's tutorial: agent, retriever tool, grader, rewriter, answer."""
+def agentic_graph(retriever):
+    """The agentic RAG of LangGraph's tutorial, by rule: search, grade, rewrite, answer."""
 
     @tool
     def retrieve(query: str) -> str:
@@ -398,47 +326,37 @@ def agentic_graph(retriever, model, limit: int = 8):
         return "\n\n".join(document.page_content for document in retriever.invoke(query))
 
     def agent(state):
-        return {"messages": [model("agent", state["messages"])]}
+        call = {"name": "retrieve", "args": {"query": state["messages"][0].text}, "id": "1"}
+        return {"messages": [AIMessage("", tool_calls=[call])]}
 
     def grade(state):
-        return "generate" if model("grade", state["messages"]).text == "yes" else "rewrite"
+        return "generate" if state["messages"][-1].text.strip() else "rewrite"
 
     def rewrite(state):
-        return {"messages": [HumanMessage(model("rewrite", state["messages"]).text)]}
+        return {"messages": state["messages"][0].text}
 
     def generate(state):
-        return {"messages": [model("generate", state["messages"])]}
+        return {"messages": [AIMessage(state["messages"][-1].text.split("Answer: ")[-1])]}
 
     building = StateGraph(MessagesState)
     for node in (agent, rewrite, generate):
         building.add_node(node.__name__, node)
     building.add_node("retrieve", ToolNode([retrieve]))
     building.add_edge(START, "agent")
-    building.add_conditional_edges("agent", tools_condition, {"tools": "retrieve", END: END})
+    building.add_edge("agent", "retrieve")
     building.add_conditional_edges("retrieve", grade, ["generate", "rewrite"])
     building.add_edge("generate", END)
     building.add_edge("rewrite", "agent")
-    return building.compile().with_config(recursion_limit=limit)
-
-
-def scripted(role: str, messages) -> AIMessage:
-    """A model that searches, holds an empty result for a bad one, and reads what it got."""
-    question = messages[0].text
-    if role == "agent":
-        call = {"name": "retrieve", "args": {"query": question}, "id": "1"}
-        return AIMessage("", tool_calls=[call])
-    if role == "grade":
-        return AIMessage("yes" if messages[-1].text.strip() else "no")
-    return AIMessage(messages[-1].text.split("Answer: ")[-1] if role == "generate" else question)
+    return building.compile().with_config(recursion_limit=8)
 
 
 async def test_the_agentic_graph_ends_where_the_model_knows():
     for rule, expected in {never: "a draft", always: "about who keeps the bees?"}.items():
         retriever = GECERetriever(gate=gate(rule=rule), retriever=FIND)
-        assert agentic_graph(retriever, scripted).invoke(ASKED)["messages"][-1].text == expected
+        assert agentic_graph(retriever).invoke(ASKED)["messages"][-1].text == expected
     empty = GECERetriever(gate=gate(), retriever=FIND, known="nothing")
     with pytest.raises(GraphRecursionError):
-        agentic_graph(empty, scripted).invoke(ASKED)
+        agentic_graph(empty).invoke(ASKED)
 
 
 async def test_a_document_that_carries_the_draft_is_marked():

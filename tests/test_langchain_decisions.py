@@ -8,6 +8,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from pydantic import Field
 
+from ltrag_plugins import langchain as room
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingExtra
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
@@ -16,31 +17,27 @@ from ltrag_plugins.types import Question
 from tests.gates import RuleGate, always
 
 HAS = tuple(map(int, langchain_core.__version__.split(".")[:2])) >= (1, 8)
+if HAS:
+    from langchain_core.decisions import BaseDecisionModel, Choice, ClassifierResponse, Noul
+
+    from ltrag_plugins.langchain import DecisionSignal, GECEDecisions
 needs_1_8 = pytest.mark.skipif(not HAS, reason="decision models came with langchain-core 1.8")
 
 
-def a_gate():
-    return RuleGate(World(llm=ScriptedLLM(lambda prompt: "Jane Austen")), always)
+GATE = RuleGate(World(llm=ScriptedLLM(lambda prompt: "Jane Austen")), always)
 
 
 @pytest.mark.skipif(HAS, reason="langchain-core has decision models")
 def test_before_1_8_the_refusal_names_what_is_needed():
-    from ltrag_plugins import langchain as room
-
     with pytest.raises(MissingExtra, match=r"langchain-core>=1\.8"):
         room.GECEDecisions  # noqa: B018
 
 
 @needs_1_8
 async def test_a_noul_is_the_probability_that_the_direct_answer_fails():
-    from langchain_core.decisions import BaseDecisionModel, Noul
-
-    from ltrag_plugins.langchain import GECEDecisions
-
-    gate = a_gate()
-    model = GECEDecisions(gate)
+    model = GECEDecisions(GATE)
     assert isinstance(model, BaseDecisionModel)
-    wanted = gate.decide("Who wrote Emma?").probability
+    wanted = GATE.decide("Who wrote Emma?").probability
     said = [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage("Who wrote Emma?")]
     for state in ("Who wrote Emma?", said, {"messages": said}, {"question": "Who wrote Emma?"}):
         request: Any = {"state": state, "questions": {"retrieve": Noul(instructions="Retrieval?")}}
@@ -50,21 +47,20 @@ async def test_a_noul_is_the_probability_that_the_direct_answer_fails():
 
 
 @needs_1_8
-def test_other_kinds_of_questions_and_what_is_no_gate_are_refused():
-    from langchain_core.decisions import Choice
-
-    from ltrag_plugins.langchain import GECEDecisions
-
+def test_other_questions_and_parts_are_refused():
     choice = Choice(instructions="Which?", criteria={"a": None, "b": None})
     with pytest.raises(InvalidInput, match="'which' is a 'choice'"):
-        GECEDecisions(a_gate()).invoke({"state": "Who?", "questions": {"which": choice}})
+        GECEDecisions(GATE).invoke({"state": "Who?", "questions": {"which": choice}})
     with pytest.raises(InvalidInput, match="gate must be a gate"):
         GECEDecisions("gate/")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="got RunnableLambda"):
+        DecisionSignal(RunnableLambda(lambda question: 0.5))
+    with pytest.raises(InvalidInput, match=r"'product'.*rename"):
+        GECEGate.fit(QUESTIONS, llm=LLM, signals={"product": lambda question: 0.5})
 
 
 def knowing():
     """A decision model that knows: even questions are answered wrongly."""
-    from langchain_core.decisions import BaseDecisionModel, ClassifierResponse
 
     class Knowing(BaseDecisionModel):
         model: str = "knowing"
@@ -78,15 +74,14 @@ def knowing():
             if "down" in state:
                 raise ConnectionError("no route")
             [name] = questions
-            self.asked.append(f"sync {questions[name].instructions}")
+            self.asked.append(questions[name].instructions)
             noul = 0.9 if int(state.split()[1]) % 2 == 0 else 0.2
             answers = {name: {"type": "noul", "noul": noul}}
             return ClassifierResponse.model_validate({"model": self.model, "answers": answers})
 
         async def _aclassify(self, state, questions):
-            response = self._classify(state, questions)
-            self.asked[-1] = self.asked[-1].replace("sync", "async")
-            return response
+            self.asked.append("async")
+            return self._classify(state, questions)
 
     return Knowing()
 
@@ -97,13 +92,11 @@ LLM = ScriptedLLM(lambda p: "odd" if int(p.split("question ")[-1].split()[0]) % 
 
 @needs_1_8
 async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(tmp_path):
-    from ltrag_plugins.langchain import DecisionSignal, GECERouter
-
     model = knowing()
     signals = {"decisions": DecisionSignal(model, "Hard?")}
     gate = GECEGate.fit(QUESTIONS, llm=LLM, signals=signals, target_rate=0.5)
     assert gate.report.signal_aurocs["decisions"] == 1.0  # the drafts themselves tell as much
-    assert model.asked == ["sync Hard?"] * 40
+    assert model.asked == ["Hard?"] * 40
     gate.save(tmp_path)
     loaded = GECEGate.load(tmp_path, llm=LLM, signals=signals)
     for i, wanted in ((41, 0.2), (42, 0.9)):
@@ -111,9 +104,9 @@ async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(t
         assert decision.ingredients["decisions"] == wanted
         assert decision == gate.decide(f"question {i} of many")
     assert (await loaded.adecide("question 42 of many")).ingredients["decisions"] == 0.9
-    assert model.asked[-1] == "async Hard?"
+    assert model.asked[-2:] == ["async", "Hard?"]
     chain = RunnableLambda(lambda question: "(retrieves)")
-    assert GECERouter(loaded, chain).invoke("question 42 of many, down") == "(retrieves)"
+    assert room.GECERouter(loaded, chain).invoke("question 42 of many, down") == "(retrieves)"
     with pytest.raises(CalibrationError, match=r"'decisions'.*signals="):
         GECEGate.load(tmp_path, llm=LLM).decide("question 41 of many")
 
@@ -123,8 +116,6 @@ async def test_a_decision_model_is_a_signal_of_the_gate_and_is_handed_in_again(t
 def test_openais_decisions_are_asked_in_their_own_words_over_http():
     httpx = pytest.importorskip("httpx")
     openai = pytest.importorskip("langchain_openai.decisions")
-
-    from ltrag_plugins.langchain import DecisionSignal
 
     seen = []
 
@@ -141,13 +132,3 @@ def test_openais_decisions_are_asked_in_their_own_words_over_http():
     assert DecisionSignal(model, "Hard?")("Who wrote Emma?") == 0.75
     assert '"Who wrote Emma?"' in seen[0]
     assert '"Hard?"' in seen[0]
-
-
-@needs_1_8
-def test_what_is_no_decision_model_and_a_name_of_ours_are_refused():
-    from ltrag_plugins.langchain import DecisionSignal
-
-    with pytest.raises(InvalidInput, match="got RunnableLambda"):
-        DecisionSignal(RunnableLambda(lambda question: 0.5))
-    with pytest.raises(InvalidInput, match=r"'product'.*rename"):
-        GECEGate.fit(QUESTIONS, llm=LLM, signals={"product": lambda question: 0.5})

@@ -10,7 +10,7 @@ from ltrag_plugins.langchain import GECEMiddleware, SGICCalibrator, SGICMiddlewa
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from tests.gates import RuleGate, always, never
-from tests.langchain_parts import FunctionChat
+from tests.langchain_parts import FunctionChat, chat_result
 
 
 @tool
@@ -32,25 +32,14 @@ class Agent(FunctionChat):
         found = [m for m in messages if isinstance(m, ToolMessage)]
         if tools and not found:
             calls = [{"name": "search", "args": {"query": messages[-1].text}, "id": "1"}]
-            said = AIMessage("", tool_calls=calls)
-        else:
-            said = AIMessage(found[-1].text if found else "from memory")
-        return (
-            super()
-            ._generate([AIMessage("")], stop)
-            .model_copy(update={"generations": [type(self)._wrapped(said)]})
-        )
-
-    @staticmethod
-    def _wrapped(message):
-        from langchain_core.outputs import ChatGeneration
-
-        return ChatGeneration(message=message)
+            return chat_result(AIMessage("", tool_calls=calls))
+        return chat_result(found[-1].text if found else "from memory")
 
     async def _agenerate(self, messages, stop=None, run_manager=None, **kwargs):
         return self._generate(messages, stop, **kwargs)
 
 
+SAYS = SGICSettings(estimator="agreement", rounds=0)
 ASKED = {"messages": [("human", "who keeps the bees?")]}
 
 
@@ -83,24 +72,18 @@ async def test_the_draft_can_be_the_answer():
 
 async def test_the_final_answer_is_calibrated_from_what_the_tools_found():
     reader = ScriptedLLM(lambda prompt: "bees" if "found for" in prompt else "no idea")
-    settings = SGICSettings(estimator="agreement", rounds=0)
-    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=settings)))
+    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=SAYS)))
     for out in (compiled.invoke(ASKED), await compiled.ainvoke(ASKED)):
         last = out["messages"][-1]
         assert last.text == "bees"
-        assert last.response_metadata["sgic"].keys() == {
-            "refused",
-            "uncertainty",
-            "score",
-            "p_wrong",
-        }
+        told = last.response_metadata["sgic"]
+        assert told.keys() == {"refused", "uncertainty", "score", "p_wrong"}
         assert [m.type for m in out["messages"]] == ["human", "ai", "tool", "ai"]
 
 
 async def test_what_a_tool_found_for_an_earlier_question_is_not_read_again():
     reader = ScriptedLLM(lambda prompt: "bees")
-    settings = SGICSettings(estimator="agreement", rounds=0)
-    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=settings, condense=None)))
+    compiled, _ = agent(SGICMiddleware(SGICCalibrator(reader, settings=SAYS, condense=None)))
     before = compiled.invoke(ASKED)["messages"]
     assert "found for" in reader.prompts[-1]
     later = {"messages": [*before, ("human", "and the wasps?")]}

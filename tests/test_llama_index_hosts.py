@@ -102,12 +102,14 @@ async def test_a_chat_engine_answers_whether_the_model_knows_or_not(kind, way):
         assert chat_engine.chat_history == []
 
 
+HISTORY = [ChatMessage("Tell me of France."), ChatMessage("Yes?", role="assistant")]
+
+
 @pytest.mark.parametrize("way", WAYS)
 async def test_the_gate_is_asked_the_condensed_question_of_a_conversation(way):
-    history = [ChatMessage("Tell me of France."), ChatMessage("Yes?", role="assistant")]
     chat_engine = CondensePlusContextChatEngine.from_defaults(gated(), llm=FunctionLLM(read))
     with traced() as trace:
-        text, _ = await said(chat_engine, way, "And its capital?", chat_history=history)
+        text, _ = await said(chat_engine, way, "And its capital?", chat_history=HISTORY)
     assert text == wanted(KNOWN[0])
     assert [event.question for event in trace.heard(GECEDecisionEvent)] == [KNOWN[0]]
 
@@ -125,8 +127,7 @@ async def test_a_chat_over_a_query_engine_has_the_router_or_the_retriever_in_it(
         chat_engine.reset()
         told = DRAFT if dropped_in == "router" and question in KNOWN else wanted(question)
         assert (await said(chat_engine, way, question))[0] == told
-        history = [ChatMessage("Tell me of France."), ChatMessage("Yes?", role="assistant")]
-        text, _ = await said(chat_engine, way, "And its capital?", chat_history=history)
+        text, _ = await said(chat_engine, way, "And its capital?", chat_history=HISTORY)
         assert text == (DRAFT if dropped_in == "router" else wanted(KNOWN[0]))
 
 
@@ -134,10 +135,9 @@ async def test_a_query_engine_reads_the_draft_as_a_node_that_no_cutoff_drops():
     cutoff = SimilarityPostprocessor(similarity_cutoff=0.4)
     reading = engine(FunctionLLM(read), gated(), node_postprocessors=[cutoff])
     for question in KNOWN + UNKNOWN:
-        response = reading.query(question)
-        assert str(response) == str(await reading.aquery(question)) == wanted(question)
-    streaming = engine(FunctionLLM(read), gated(), streaming=True)
-    response = streaming.query(KNOWN[0])
+        response, awaited = reading.query(question), await reading.aquery(question)
+        assert str(response) == str(awaited) == wanted(question)
+    response = engine(FunctionLLM(read), gated(), streaming=True).query(KNOWN[0])
     assert isinstance(response, StreamingResponse)
     assert "".join(response.response_gen).strip() == wanted(KNOWN[0])
 
@@ -199,36 +199,28 @@ async def test_of_several_retrieving_tools_one_is_chosen(settings, chosen, reaso
 
 
 async def test_a_router_as_the_direct_tool_answers_with_the_draft_and_asks_nothing_more():
-    asked = []
-
-    def noted(prompt: str) -> str:
-        asked.append(prompt)
-        return draft(prompt)
-
-    deciding = gate(ScriptedLLM(noted))
+    model = ScriptedLLM(draft)
+    deciding = gate(model)
     offered = tools(deciding)
     router = RouterQueryEngine(GECESelector(deciding), offered, llm=FunctionLLM(read))
     with traced() as trace:
         response, awaited = router.query(KNOWN[0]), await router.aquery(KNOWN[1])
     assert len(trace.heard(GECEDecisionEvent)) == 2
     assert str(response) == str(awaited) == DRAFT
-    assert asked == [KNOWN[0], KNOWN[1]]
+    assert model.prompts == [KNOWN[0], KNOWN[1]]
     result = response.metadata["selector_result"]
     assert (result.ind, result.decision.answer, result.decision.question) == (1, DRAFT, KNOWN[0])
     assert response.metadata["gece"]["retrieve"] is False
     assert result.model_dump() == {"selections": [{"index": 1, "reason": "the rule says so"}]}
     assert str(offered[1](KNOWN[1])) == DRAFT  # alone it decides, each time
     assert str(await offered[1].acall(KNOWN[1])) == DRAFT
-    assert asked == [KNOWN[0], KNOWN[1], KNOWN[1], KNOWN[1]]
+    assert model.prompts == [KNOWN[0], KNOWN[1], KNOWN[1], KNOWN[1]]
 
 
 async def test_a_decision_goes_to_no_other_question_and_to_no_other_gate():
-    def other(prompt: str) -> str:
-        return "Another gate's."
-
     deciding = gate()
     mine = GECERouter(deciding, engine())
-    theirs = GECERouter(gate(ScriptedLLM(other)), engine())
+    theirs = GECERouter(gate(ScriptedLLM(lambda prompt: "Another gate's.")), engine())
     GECESelector(deciding).select(["look", "alone"], KNOWN[0])
     assert str(theirs.query(KNOWN[0])) == "Another gate's."
     assert mine.query(UNKNOWN[0]).metadata["gece"]["retrieve"] is True
@@ -271,12 +263,8 @@ def deciding_to_look(messages, **given) -> ChatMessage:
     """An agent's model: looks the question up with its tool once, then says what it got."""
     if messages[-1].role == MessageRole.TOOL:
         return ChatMessage(f"I found: {messages[-1].content}", role="assistant")
-    [tool] = given["tools"]
-    call = ToolCallBlock(
-        tool_call_id="1",
-        tool_name=tool.metadata.name,
-        tool_kwargs={"input": messages[-1].content},
-    )
+    name, asked = given["tools"][0].metadata.name, {"input": messages[-1].content}
+    call = ToolCallBlock(tool_call_id="1", tool_name=name, tool_kwargs=asked)
     return ChatMessage(role="assistant", blocks=[call])
 
 
@@ -305,54 +293,40 @@ async def test_a_function_agent_answers_with_a_gated_tool(name, streaming):
         told = DRAFT if question in KNOWN else FACTS["emma"]
         assert answer.startswith("I found: ")
         assert told in answer
-        assert "Empty Response" not in answer
 
 
 def down(prompt: str) -> str:
     raise ConnectionError("no route to the model")
 
 
-async def adown(prompt: str) -> str:
-    raise ConnectionError("no route to the model")
+PARTS = {
+    "query": lambda failing, **on: GECERouter(failing, engine(FunctionLLM(read)), **on),
+    "retrieve": lambda failing, **on: GECERetriever(failing, KeywordRetriever(), **on),
+    "select": lambda failing, **on: GECESelector(failing, **on),
+}
 
 
-@pytest.mark.parametrize(
-    "model", [FunctionLLM(down), AsyncFunctionLLM(adown)], ids=["sync", "async"]
-)
-async def test_where_the_gates_model_fails_the_users_engine_still_answers(model):
-    failing = gate(LlamaIndexLLM(model))
-    router = GECERouter(failing, engine(FunctionLLM(read)))
-    retriever, selector = GECERetriever(failing, KeywordRetriever()), GECESelector(failing)
+@pytest.mark.parametrize("way", PARTS)
+@pytest.mark.parametrize("kind", [FunctionLLM, AsyncFunctionLLM])
+async def test_where_the_gates_model_fails_the_users_parts_still_answer(way, kind):
+    failing = gate(LlamaIndexLLM(kind(down)))
+    given = [["look", "alone"]] if way == "select" else []
+    part, raising = PARTS[way](failing), PARTS[way](failing, on_error="raise")
     for question in (KNOWN[0], UNKNOWN[0]):
-        response = await router.aquery(question)
-        assert response.metadata["gece"]["retrieve"] is True
-        assert "no route to the model" in response.metadata["gece"]["reason"]
-        found = await retriever.aretrieve(question)
-        assert found == await AwaitedRetriever().aretrieve(question)
-        selected = await selector.aselect(["look", "alone"], question)
-        assert (selected.ind, "no route" in selected.reason) == (0, True)
-    if isinstance(model, AsyncFunctionLLM):
-        return
-    assert str(router.query(UNKNOWN[0])) == wanted(UNKNOWN[0])
-    assert [node.node_id for node in retriever.retrieve(UNKNOWN[0])] == ["emma"]
-    assert selector.select(["look", "alone"], UNKNOWN[0]).ind == 0
-
-
-async def test_on_request_the_gates_failure_is_raised():
-    failing = gate(LlamaIndexLLM(FunctionLLM(down)))
-    router = GECERouter(failing, engine(), on_error="raise")
-    retriever = GECERetriever(failing, KeywordRetriever(), on_error="raise")
-    selector = GECESelector(failing, on_error="raise")
-    for call in (router.query, retriever.retrieve, lambda q: selector.select(["a", "b"], q)):
-        with pytest.raises(ModelFailed, match="no route to the model"):
-            call(KNOWN[0])
-    for call in (router.aquery, retriever.aretrieve, lambda q: selector.aselect(["a", "b"], q)):
-        with pytest.raises(ModelFailed, match="no route to the model"):
-            await call(KNOWN[0])
-    for build in (
-        lambda: GECERouter(failing, engine(), on_error="ignore"),
-        lambda: GECERetriever(failing, KeywordRetriever(), on_error="ignore"),
-        lambda: GECESelector(failing, on_error="ignore"),
-    ):
-        with pytest.raises(InvalidInput, match="on_error must be 'retrieve' or 'raise'"):
-            build()
+        called = getattr(part, way)(*given, question)
+        awaited = await getattr(part, f"a{way}")(*given, question)
+        if way == "query":
+            assert str(called) == str(awaited)
+            assert awaited.metadata["gece"]["retrieve"] is True
+            assert "no route to the model" in awaited.metadata["gece"]["reason"]
+            assert str(called) == (wanted(question) if question in UNKNOWN else "Empty Response")
+        elif way == "retrieve":
+            assert called == awaited == AwaitedRetriever().retrieve(question)
+        else:
+            assert (called.ind, awaited.ind, "no route" in awaited.reason) == (0, 0, True)
+    with pytest.raises(ModelFailed, match="no route to the model"):
+        getattr(raising, way)(*given, KNOWN[0])
+    with pytest.raises(ModelFailed, match="no route to the model"):
+        await getattr(raising, f"a{way}")(*given, KNOWN[0])
+    with pytest.raises(InvalidInput, match="on_error must be 'retrieve' or 'raise'"):
+        PARTS[way](failing, on_error="ignore")

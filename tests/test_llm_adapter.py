@@ -5,6 +5,8 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,12 +42,6 @@ def trained(request, llm, tmp_path_factory):
     out = tmp_path_factory.mktemp("run") / "adapter"
     finetune(EXAMPLES, llm, out=out, settings=replace(SETTINGS, layers=request.param))
     return out
-
-
-@pytest.fixture
-def adapter(trained, tmp_path):
-    """A copy to break."""
-    return shutil.copytree(trained, tmp_path / "adapter")
 
 
 def logprobs(llm):
@@ -90,53 +86,56 @@ def test_it_goes_with_no_other_model(trained, smollm2, tmp_path):
         embedded(device="cpu", adapter=trained)
 
 
-def broken(base, adapter):
-    with pytest.raises(UnreadableArtifact) as caught:
-        TransformersLLM.load(base, device="cpu", adapter=adapter)
-    return str(caught.value)
+FILES = "adapter_model.safetensors", "adapter_config.json"
+MANIFEST = "finetune.json"
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-def test_a_file_that_was_changed_or_is_missing_is_named(base, adapter, name):
+def changed(adapter: Path, name: str) -> None:
     content = (adapter / name).read_bytes()
     (adapter / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert f"{name} is not the file" in broken(base, adapter)
-    (adapter / name).unlink()
-    assert name in broken(base, adapter)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 99}', '{"format": 1}'])
-def test_a_manifest_that_cannot_be_read_is_named(base, adapter, content):
-    (adapter / "finetune.json").write_text(content)
-    assert "finetune.json cannot be read" in broken(base, adapter)
+def with_manifest(adapter: Path, **told: object) -> None:
+    manifest = json.loads((adapter / MANIFEST).read_text())
+    (adapter / MANIFEST).write_text(json.dumps(manifest | told))
 
 
-def test_an_adapter_without_a_manifest_is_not_guessed_at(base, adapter, tmp_path):
-    (adapter / "finetune.json").unlink()
-    assert "nothing tells which model it is for" in broken(base, adapter)
-    assert "there is no folder" in broken(base, tmp_path / "nowhere")
-
-
-def test_a_pickle_is_never_read(base, adapter):
-    (adapter / "finetune.json").unlink()
-    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
-    assert "pickled" in broken(base, adapter)
-
-
-def test_matrices_that_the_configuration_does_not_name_are_refused(base, adapter):
-    told = json.loads((adapter / "adapter_config.json").read_text())
+def misnaming(adapter: Path) -> None:
+    told = json.loads((adapter / FILES[1]).read_text())
     content = json.dumps(told | {"target_modules": ["q_proj"]}).encode()
-    (adapter / "adapter_config.json").write_bytes(content)
-    manifest = json.loads((adapter / "finetune.json").read_text())
-    manifest["files"]["adapter_config.json"] = hashlib.sha256(content).hexdigest()
-    (adapter / "finetune.json").write_text(json.dumps(manifest))
-    assert "not those its configuration names" in broken(base, adapter)
+    (adapter / FILES[1]).write_bytes(content)
+    files = json.loads((adapter / MANIFEST).read_text())["files"]
+    with_manifest(adapter, files=files | {FILES[1]: hashlib.sha256(content).hexdigest()})
 
 
-def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
-    manifest = json.loads((adapter / "finetune.json").read_text())
-    (adapter / "finetune.json").write_text(json.dumps(manifest | {"method": "full"}))
-    assert "holds a whole model" in broken(base, adapter)
+def pickled(adapter: Path) -> None:
+    (adapter / MANIFEST).unlink()
+    (adapter / FILES[0]).rename(adapter / "adapter_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        *((partial(changed, name=name), f"{name} is not the file") for name in FILES),
+        *((lambda adapter, name=name: (adapter / name).unlink(), name) for name in FILES),
+        *(
+            (lambda adapter, text=text: (adapter / MANIFEST).write_text(text), "cannot be read")
+            for text in ("{", "[]", "{}", '{"format": 99}', '{"format": 1}')
+        ),
+        (lambda adapter: (adapter / MANIFEST).unlink(), "nothing tells which model it is for"),
+        (shutil.rmtree, "there is no folder"),
+        (pickled, "pickled"),
+        (misnaming, "not those its configuration names"),
+        (partial(with_manifest, method="full"), "holds a whole model"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_sound_adapter_is_refused_by_name(base, trained, tmp_path, harm, said):
+    adapter = shutil.copytree(trained, tmp_path / "adapter")
+    harm(adapter)
+    with pytest.raises(UnreadableArtifact) as caught:
+        TransformersLLM.load(base, device="cpu", adapter=adapter)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("package", ["peft", "trl"])
