@@ -55,11 +55,10 @@ def cells() -> dict[str, list[Record]]:
     """Ten questions, answered directly, with passages, and behind a gate that opens at 0.5."""
     seen = {"passages": ({"id": "p0", "title": HOSTILE, "score": 1.5},), "retrievals": 1}
     direct = [record(i, known) for i, known in enumerate(KNOWN)]
+    doubt = {True: 0.25, False: 0.85}
     single = [
-        record(
-            i, i % 4 != 1, **seen, uncertainty=0.25 if i % 4 != 1 else 0.85, trace=trace(PASSAGE)
-        )
-        for i in range(10)
+        record(i, right, **seen, uncertainty=doubt[right], trace=trace(PASSAGE))
+        for i, right in ((i, i % 4 != 1) for i in range(10))
     ]
     gated = [
         record(i, single[i].scores["em"] == 1 if s > 0.5 else known, decision=decision(s, s > 0.5))
