@@ -18,7 +18,11 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
-from ltrag_plugins.metrics.calibration import auroc, paired_bootstrap
+from ltrag_plugins.metrics.calibration import (
+    auroc,
+    expected_calibration_error,
+    paired_bootstrap,
+)
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.types import Passage, Question
@@ -408,16 +412,13 @@ DOUBT = np.where(RIGHT, 0.05, 0.3) + RNG.uniform(0, 0.65, size=RIGHT.shape) ** 2
 Fitted = Callable[[np.ndarray], np.ndarray]
 
 
-def eq_2(uncertainty: np.ndarray, mean: np.ndarray) -> np.ndarray:
-    low = 50 * uncertainty / mean
-    return np.where(uncertainty <= mean, low, 50 + 50 * (uncertainty - mean) / (1 - mean))
-
-
 def scores_by_hand(rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Score of each answer on the means of the other folds' questions, and whether it is wrong."""
     scores, wrong = np.empty(COUNT), np.empty(COUNT)
     for train, test in folds(COUNT):
-        found = eq_2(DOUBT[:, test], DOUBT[:, train].mean(axis=1, keepdims=True))[: rounds + 1]
+        means = DOUBT[:, train].mean(axis=1)[: rounds + 1]
+        found = np.array([np.interp(doubt[test], [0, mean, 1], [0, 50, 100])
+                          for doubt, mean in zip(DOUBT, means, strict=False)])  # fmt: skip
         best = found.argmin(axis=0)
         scores[test], wrong[test] = found.min(axis=0), ~RIGHT[best, test]
     return scores, wrong
@@ -431,13 +432,6 @@ def platt(scores: np.ndarray, wrong: np.ndarray) -> Fitted:
 
 def isotonic(scores: np.ndarray, wrong: np.ndarray) -> Fitted:
     return IsotonicRegression(out_of_bounds="clip").fit(scores, wrong).predict
-
-
-def calibration_error(probabilities: np.ndarray, wrong: np.ndarray) -> float:
-    """Ten bins, each by the distance of its means and the share of answers in it."""
-    bins = np.minimum((probabilities * 10).astype(int), 9)
-    parts = [(probabilities[bins == b], wrong[bins == b]) for b in np.unique(bins)]
-    return sum(abs(p.mean() - w.mean()) * len(p) / len(wrong) for p, w in parts)
 
 
 @pytest.mark.parametrize(("method", "fitted"), [("platt", platt), ("isotonic", isotonic)])
@@ -463,8 +457,12 @@ def test_p_wrong_is_fitted_and_judged_on_answers_that_scale_and_curve_have_not_s
     unseen = np.empty(COUNT)
     for train, test in StratifiedKFold(5, shuffle=True, random_state=0).split(scores, wrong):
         unseen[test] = fitted(scores[train], wrong[train])(scores[test])
-    assert report.ece == found.ece == pytest.approx(calibration_error(unseen, wrong), abs=1e-4)
-    seen = calibration_error(curve(scores), wrong)
+    assert (
+        report.ece
+        == found.ece
+        == pytest.approx(expected_calibration_error(unseen, wrong), abs=1e-4)
+    )
+    seen = expected_calibration_error(curve(scores), wrong)
     assert abs(seen - found.ece) > 5e-4  # which is another figure
 
 
