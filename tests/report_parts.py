@@ -17,16 +17,12 @@ XHTML = "{http://www.w3.org/1999/xhtml}"
 def record(number: int, right: bool, **more: Any) -> Record:
     """Question `number`, answered right or wrong."""
     values: dict[str, Any] = {
-        "id": f"q{number}",
-        "question": f"who wrote book {number}?",
+        "id": f"q{number}", "question": f"who wrote book {number}?",
         "answers": (f"Author {number}",),
         "prediction": f"Author {number}" if right else "somebody else",
         "scores": {"em": float(right), "f1": 1.0 if right else 0.25},
-        "calls": 1,
-        "prompt_tokens": 9,
-        "completion_tokens": 2,
-        "ms": 20.0 + number,
-    }
+        "calls": 1, "prompt_tokens": 9, "completion_tokens": 2, "ms": 20.0 + number,
+    }  # fmt: skip
     return Record(**values | more)
 
 

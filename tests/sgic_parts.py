@@ -96,12 +96,12 @@ def fickle() -> ScriptedLLM:
     return ScriptedLLM(write)
 
 
-def gone(llm: ScriptedLLM, when: Callable[[str], bool]) -> ScriptedLLM:
+def gone(llm: ScriptedLLM, when: Callable[[str], bool], error=None) -> ScriptedLLM:
     """The same model, but for prompts at which its server is gone."""
 
     def write(prompt):
         if when(prompt):
-            raise ConnectionError("gone")
+            raise error or ConnectionError("gone")
         return llm.generate([prompt])[0]
 
     return ScriptedLLM(write)

@@ -157,9 +157,9 @@ def test_each_question_of_a_file_is_a_json_line(questions, model, fitted):
     assert max(sure) < min(unsure)
 
 
-@pytest.mark.parametrize(
-    "limit", [("--refuse-above", 60), ("--set", "refuse_p_wrong_above=0.5")], ids=["score", "p"]
-)
+@pytest.mark.parametrize("limit", [
+    ("--refuse-above", 60), ("--set", "refuse_p_wrong_above=0.5"),
+], ids=["score", "p"])  # fmt: skip
 def test_answers_above_a_limit_are_kept_back_and_counted(limit, questions, model, fitted):
     result = sgic("answer", questions, *model, "--calibration", fitted, "--json", *limit)
     refused = [one for one in lines_of(result) if one["refused"]]
@@ -193,9 +193,8 @@ def test_passages_may_be_in_a_pool(questions, model, tmp_path):
     pooled = [record(i, passages=[], passage_ids=[f"{i}-0", f"{i}-2"]) for i in range(2)]
     path = lines_file(tmp_path / "q.jsonl", *pooled)
     told = ("--pool", lines_file(tmp_path / "pool.jsonl", *pool), "--json")
-    found = [[d["id"] for d in one["documents"]] for one in lines_of(sgic("answer", path, *told,
-                                                                          *model))]  # fmt: skip
-    assert found == [["0-0", "0-2"], ["1-0", "1-2"]]
+    found = [one["documents"] for one in lines_of(sgic("answer", path, *model, *told))]
+    assert [[d["id"] for d in one] for one in found] == [["0-0", "0-2"], ["1-0", "1-2"]]
 
 
 # --- build

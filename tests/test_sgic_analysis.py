@@ -37,14 +37,10 @@ def one(right: str, uncertainties, *, chosen: int | None = None, documents=(), r
     )
     best = trace[uncertainties.index(min(uncertainties)) if chosen is None else chosen]
     scored = tuple(ScoredDocument(Passage(f"text {i}"), u) for i, u in enumerate(documents))
-    answer = CalibratedAnswer(
-        best.text, best.uncertainty, best.score, best.number, "rounds", "product",
-        documents=scored, trace=trace,
-    )  # fmt: skip
-    labels = tuple(letter == "1" for letter in right)
-    return LabelledAnswer(
-        replace(answer, **more), labels, tuple(letter == "1" for letter in relevant), "q"
-    )
+    about = best.text, best.uncertainty, best.score, best.number, "rounds", "product"
+    answer = replace(CalibratedAnswer(*about, documents=scored, trace=trace), **more)
+    labels = (tuple(letter == "1" for letter in letters) for letters in (right, relevant))
+    return LabelledAnswer(answer, *labels, "q")
 
 
 def drawn(count: int = 60, rounds: int = 4) -> list[LabelledAnswer]:
@@ -127,16 +123,11 @@ def test_every_question_of_a_round_turns_one_way(since):
 
 def test_the_spread_of_documents_is_pooled_over_questions():
     answers = drawn()
-    pairs = [
-        (d.uncertainty, helps)
-        for a in answers
-        if a.relevant
-        for d, helps in zip(a.answer.documents, a.relevant, strict=True)
-        if d.uncertainty is not None
-    ]
     found = analyse(answers).documents
     assert found is not None
-    values, helps = [u for u, _ in pairs], [helps for _, helps in pairs]
+    pairs = [(document.uncertainty, helps) for a in answers
+             for document, helps in zip(a.answer.documents, a.relevant, strict=True)]  # fmt: skip
+    values, helps = zip(*pairs, strict=True)
     assert found.auroc == pytest.approx(roc_auc_score([not h for h in helps], values))
     # ten bins of equal width; 1 is in the last
     good = [v for v, h in pairs if h]
@@ -186,19 +177,9 @@ def test_recall_is_the_mean_over_all_orders_of_what_ties(k):
         assert r_at_k([values], [relevant], (k,)) == {k: expected}
 
 
-def test_r_at_k_is_the_mean_over_questions():
-    attention = [[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]]
-    relevant = [[True, False, True], [True, True, False]]
-    # first: rank 1 and 3; second: ranks 2 and 3
-    expected = {1: (1 / 2 + 0) / 2, 2: (1 / 2 + 1 / 2) / 2, 3: 1.0}
-    assert r_at_k(attention, relevant, (1, 2, 3)) == pytest.approx(expected)
-
-
 def test_the_least_uncertain_document_ranks_first():
-    sure, unsure, none = (
-        one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant=relevant)
-        for relevant in ("010", "100", "000")
-    )
+    sure, unsure, none = (one("1", [0.5], documents=[0.9, 0.1, 0.5], relevant=relevant)
+                          for relevant in ("010", "100", "000"))  # fmt: skip
     assert analyse([sure]).recall == {1: 1, 2: 1}
     assert analyse([sure, unsure, none]).recall == {1: 0.5, 2: 0.5}
     assert analyse([none]).recall == {}

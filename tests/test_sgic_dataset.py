@@ -14,7 +14,6 @@ from ltrag_plugins.errors import (
     CalibrationError,
     InvalidInput,
     MissingReferences,
-    NoTokenProbabilities,
     UnreadableArtifact,
     UnwritableArtifact,
 )
@@ -229,15 +228,6 @@ def test_another_judge_of_documents_makes_other_data(tmp_path):
         build(asked(), llm, out=tmp_path, relevance=shortest, **told)
     assert build(asked(), llm, out=tmp_path, relevance=longest, **told) == found == load(tmp_path)
     assert llm.prompts == []  # the same one's data is there
-
-
-def test_agreement_serves_a_model_without_probabilities(tmp_path):
-    text_only = ScriptedLLM(lambda prompt: "right")
-    settings = SGICSettings(rounds=1, estimator="agreement", samples=2)
-    found = build(asked(2), text_only, out=tmp_path / "b", settings=settings, corpus=PAPER)
-    assert [e.kind for e in found.examples] == ["preserved"] * 2
-    with pytest.raises(NoTokenProbabilities):
-        build(asked(2), text_only, out=tmp_path / "c", settings=TWO)
 
 
 # --- what was stopped goes on

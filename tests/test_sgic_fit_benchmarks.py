@@ -61,11 +61,9 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
 
 def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, monkeypatch):
     (tmp_path / "hotpotqa").mkdir()
-    rows = [
-        {"id": i, "question": "?", "answers": ["a"], "gold_index": 0,
-         "passages": [{"text": "t", "title": "T"}]}
-        for i in range(30)
-    ]  # fmt: skip
+    passages = [{"text": "t", "title": "T"}]
+    same = {"question": "?", "answers": ["a"], "gold_index": 0, "passages": passages}
+    rows = [{"id": i, **same} for i in range(30)]
     (tmp_path / "hotpotqa" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
     tune, distractors = load("sgic_tune"), load("distractors")
@@ -91,11 +89,9 @@ def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(
 
     for rows in (30, 60):
         data = Dataset(tuple(Example(f"{i}?", "yes") for i in range(rows)))
+        llm, told = tiny_llm(smollm2.tokenizer), {"settings": settings, "on_step": stop}
         with pytest.raises(KeyboardInterrupt):
-            finetune(
-                data, tiny_llm(smollm2.tokenizer), out=tmp_path / f"{rows}", settings=settings,
-                on_step=stop,
-            )  # fmt: skip
+            finetune(data, llm, out=tmp_path / f"{rows}", **told)
     assert found == taken
 
 
@@ -112,10 +108,8 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     compare = load("sgic_compare")
 
     def rows(right: str, order: range):
-        return [
-            compare.Row("direct", f"q{i}", "x", float(right[i]), 0.0, 1 + i, None, 2.0)
-            for i in order
-        ]
+        return [compare.Row("direct", f"q{i}", "x", float(right[i]), 0.0, 1 + i, None, 2.0)
+                for i in order]  # fmt: skip
 
     compare.write(rows("0011", range(4)), tmp_path / "deep" / "a.jsonl")
     compare.write(rows("0111", range(3, -1, -1)), tmp_path / "b.jsonl")

@@ -392,16 +392,10 @@ def test_an_error_after_the_first_answer_leaves_the_best_so_far(call, rounds):
 
 
 def test_a_prompt_that_grew_too_long_is_such_an_error():
-    class Short:
-        name = "short"
-
-        def generate(self, prompts, settings=None):
-            if rounds_in(prompts[0]):
-                raise PromptTooLong("more than it reads")
-            return [said("a", 0.5) for _ in prompts]
-
-    answer = answered(Short(), settings=SGICSettings(on_error="best"))
-    assert (answer.text, answer.stop) == ("a", "error")
+    error = PromptTooLong("more than it reads")
+    llm = gone(model([said("a", 0.5)]), lambda prompt: bool(rounds_in(prompt)), error)
+    answer = answered(llm, settings=SGICSettings(on_error="best"))
+    assert (answer.text, answer.stop, answer.error) == ("a", "error", f"PromptTooLong: {error}")
 
 
 @pytest.mark.parametrize("together", [False, True])
