@@ -14,12 +14,7 @@ from ltrag_plugins.cli.options import pool_of
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    CacheUnreadable,
-    InvalidInput,
-    UnreadableArtifact,
-)
+from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput, UnreadableArtifact
 from ltrag_plugins.evaluate import Cell, Record, Recording, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.flow import World

@@ -18,11 +18,7 @@ from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
-from ltrag_plugins.metrics.calibration import (
-    auroc,
-    expected_calibration_error,
-    paired_bootstrap,
-)
+from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate, fit, sampled
 from ltrag_plugins.types import Passage, Question

@@ -94,6 +94,7 @@ def test_templates_that_lack_a_field(values, match):
     ("", 3, ""),
     ("Dr. Who is on air again tonight", 5, "Dr. Who is on air"),
     ("One. Two three four five six. Seven", 5, "One. Two three four five"),
+    ("Ab. cd efg", 2, "Ab."),
 ])  # fmt: skip
 def test_a_cut_ends_with_a_sentence_where_one_ends_late_enough(text, words, kept):
     assert cut_to_words(text, words) == kept

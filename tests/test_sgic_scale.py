@@ -153,19 +153,16 @@ def test_what_is_saved_is_what_is_read(method: CalibrationMethod, tmp_path):
     assert Calibration.load(tmp_path, llm=LLM) == WHOLE
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda body: body.pop("scale"),
-        lambda body: body["scale"].update(means=[2.0]),
-        lambda body: body["scale"].update(estimator="entropy"),
-        lambda body: body["settings"].update(rounds=-1),
-        lambda body: body.update(settings=3),
-        lambda body: body.update(wrongness=3),
-        lambda body: body.update(llm=None),
-        lambda body: body.update(format=99),
-    ],
-)
+@pytest.mark.parametrize("damage", [
+    lambda body: body.pop("scale"),
+    lambda body: body["scale"].update(means=[2.0]),
+    lambda body: body["scale"].update(estimator="entropy"),
+    lambda body: body["settings"].update(rounds=-1),
+    lambda body: body.update(settings=3),
+    lambda body: body.update(wrongness=3),
+    lambda body: body.update(llm=None),
+    lambda body: body.update(format=99),
+])  # fmt: skip
 def test_a_damaged_file_is_named(damage, tmp_path):
     Calibration(WHOLE.settings, SCALE, fitted()).save(tmp_path, llm=LLM)
     path = tmp_path / "sgic.json"
