@@ -145,12 +145,6 @@ def test_a_disk_that_is_full_loses_no_record_that_was_there(tmp_path):
     assert RunFolder(tmp_path).records("direct") == found
 
 
-def gated(rate: float) -> Cell:
-    known = [Question(f"who wrote book {i}?", (f"A{i % 2}",), f"k{i}") for i in range(40)]
-    gate = GECEGate.fit(known, llm=ScriptedLLM(lambda _: "A0"), target_rate=rate)
-    return dataclasses.replace(SINGLE, gate=gate)
-
-
 OTHER_POOL = dataclasses.replace(world(), retriever=BM25Retriever(PASSAGES[:3]))
 
 
@@ -159,18 +153,25 @@ OTHER_POOL = dataclasses.replace(world(), retriever=BM25Retriever(PASSAGES[:3]))
     ({"questions": QUESTIONS[:2]}, "questions"),
     ({"metrics": ["f1"]}, "metrics"),
     ({"world": OTHER_POOL}, "retriever"),
-    ({"cells": [gated(1.0)]}, "gates"),
 ])  # fmt: skip
 def test_a_folder_of_another_run_is_refused(told, said, tmp_path):
-    cell = gated(0.5) if said == "gates" else SINGLE
-    same = {"questions": QUESTIONS, "cells": [cell], "world": world(), "out": tmp_path / "run"}
+    same = {"questions": QUESTIONS, "cells": [SINGLE], "world": world(), "out": tmp_path}
     evaluate(**same)
-    if cell.gate:  # one that is saved and loaded is the same
-        cell.gate.save(tmp_path / "gate")
-        loaded = GECEGate.load(tmp_path / "gate", llm=cell.gate.world.llm)
-        evaluate(**same | {"cells": [dataclasses.replace(cell, gate=loaded)]})
     with pytest.raises(ArtifactMismatch, match=f"another run: {said}"):
         evaluate(**same | told)
+
+
+def test_a_gate_that_is_loaded_is_the_same_and_another_is_refused(tmp_path):
+    known = [Question(f"who wrote book {i}?", (f"A{i % 2}",), f"k{i}") for i in range(40)]
+    llm = ScriptedLLM(lambda _: "A0")
+    gate, other = (GECEGate.fit(known, llm=llm, target_rate=rate) for rate in (0.5, 1.0))
+    gate.save(tmp_path / "gate")
+    for same in (gate, GECEGate.load(tmp_path / "gate", llm=llm)):
+        gated = [dataclasses.replace(SINGLE, gate=same)]
+        evaluate(QUESTIONS, gated, world(), out=tmp_path / "run")
+    gated = [dataclasses.replace(SINGLE, gate=other)]
+    with pytest.raises(ArtifactMismatch, match="another run: gates"):
+        evaluate(QUESTIONS, gated, world(), out=tmp_path / "run")
 
 
 def test_a_folder_takes_no_second_run_at_once(tmp_path):
