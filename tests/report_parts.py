@@ -17,16 +17,12 @@ XHTML = "{http://www.w3.org/1999/xhtml}"
 def record(number: int, right: bool, **more: Any) -> Record:
     """Question `number`, answered right or wrong."""
     values: dict[str, Any] = {
-        "id": f"q{number}",
-        "question": f"who wrote book {number}?",
+        "id": f"q{number}", "question": f"who wrote book {number}?",
         "answers": (f"Author {number}",),
         "prediction": f"Author {number}" if right else "somebody else",
         "scores": {"em": float(right), "f1": 1.0 if right else 0.25},
-        "calls": 1,
-        "prompt_tokens": 9,
-        "completion_tokens": 2,
-        "ms": 20.0 + number,
-    }
+        "calls": 1, "prompt_tokens": 9, "completion_tokens": 2, "ms": 20.0 + number,
+    }  # fmt: skip
     return Record(**values | more)
 
 
@@ -55,11 +51,10 @@ def cells() -> dict[str, list[Record]]:
     """Ten questions, answered directly, with passages, and behind a gate that opens at 0.5."""
     seen = {"passages": ({"id": "p0", "title": HOSTILE, "score": 1.5},), "retrievals": 1}
     direct = [record(i, known) for i, known in enumerate(KNOWN)]
+    doubt = {True: 0.25, False: 0.85}
     single = [
-        record(
-            i, i % 4 != 1, **seen, uncertainty=0.25 if i % 4 != 1 else 0.85, trace=trace(PASSAGE)
-        )
-        for i in range(10)
+        record(i, right, **seen, uncertainty=doubt[right], trace=trace(PASSAGE))
+        for i, right in ((i, i % 4 != 1) for i in range(10))
     ]
     gated = [
         record(i, single[i].scores["em"] == 1 if s > 0.5 else known, decision=decision(s, s > 0.5))

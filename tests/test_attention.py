@@ -14,14 +14,13 @@ from transformers import (
 )
 
 from ltrag_plugins.errors import InvalidInput, ModelError, PromptTooLong
-from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic import SGICSettings, calibrate
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.attention import attention_shares, round_attention
 from ltrag_plugins.types import GenerationSettings
-from tests.sgic_parts import QUESTION, THREE
+from tests.sgic_parts import answered
 
 DOCUMENTS = [
     "Dirleton Castle is a medieval fortress in East Lothian.",
@@ -40,22 +39,24 @@ SIZES = {
 }  # fmt: skip
 
 
-def llama(**more) -> LlamaForCausalLM:
+def built(model, config, **more):
     torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **more)).eval()
+    return model(config(**SIZES, **more)).eval()
+
+
+def llama(**more) -> LlamaForCausalLM:
+    return built(LlamaForCausalLM, LlamaConfig, **more)
 
 
 def qwen3() -> Qwen3ForCausalLM:
-    torch.manual_seed(1)
-    return Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
+    return built(Qwen3ForCausalLM, Qwen3Config)
 
 
 def gemma3() -> Gemma3ForCausalLM:
     """Its first three layers see the last 24 tokens only."""
-    torch.manual_seed(2)
     kinds = [*["sliding_attention"] * 3, "full_attention"]
-    config = Gemma3TextConfig(**SIZES, layer_types=kinds, sliding_window=24, pad_token_id=0)
-    return Gemma3ForCausalLM(config).eval()
+    more = {"layer_types": kinds, "sliding_window": 24, "pad_token_id": 0}
+    return built(Gemma3ForCausalLM, Gemma3TextConfig, **more)
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +86,8 @@ def by_hand(llm, text: str, documents, *, special: bool) -> tuple[list[float], f
     shares, start = [], 0
     for document in documents:
         start = text.index(document, start)
-        first, end = (
-            len(ids(text[:start].removesuffix(" "))),
-            len(ids(text[: start + len(document)])),
-        )
+        first = len(ids(text[:start].removesuffix(" ")))
+        end = len(ids(text[: start + len(document)]))
         shares.append(float(row[first:end].sum()))
     return shares, float(row.sum())
 
@@ -110,17 +109,12 @@ def test_the_prompt_is_wrapped_as_the_model_reads_it(tokenizer):
     llm = TransformersLLM(llama(), tokenizer, system="Be brief.")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    expected, _ = by_hand(llm, text, DOCUMENTS, special=False)
     found = attention_shares(llm, PROMPT, DOCUMENTS)
-    assert found.documents == pytest.approx(
-        by_hand(llm, text, DOCUMENTS, special=False)[0], abs=1e-5
-    )
-
-
-def test_a_template_that_strips_the_prompt_moves_its_documents_along(tokenizer):
+    assert found.documents == pytest.approx(expected, abs=1e-5)
+    # a template that strips the prompt moves its documents along
     strips = copy.deepcopy(tokenizer)
-    strips.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m['content'] | trim }}{% endfor %}"
-    )
+    strips.chat_template = "{% for m in messages %}<|user|>{{ m['content'] | trim }}{% endfor %}"
     llm = TransformersLLM(llama(), strips)
     plain = attention_shares(llm, PROMPT, DOCUMENTS)
     assert attention_shares(llm, f"  \n {PROMPT} \n", DOCUMENTS) == plain
@@ -146,17 +140,17 @@ def test_the_model_handed_in_is_not_changed(mode, tokenizer):
     model = llama()
     model.set_attn_implementation(mode)
     llm = TransformersLLM(model, tokenizer)
-    before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    settings, said = (
-        model.config.to_dict(),
-        llm.generate([PROMPT], GenerationSettings(max_tokens=3)),
-    )
+    few = GenerationSettings(max_tokens=3)
+
+    def state():
+        weights = {name: weight.tolist() for name, weight in model.state_dict().items()}
+        return weights, model.config.to_dict(), llm.generate([PROMPT], few)
+
+    before = state()
     attention_shares(llm, PROMPT, DOCUMENTS)
     assert model.config._attn_implementation == mode
-    assert model.config.to_dict() == settings
     assert all(weight.requires_grad for weight in model.parameters())
-    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert llm.generate([PROMPT], GenerationSettings(max_tokens=3)) == said
+    assert state() == before
 
 
 def test_only_one_row_of_weights_is_ever_made(tiny, monkeypatch):
@@ -173,14 +167,11 @@ def test_only_one_row_of_weights_is_ever_made(tiny, monkeypatch):
     assert seen == [1] * 4
 
 
-@pytest.mark.parametrize(
-    ("documents", "why"),
-    [
-        (["Nobody wrote this."], "document 1 .'Nobody wrote this.'. does not stand in the prompt"),
-        (DOCUMENTS[::-1], "document 2 .* after the one before it"),
-        ([""], "document 1"),
-    ],
-)
+@pytest.mark.parametrize(("documents", "why"), [
+    (["Nobody wrote this."], "document 1 .'Nobody wrote this.'. does not stand in the prompt"),
+    (DOCUMENTS[::-1], "document 2 .* after the one before it"),
+    ([""], "document 1"),
+])  # fmt: skip
 def test_documents_that_are_not_in_the_prompt_are_named(tiny, documents, why):
     with pytest.raises(InvalidInput, match=why):
         attention_shares(tiny, PROMPT, documents)
@@ -195,9 +186,8 @@ def test_a_model_without_weights_here_is_refused(tmp_path):
 
 def test_a_model_that_hands_out_no_weights_is_named(tokenizer, monkeypatch):
     llm = TransformersLLM(llama(), tokenizer)
-    monkeypatch.setattr(
-        LlamaForCausalLM, "set_attn_implementation", lambda self, name: None
-    )  # stays with sdpa, which has none
+    # stays with sdpa, which has none
+    monkeypatch.setattr(LlamaForCausalLM, "set_attn_implementation", lambda self, name: None)
     with pytest.raises(ModelError, match="LlamaForCausalLM hands out no attention weights"):
         attention_shares(llm, PROMPT, DOCUMENTS)
 
@@ -212,10 +202,9 @@ def test_a_prompt_beyond_the_models_limit_is_refused(tokenizer):
 
 
 def test_each_round_of_an_answer_has_its_shares(smollm2):
-    settings = SGICSettings(
-        rounds=1, cut_to=2, certain_below=0, keep_prompts=True, document_words=6
-    )
-    answer = run(calibrate(QUESTION, THREE, settings), World(llm=smollm2))
+    how = {"cut_to": 2, "certain_below": 0, "keep_prompts": True, "document_words": 6}
+    settings = SGICSettings(rounds=1, **how)
+    answer = answered(smollm2, settings=settings)
     first, second = (round_attention(smollm2, answer, settings, round=n) for n in (0, 1))
     assert all(share > 0 for share in first.documents)
     hidden = [i for i, one in enumerate(answer.documents) if not one.shown]
@@ -227,7 +216,7 @@ def test_each_round_of_an_answer_has_its_shares(smollm2):
 
 def test_a_round_without_its_prompt_is_named(tiny):
     settings = SGICSettings(rounds=0)
-    answer = run(calibrate(QUESTION, THREE, settings), World(llm=tiny))
+    answer = answered(tiny, settings=settings)
     with pytest.raises(InvalidInput, match="keep_prompts=True"):
         round_attention(tiny, answer, settings)
     with pytest.raises(InvalidInput, match="round 1 of an answer with 1"):

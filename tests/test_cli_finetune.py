@@ -57,23 +57,16 @@ def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, d
 
 def test_the_whole_model_is_a_model_like_any_other(base, data, tmp_path):
     out = tmp_path / "model"
-    done = ltrag(
-        "sgic", "finetune", data, "--model", base, "--out", out, "--set", "method=full", *QUICK
-    )
+    told = ["sgic", "finetune", data, "--model", base, "--out", out, "--set", "method=full"]
+    done = ltrag(*told, *QUICK)
     assert done.stderr.endswith(f"use it with --model {out}\n")
     assert load_llm(str(out)).generate(["Who wrote Emma?"], GenerationSettings(max_tokens=2))
 
 
-def test_a_server_cannot_be_trained(data, tmp_path):
-    server = "openai:any@http://localhost:1"
-    line = one_line(ltrag("sgic", "finetune", data, "--out", tmp_path / "out", "--model", server))
+def test_a_server_or_a_broken_line_is_no_start(data, tmp_path):
+    server, out = "openai:any@http://localhost:1", tmp_path / "out"
+    line = one_line(ltrag("sgic", "finetune", data, "--out", out, "--model", server))
     assert line.startswith(f"{server} is a server, whose weights cannot")
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_broken_line_is_named(tmp_path):
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"messages": []}\n')
-    done = ltrag("sgic", "finetune", path, "--out", tmp_path / "out")
-    assert done.exit_code == 1
-    assert "line 1" in done.stderr
+    data.write_text('{"messages": []}\n')
+    assert "line 1" in one_line(ltrag("sgic", "finetune", data, "--out", out))
+    assert not out.exists()

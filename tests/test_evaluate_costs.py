@@ -4,6 +4,7 @@ import dataclasses
 import json
 import sqlite3
 import time
+from collections import defaultdict
 from contextlib import closing
 
 import pytest
@@ -25,28 +26,24 @@ METHOD = Cell(METHODS["iter-retgen"])
 
 
 def worked(cell: Cell, world: World, batch: int, trace: bool = False) -> list[Record]:
-    [(_, found)] = in_process([(Work(cell, None, world, ("em",), batch, trace), QUESTIONS)])
-    return found
+    jobs = in_process([(Work(cell, None, world, ("em",), batch, trace), QUESTIONS)])
+    return [record for _, records in jobs for record in records]
 
 
-def test_each_question_has_the_costs_that_its_flow_has_alone():
-    for record, question in zip(worked(METHOD, WORLD, batch=3), QUESTIONS, strict=True):
+def test_each_question_has_the_costs_and_the_steps_that_it_has_alone():
+    together = worked(METHOD, WORLD, batch=3, trace=True)
+    for record, question in zip(together, QUESTIONS, strict=True):
         counter = CostCounter()
         run(METHODS["iter-retgen"].flow(question), WORLD, observers=[counter])
         alone = counter.cost
         assert (record.calls, record.retrievals) == (alone.calls, alone.retrievals)
-        assert (record.prompt_tokens, record.completion_tokens) == (
-            alone.prompt_tokens, alone.completion_tokens,
-        )  # fmt: skip
+        spent = record.prompt_tokens, record.completion_tokens
+        assert spent == (alone.prompt_tokens, alone.completion_tokens)
         assert alone.calls > 0
-
-
-def test_each_question_has_the_steps_that_it_has_alone():
-    together = worked(METHOD, WORLD, batch=3, trace=True)
-    work = Work(METHOD, None, WORLD, ("em",), 1, trace=True)
-    alone = [found.trace for _, [found] in in_process([(work, QUESTIONS)])]
-    assert [record.trace for record in together] == alone
-    assert all(alone)
+    one_by_one = [record.trace for record in worked(METHOD, WORLD, batch=1, trace=True)]
+    assert [record.trace for record in together] == one_by_one
+    assert all(one_by_one)
+    assert {record.trace for record in worked(METHOD, WORLD, batch=3)} == {None}
 
 
 def test_the_seconds_of_a_merged_call_are_shared_out():
@@ -63,10 +60,6 @@ def test_the_seconds_of_a_merged_call_are_shared_out():
     one, two, three = (r.ms for r in worked(cell, World(llm=ScriptedLLM(slow)), batch=3))
     assert (two / one, three / one) == (pytest.approx(2, rel=1e-3), pytest.approx(3, rel=1e-3))
     assert one + two + three >= 60
-
-
-def test_without_a_trace_no_steps_are_kept():
-    assert {record.trace for record in worked(METHOD, WORLD, batch=3)} == {None}
 
 
 SECONDS = {"one": 0.25, "two": 0.5, "three": 4.0}
@@ -91,38 +84,29 @@ def known_seconds(prompt: str) -> float:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_ms_of_a_record_add_up_the_seconds_of_its_replies(batch):
     llm = ScriptedLLM(lambda prompt: Generation("x", seconds=known_seconds(prompt)))
-    work = Work(THRICE, None, World(llm=llm), ("em",), batch)
-    jobs = in_process([(work, QUESTIONS)])
-    found = [record.ms for _, records in jobs for record in records]
-    assert found == [4750.0, 4750.0, 9500.0]
+    found = worked(THRICE, World(llm=llm), batch)
+    assert [record.ms for record in found] == [4750.0, 4750.0, 9500.0]
 
 
 def test_what_comes_from_the_cache_has_the_ms_that_it_took_once(tmp_path):
     """A run whose records were lost after the first, and whose answers took known seconds."""
     asked = ScriptedLLM(lambda prompt: f"to {' '.join(prompt.split()[:2])}")
-    [first, *_] = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
-    folder = RunFolder(tmp_path)
+    fresh = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
+    folder, took = RunFolder(tmp_path), defaultdict(list)
     with closing(sqlite3.connect(folder.answers)) as file, file:
         for key, kept in file.execute("SELECT key, answer FROM answers").fetchall():
-            text, *parts, _, reason = json.loads(kept)
+            text, *parts, seconds, reason = json.loads(kept)
+            took[text.split()[-1]].append(seconds)
             changed = [text, *parts, known_seconds(text.removeprefix("to ")), reason]
             file.execute("UPDATE answers SET answer = ? WHERE key = ?", (json.dumps(changed), key))
+    for record in fresh:  # a fresh answer has the ms that the cache keeps of it
+        assert len(took[record.id]) == 3
+        assert record.ms == pytest.approx(1000 * sum(took[record.id]), abs=0.001)
+        assert record.ms > 0
     lines = folder.file("thrice").read_bytes().splitlines(keepends=True)
     folder.file("thrice").write_bytes(lines[0])
     idle = ScriptedLLM(lambda prompt: f"{prompt} is asked again")
     found = evaluate(QUESTIONS, [THRICE], World(llm=idle), out=tmp_path)["thrice"]
     assert idle.prompts == []
-    assert [record.ms for record in found] == [first.ms, 4750.0, 9500.0]
+    assert [record.ms for record in found] == [fresh[0].ms, 4750.0, 9500.0]
     assert summarize({"thrice": found[1:]})["thrice"].costs["ms"] == 7125.0
-
-
-def test_a_fresh_answer_has_the_ms_that_the_cache_keeps_of_it(tmp_path):
-    asked = ScriptedLLM(lambda prompt: f"to {' '.join(prompt.split()[:2])}")
-    found = evaluate(QUESTIONS, [THRICE], World(llm=asked), out=tmp_path)["thrice"]
-    with closing(sqlite3.connect(RunFolder(tmp_path).answers)) as file:
-        kept = [json.loads(row[0]) for row in file.execute("SELECT answer FROM answers")]
-    for record in found:
-        seconds = [took for text, *_, took, _ in kept if text.endswith(f" {record.id}")]
-        assert len(seconds) == 3
-        assert record.ms == pytest.approx(1000 * sum(seconds), abs=0.001)
-        assert sum(seconds) > 0

@@ -38,12 +38,9 @@ SETTINGS = SGICMethodSettings(k=2, loop=SGICSettings(rounds=2, certain_below=0, 
 
 def wavering(prompt: str) -> Generation:
     """Right at once for Emma, in the second round for Middlemarch, never for Walden."""
-    if "Emma, the" in prompt:
-        text = "Jane Austen"
-    elif "Middlemarch, the" in prompt:
-        text = "George Eliot" if "Round 2" in prompt else "Mary Shelley"
-    else:
-        text = "Ralph Emerson"
+    late = "George Eliot" if "Round 2" in prompt else "Mary Shelley"
+    said = {"Emma, the": "Jane Austen", "Middlemarch, the": late, "Walden, the": "Ralph Emerson"}
+    [text] = [text for words, text in said.items() if words in prompt]
     chance = 0.9 if "Round" in prompt else 0.4
     return Generation(text, (Token(text, math.log(chance)),), 10, 1)
 
@@ -52,8 +49,13 @@ def world() -> World:
     return World(ScriptedLLM(wavering), BM25Retriever(PASSAGES), Letters())
 
 
-def test_records_keep_all_rounds_as_the_loop_alone_gives_them(tmp_path):
-    evaluate(QUESTIONS, [Cell(METHODS["sgic"], SETTINGS)], world(), out=tmp_path, metrics=["em"])
+@pytest.mark.parametrize("metric", ["em", "ter", "f1", "contains"])
+def test_records_keep_all_rounds_as_the_loop_alone_gives_them(metric, tmp_path):
+    """The first metric says what is right."""
+    metrics = dict.fromkeys([metric, "em"])
+    evaluate(
+        QUESTIONS, [Cell(METHODS["sgic"], SETTINGS)], world(), out=tmp_path, metrics=[*metrics]
+    )
     kept = read_run(tmp_path / "records" / "sgic.jsonl")
     assert [one.right for one in kept] == [(True,) * 3, (False, False, True), (False,) * 3]
     assert [one.question for one in kept] == [question.text for question in QUESTIONS]
@@ -62,17 +64,6 @@ def test_records_keep_all_rounds_as_the_loop_alone_gives_them(tmp_path):
         alone = run(calibrate(question.text, found, SETTINGS.loop), world())
         bare = [replace(r, generation=Generation(r.text), samples=()) for r in alone.trace]
         assert one.answer == replace(alone, trace=tuple(bare))
-
-
-def test_the_first_metric_says_what_is_right(tmp_path):
-    names = {}
-    for metric in ("ter", "f1", "contains"):
-        cell = Cell(METHODS["sgic"], SETTINGS)
-        evaluate(QUESTIONS, [cell], world(), out=tmp_path / metric, metrics=[metric, "em"])
-        kept = read_run(tmp_path / metric / "records" / "sgic.jsonl")
-        names[metric] = [one.right for one in kept]
-    assert names["ter"] == names["f1"] == names["contains"]
-    assert names["ter"][1] == (False, False, True)
 
 
 def test_of_a_question_that_was_tried_again_its_last_record_is_read_at_its_own_place(tmp_path):
@@ -146,15 +137,11 @@ def test_a_head_trained_in_the_run_leaves_its_history(tmp_path):
     evaluate(QUESTIONS, cells, answering, out=tmp_path, metrics=["em"], labelled=labelled)
     path = tmp_path / "learned" / "dur-shots.json"
     learned = _trained_shots(labelled, settings, answering)
-    others = [
-        question for question in labelled if question not in learned.ranker.preselector.candidates
-    ]
+    shots = learned.ranker.preselector.candidates
+    others = [question for question in labelled if question not in shots]
     by_hand = DURTrainer(Letters(), llm, settings=replace(training, seed=3))
-    history = by_hand.fit(learned.ranker.preselector.candidates, others).history
-    assert json.loads(path.read_text()) == {
-        "history": [asdict(batch) for batch in history],
-        "settings": {"shots": 2},
-    }
+    history = [asdict(batch) for batch in by_hand.fit(shots, others).history]
+    assert json.loads(path.read_text()) == {"history": history, "settings": {"shots": 2}}
     words = Parsed(write_report(tmp_path).page).words()
     assert all(f"dur-shots: {n}" in words for n in ("shots of the training", "loss and reward"))
     path.write_text('{"history": []}')

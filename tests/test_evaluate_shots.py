@@ -19,9 +19,8 @@ CHOICE = [replace(q, options=OPTIONS) for q in houses(0, 40) if q.answers[0] in 
 def run(llm, questions, out, **settings):
     untrained = DURRanker.untrained(Nonsense())
     ranker = DURRanker(untrained.head, untrained.encoder, DURSettings(**settings), sigma=0.0)
-    cells, chances, _ = shot_cells(
-        ranker, EXAMPLES, questions, scores=isinstance(llm, Scorer), shots=3
-    )
+    scores = isinstance(llm, Scorer)
+    cells, chances, _ = shot_cells(ranker, EXAMPLES, questions, scores=scores, shots=3)
     return evaluate(questions, cells, World(llm), out=out, metrics=["em"]), chances
 
 
@@ -31,9 +30,8 @@ def test_each_answer_is_that_of_its_prompt(tmp_path):
     direct = [moody(FORMATS["Q-A"].prompt([], question)) for question in ASKED]
     said = [text.removeprefix(" The answer is ").rstrip(".") for text in direct]
     assert [record.prediction for record in found["direct"]] == said
-    assert {name: len(records) for name, records in found.items()} == dict.fromkeys(
-        ("direct", "random", "BM25", "nearest", "head"), len(ASKED)
-    )
+    assert [*found] == ["direct", "random", "BM25", "nearest", "head"]
+    assert {len(records) for records in found.values()} == {len(ASKED)}
     assert chances == {name: {} for name in found}
 
 

@@ -26,24 +26,18 @@ NAMES = st.text("abcdefghij-", min_size=1, max_size=8)
 PARTS = st.text("abcxyz019.=:_-", max_size=12)
 
 
-@pytest.mark.parametrize(
-    ("word", "settings"),
-    [
-        ("single:k=5", ReadingSettings(k=5)),
-        ("single:k=1:max_tokens=8", ReadingSettings(k=1, max_tokens=8)),
-        ("sgic:k=8:loop.rounds=3", SGICMethodSettings(k=8, loop=replace(LOOP, rounds=3))),
-        ("sgic:loop.choose=last", SGICMethodSettings(loop=replace(LOOP, choose="last"))),
-        ("sgic:loop.cut_to=4", SGICMethodSettings(loop=replace(LOOP, cut_to=4))),
-        (
-            "sgic:loop.document_words=null",
-            SGICMethodSettings(loop=replace(LOOP, document_words=None)),
-        ),
-        ("sgic:loop.certain_below=5", SGICMethodSettings(loop=replace(LOOP, certain_below=5.0))),
-        ("listwise:window=5:step=3", ListwiseSettings(window=5, step=3)),
-        ("listwise:step=3:window=5", ListwiseSettings(window=5, step=3)),
-        ("sgic:loop.keep_prompts=true", SGICMethodSettings(loop=replace(LOOP, keep_prompts=True))),
-    ],
-)
+@pytest.mark.parametrize(("word", "settings"), [
+    ("single:k=5", ReadingSettings(k=5)),
+    ("single:k=1:max_tokens=8", ReadingSettings(k=1, max_tokens=8)),
+    ("sgic:k=8:loop.rounds=3", SGICMethodSettings(k=8, loop=replace(LOOP, rounds=3))),
+    ("sgic:loop.choose=last", SGICMethodSettings(loop=replace(LOOP, choose="last"))),
+    ("sgic:loop.cut_to=4", SGICMethodSettings(loop=replace(LOOP, cut_to=4))),
+    ("sgic:loop.document_words=null", SGICMethodSettings(loop=replace(LOOP, document_words=None))),
+    ("sgic:loop.certain_below=5", SGICMethodSettings(loop=replace(LOOP, certain_below=5.0))),
+    ("listwise:window=5:step=3", ListwiseSettings(window=5, step=3)),
+    ("listwise:step=3:window=5", ListwiseSettings(window=5, step=3)),
+    ("sgic:loop.keep_prompts=true", SGICMethodSettings(loop=replace(LOOP, keep_prompts=True))),
+])  # fmt: skip
 def test_a_word_sets_what_python_sets(word, settings):
     cell = cell_of(word)
     assert cell.set == settings
@@ -64,28 +58,25 @@ def test_a_method_alone_has_its_defaults_and_no_label():
     assert cell_of("sgic:loop.choose=least uncertain").name == "sgic:loop.choose=least_uncertain"
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("sngle:k=5", ["did you mean single"]),
-        ("single:kk=5", ["did you mean k"]),
-        ("max_tokens=1", ["no method 'max_tokens=1'"]),
-        ("zzz", ["; there are direct"]),
-        ("single:k", ["NAME=VALUE", "'k'"]),
-        ("single:k=", ["NAME=VALUE", "'k='"]),
-        ("single:k=0", ["k must be a whole number", "at least 1"]),
-        ("single:k=many", ["k must be a whole number", "'many'"]),
-        ("single:k=2.5", ["k must be a whole number", "'2.5'"]),
-        ("single:k=true", ["k must be a whole number", "'true'"]),
-        ("single:k.more=1", ["k has no settings of its own"]),
-        ("self-rag:threshold=high", ["threshold must be a number", "'high'"]),
-        ("sgic:loop=3", ["loop has settings of its own: rounds,"]),
-        ("sgic:loop.choose=best", ["choose", "least uncertain", "'best'"]),
-        ("sgic:loop.cut_to=few", ["cut_to must be a whole number", "'few'"]),
-        ("sgic:scale=3", ["scale is no number or text", "in Python only"]),
-        ("dur:ranker=head/", ["ranker is no number or text"]),
-    ],
-)
+@pytest.mark.parametrize(("word", "said"), [
+    ("sngle:k=5", ["did you mean single"]),
+    ("single:kk=5", ["did you mean k"]),
+    ("max_tokens=1", ["no method 'max_tokens=1'"]),
+    ("zzz", ["; there are direct"]),
+    ("single:k", ["NAME=VALUE", "'k'"]),
+    ("single:k=", ["NAME=VALUE", "'k='"]),
+    ("single:k=0", ["k must be a whole number", "at least 1"]),
+    ("single:k=many", ["k must be a whole number", "'many'"]),
+    ("single:k=2.5", ["k must be a whole number", "'2.5'"]),
+    ("single:k=true", ["k must be a whole number", "'true'"]),
+    ("single:k.more=1", ["k has no settings of its own"]),
+    ("self-rag:threshold=high", ["threshold must be a number", "'high'"]),
+    ("sgic:loop=3", ["loop has settings of its own: rounds,"]),
+    ("sgic:loop.choose=best", ["choose", "least uncertain", "'best'"]),
+    ("sgic:loop.cut_to=few", ["cut_to must be a whole number", "'few'"]),
+    ("sgic:scale=3", ["scale is no number or text", "in Python only"]),
+    ("dur:ranker=head/", ["ranker is no number or text"]),
+])  # fmt: skip
 def test_a_word_that_says_nothing_is_refused(word, said):
     with pytest.raises(InvalidInput) as error:
         cell_of(word)

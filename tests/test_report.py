@@ -142,10 +142,9 @@ class TestGates:
         assert {"rate-single-2b-gece", "scores-gece", "reliability-gece"} <= set(plain)
         for name, (axes, caption) in plain.items():
             assert named[name][1] == caption
-            data = [
-                [line.get_xydata().tolist() for line in one.lines] for one in (axes, named[name][0])
-            ]
-            assert data[0] == data[1]
+            lines = [[line.get_xydata().tolist() for line in one.lines]
+                     for one in (axes, named[name][0])]  # fmt: skip
+            assert lines[0] == lines[1]
 
     def test_a_reliability_has_the_bins_of_scikit_learn(self, drawn):
         rng = np.random.default_rng(0)
@@ -231,8 +230,6 @@ class TestThePage:
         assert all("pwned" not in (e.text or "") for e in page.named("script") if not e.get("type"))
         assert "\u202e" not in page.words()
         assert "[U+202E]" in page.words()  # in the model's name
-
-    def test_the_failure_is_told(self, page):
         failed = page.data("index")["questions"][9]["r"]["1"]
         assert failed["e"] == f"ModelFailed: {HOSTILE}"
 
@@ -299,107 +296,109 @@ class TestPictures:
             write_report(folder)
 
 
-class TestAnUnfinishedRun:
-    def test_shows_what_is_there_and_says_what_is_not(self, tmp_path):
-        found = cells()
-        found["single+gece"] = found["single+gece"][:4]
-        run_folder(tmp_path, {**found, "ircot": []})
-        page = Parsed(write_report(tmp_path).page)
-        assert "This run is not finished" in page.words()
-        assert re.search(r"single\+gece\s+6 of 10", page.words())
-        assert list(page.rows("results")) == ["direct", "single"]
-        answered = [len(q["r"]) for q in page.data("index")["questions"]]
-        assert answered == [3] * 4 + [2] * 6
-
-    def test_a_finished_one_says_nothing_of_it(self, page):
-        assert "not finished" not in page.words()
-
-    def test_traces_that_find_no_room_are_left_out_and_counted(self, tmp_path):
-        found = listing(read_run_folder(run_folder(tmp_path)), most=10)
-        assert found.left_out == 8
-        assert [("t" in question) for question in found.questions] == [True] + [False] * 9
-        assert found.questions[5]["r"][1]["n"] == 2
+def test_an_unfinished_run_shows_what_is_there_and_says_what_is_not(page, tmp_path):
+    assert "not finished" not in page.words()
+    found = cells()
+    found["single+gece"] = found["single+gece"][:4]
+    run_folder(tmp_path, {**found, "ircot": []})
+    cut = Parsed(write_report(tmp_path).page)
+    assert "This run is not finished" in cut.words()
+    assert re.search(r"single\+gece\s+6 of 10", cut.words())
+    assert list(cut.rows("results")) == ["direct", "single"]
+    assert [len(q["r"]) for q in cut.data("index")["questions"]] == [3] * 4 + [2] * 6
 
 
-class TestBadInput:
-    def refused(self, folder: Path, kind, match, **more):
-        before = sorted(folder.rglob("*"))
-        with pytest.raises(kind, match=match):
-            write_report(folder, **more)
-        assert sorted(folder.rglob("*")) == before
+def test_traces_that_find_no_room_are_left_out_and_counted(tmp_path):
+    found = listing(read_run_folder(run_folder(tmp_path)), most=10)
+    assert found.left_out == 8
+    assert [("t" in question) for question in found.questions] == [True] + [False] * 9
+    assert found.questions[5]["r"][1]["n"] == 2
 
-    def test_no_run(self, tmp_path):
-        self.refused(tmp_path, UnreadableArtifact, "there is no run.json")
-        self.refused(tmp_path / "nowhere", UnreadableArtifact, "there is no run.json")
 
-    @pytest.mark.parametrize("text", ["{", "[]", '{"format": 9}', '{"format": 1, "identity": {}}'])
-    def test_a_damaged_description(self, tmp_path, text):
-        run_folder(tmp_path)
-        (tmp_path / "run.json").write_text(text)
-        self.refused(tmp_path, UnreadableArtifact, "run.json")
+def refused(folder: Path, kind, match, **more):
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(kind, match=match):
+        write_report(folder, **more)
+    assert sorted(folder.rglob("*")) == before
 
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            ({"id": ["q1"]}, "id must be a text"),
-            ({"prediction": None}, "prediction must be"),
-            ({"scores": {}}, "scores must"),
-            ({"scores": {"em": "1"}}, "scores must"),
-            ({"scores": {"other": 1.0}}, "scores of other"),
-            ({"ms": True}, "ms must be"),
-            ({"ms": float("nan")}, "ms must be"),
-            ({"uncertainty": 1.5}, "uncertainty must be"),
-            ({"error": 5}, "error must be"),
-            ({"mode": 5}, "mode must be"),
-            ({"passages": ["text"]}, "passages must be"),
-            ({"answers": [1]}, "answers must be"),
-            ({"trace": ["step"]}, "trace must be"),
-            ({"decision": "yes"}, "'str'"),
-            ({"decision": {"retrieve": True}}, "score"),
-            ({"decision": decision(0.5, True) | {"retrieve": "yes"}}, "retrieve must be"),
-            ({"decision": decision(0.5, True) | {"score": None}}, "score must be"),
-            ({"decision": decision(1.5, True)}, "probability must be"),
-            ({"decision": decision(0.5, True) | {"ingredients": [1]}}, "ingredients must be"),
-            ({"unheard": 1}, "unheard"),
-        ],
-    )
-    def test_a_damaged_record_is_named_by_its_line(self, tmp_path, more, said):
-        run_folder(tmp_path)
-        path = tmp_path / "records" / "single.jsonl"
-        lines = path.read_text().splitlines()
-        lines[3] = json.dumps(json.loads(lines[3]) | more)
-        path.write_text("\n".join(lines) + "\n")
-        self.refused(tmp_path, BadRecord, rf"single.jsonl, line 4: .*{re.escape(said)}")
 
-    @pytest.mark.parametrize("name", ["../../secret", "..", "", "a/b", "a\x07b"])
-    def test_a_cell_whose_name_leads_elsewhere(self, tmp_path, name):
-        run_folder(tmp_path)
-        path = tmp_path / "run.json"
-        body = json.loads(path.read_text())
-        body["identity"]["cells"].append(name)
-        path.write_text(json.dumps(body))
-        self.refused(tmp_path, UnreadableArtifact, "of a cell|named after its method")
+def described(folder: Path, change) -> Path:
+    """A run whose description is changed."""
+    path = run_folder(folder) / "run.json"
+    change(body := json.loads(path.read_text()))
+    path.write_text(json.dumps(body))
+    return folder
 
-    def test_a_description_that_says_little_is_enough(self, tmp_path):
-        run_folder(tmp_path)
-        path = tmp_path / "run.json"
-        body = json.loads(path.read_text())
+
+@pytest.mark.parametrize(
+    "text", [None, "{", "[]", '{"format": 9}', '{"format": 1, "identity": {}}']
+)
+def test_a_folder_without_a_description_or_with_a_damaged_one_is_named(tmp_path, text):
+    if text is not None:
+        (run_folder(tmp_path) / "run.json").write_text(text)
+    refused(tmp_path, UnreadableArtifact, "run.json" if text else "there is no run.json")
+
+
+ON = decision(0.5, True)
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"id": ["q1"]}, "id must be a text"),
+    ({"prediction": None}, "prediction must be"),
+    ({"scores": {}}, "scores must"),
+    ({"scores": {"em": "1"}}, "scores must"),
+    ({"scores": {"other": 1.0}}, "scores of other"),
+    ({"ms": True}, "ms must be"),
+    ({"ms": float("nan")}, "ms must be"),
+    ({"uncertainty": 1.5}, "uncertainty must be"),
+    ({"error": 5}, "error must be"),
+    ({"mode": 5}, "mode must be"),
+    ({"passages": ["text"]}, "passages must be"),
+    ({"answers": [1]}, "answers must be"),
+    ({"trace": ["step"]}, "trace must be"),
+    ({"decision": "yes"}, "'str'"),
+    ({"decision": {"retrieve": True}}, "score"),
+    ({"decision": ON | {"retrieve": "yes"}}, "retrieve must be"),
+    ({"decision": ON | {"score": None}}, "score must be"),
+    ({"decision": ON | {"probability": 1.5}}, "probability must be"),
+    ({"decision": ON | {"ingredients": [1]}}, "ingredients must be"),
+    ({"unheard": 1}, "unheard"),
+])  # fmt: skip
+def test_a_damaged_record_is_named_by_its_line(tmp_path, more, said):
+    path = run_folder(tmp_path) / "records" / "single.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps(json.loads(lines[3]) | more)
+    path.write_text("\n".join(lines) + "\n")
+    refused(tmp_path, BadRecord, rf"single.jsonl, line 4: .*{re.escape(said)}")
+
+
+@pytest.mark.parametrize("name", ["../../secret", "..", "", "a/b", "a\x07b"])
+def test_a_cell_whose_name_leads_elsewhere_is_refused(tmp_path, name):
+    folder = described(tmp_path, lambda body: body["identity"]["cells"].append(name))
+    refused(folder, UnreadableArtifact, "of a cell|named after its method")
+
+
+def test_a_description_that_says_little_is_enough(tmp_path):
+    def shorten(body):
         body["identity"] = {"cells": body["identity"]["cells"]}
-        path.write_text(json.dumps(body))
-        assert write_report(tmp_path).page.is_file()
 
-    def test_no_records_yet(self, tmp_path):
-        self.refused(run_folder(tmp_path, {"direct": []}), InvalidInput, "no records yet")
+    assert write_report(described(tmp_path, shorten)).page.is_file()
 
-    def test_cells_of_two_runs(self, tmp_path):
-        two = {"direct": [record(0, True)], "single": [record(1, True)]}
-        self.refused(run_folder(tmp_path, two), InvalidInput, "different questions")
 
-    def test_a_row_to_compare_with_that_is_not_there(self, tmp_path):
-        self.refused(run_folder(tmp_path), InvalidInput, "no row 'nobody'", compared="nobody")
+TWO_RUNS = {"direct": [record(0, True)], "single": [record(1, True)]}
 
-    def test_where_nothing_can_be_written(self, tmp_path):
-        run_folder(tmp_path / "run")
-        (tmp_path / "file").write_text("")
-        for more in ({"out": tmp_path / "file" / "x.html"}, {"out": tmp_path / "run" / "records"}):
-            self.refused(tmp_path / "run", UnwritableArtifact, "cannot write to", **more)
+
+@pytest.mark.parametrize(("records", "more", "said"), [
+    ({"direct": []}, {}, "no records yet"),
+    (TWO_RUNS, {}, "different questions"),
+    (None, {"compared": "nobody"}, "no row 'nobody'"),
+])  # fmt: skip
+def test_rows_that_cannot_be_compared_are_refused(tmp_path, records, more, said):
+    refused(run_folder(tmp_path, records), InvalidInput, said, **more)
+
+
+def test_where_nothing_can_be_written_is_named(tmp_path):
+    run_folder(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "x.html", tmp_path / "run" / "records"):
+        refused(tmp_path / "run", UnwritableArtifact, "cannot write to", out=out)

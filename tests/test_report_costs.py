@@ -31,18 +31,9 @@ def test_named_are_those_that_nothing_as_cheap_matches(points, metric):
     rows = [row(i, score, ms, metric) for i, (score, ms) in enumerate(points)]
     sign = {"f1": 1, "ter": -1}[metric]
 
-    def beaten(i: int) -> bool:
-        score, ms = points[i]
-        return any(
-            their_ms <= ms
-            and (
-                sign * their_score > sign * score
-                or (their_score == score and (their_ms < ms or j < i))
-            )
-            for j, (their_score, their_ms) in enumerate(points)
-        )
-
-    wanted = {f"way{i}" for i in range(len(points)) if not beaten(i)}
+    ways = [(sign * score, -ms, -i) for i, (score, ms) in enumerate(points)]
+    wanted = {f"way{i}" for i, way in enumerate(ways)
+              if not any(one > way and one[1] >= way[1] for one in ways)}  # fmt: skip
     found = _best_for_cost(rows, metric, "ms")
     assert {one.name for one in found} == wanted
     costs = [one.costs["ms"] for one in found]

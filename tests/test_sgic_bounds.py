@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
-from ltrag_plugins.flow import Ask, Step, World, run, run_many
+from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import CalibratedAnswer, SGICSettings, calibrate
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Token
 from ltrag_plugins.uncertainty import TOKEN_SIGNALS, calls_for
-from tests.sgic_parts import CASTLE, QUESTION, THREE, answered, model, said
+from tests.sgic_parts import CASTLE, THREE, answered, model, said
 
 TEMPLATE = 64
 """Tokens that the docstring of `Budget` grants a chat template."""
@@ -57,13 +57,9 @@ class Contrary:
         return replies
 
 
+texts = st.sampled_from(["a", "b", "", "Round 1: a", "word " * 200, "Answer: x", "字" * 90])
 moods = st.lists(
-    st.tuples(
-        st.sampled_from(["a", "b", "", "Round 1: a", "word " * 200, "Answer: x", "字" * 90]),
-        st.sampled_from([1e-9, 0.1, 0.5, 0.9, 1.0]),
-    ),
-    min_size=1,
-    max_size=5,
+    st.tuples(texts, st.sampled_from([1e-9, 0.1, 0.5, 0.9, 1.0])), min_size=1, max_size=5
 )
 documents = st.lists(
     st.sampled_from(["short.", "same.", "A sentence here. " * 30, "x" * 3000, "", "字" * 500]),
@@ -95,7 +91,7 @@ def drawn_settings(draw) -> SGICSettings:
 def asked(llm: Contrary, passages, chosen: SGICSettings) -> CalibratedAnswer | None:
     """The answer; None where there is none, for a reason that is among those promised."""
     try:
-        return run(calibrate(QUESTION, passages, settings=chosen), World(llm=llm))
+        return answered(llm, passages, settings=chosen)
     except InvalidInput:
         assert llm.sent == []  # the first prompt does not fit
     except ModelFailed:
@@ -103,20 +99,23 @@ def asked(llm: Contrary, passages, chosen: SGICSettings) -> CalibratedAnswer | N
     return None
 
 
+def near(draw, costs: list[int]) -> int:
+    """A limit at which a request fits but for a few tokens, as what it would cost shows."""
+    return max(1, draw(st.sampled_from([*accumulate(costs)])) - draw(st.integers(0, 80)))
+
+
 @settings(max_examples=300)
 @given(st.data())
 def test_limits_hold_for_any_settings_and_any_model(data):
-    """Above all where a request fits but for a few tokens, as what it would cost shows."""
     draw = data.draw
     free, passages = drawn_settings(draw), [Passage(text) for text in draw(documents)]
     told = (draw(moods), draw(st.booleans()), draw(st.none() | st.integers(0, 20)))
-    unlimited = Contrary(*told)
+    unlimited, llm = Contrary(*told), Contrary(*told)
     asked(unlimited, passages, free)
     assert len(unlimited.sent) <= free.max_calls
-    spent = draw(st.sampled_from(list(accumulate(unlimited.costs))))
-    limit = max(1, spent - draw(st.integers(0, 80)))
 
-    chosen, llm = replace(free, max_tokens=limit), Contrary(*told)
+    limit = near(draw, unlimited.costs)
+    chosen = replace(free, max_tokens=limit)
     answer = asked(llm, passages, chosen)
     assert len(llm.sent) <= chosen.max_calls
     assert sum(llm.costs) <= limit
@@ -143,27 +142,14 @@ def test_a_system_text_gets_past_the_limit_with_the_first_answer_alone(data):
         return beside + max(pieces, len(prompt.split()))
 
     chosen = draw(moods)
-    unlimited = Contrary(chosen, size=size)
+    unlimited, llm = Contrary(chosen, size=size), Contrary(chosen, size=size)
     asked(unlimited, passages, free)
-    spent = draw(st.sampled_from(list(accumulate(unlimited.costs))))
-    limit = max(1, spent - draw(st.integers(0, 80)))
-
-    llm = Contrary(chosen, size=size)
+    limit = near(draw, unlimited.costs)
     answer = asked(llm, passages, replace(free, max_tokens=limit))
     if answer is not None and sum(llm.costs) > limit:
         # so nothing was sent after it
         assert len(llm.sent) == calls_for(1, free.estimator, free.samples)
         assert any(f"report {sum(llm.costs)} tokens, more than" in one for one in answer.notes)
-
-
-@pytest.mark.parametrize(("most", "notes"), [(1000, 1), (4000, 0)])
-def test_a_first_answer_that_shows_a_long_system_text_is_the_last(most, notes):
-    llm = Contrary([("a", 0.3)], size=lambda prompt: len(prompt.split()) + 3000)
-    told = SGICSettings(max_tokens=most, certain_below=0, least_gain=None)
-    answer = run(calibrate(QUESTION, (CASTLE,), told), World(llm=llm))
-    # 30 words, 3000 beside them, and 32 for the answer
-    assert (answer.stop, answer.calls, answer.tokens) == ("max_tokens", 1, 3062)
-    assert len(answer.notes) == notes
 
 
 @settings(max_examples=200)
@@ -202,8 +188,7 @@ def test_questions_side_by_side_send_no_more_than_each_may(data):
         return llm, run_many(flows, World(llm=llm), return_exceptions=True)
 
     unlimited, _ = asked_together(free)
-    spent = list(accumulate(unlimited.costs_of(draw(st.sampled_from(questions)))))
-    limit = max(1, draw(st.sampled_from(spent)) - draw(st.integers(0, 80)))
+    limit = near(draw, unlimited.costs_of(draw(st.sampled_from(questions))))
     llm, found = asked_together(replace(free, max_tokens=limit))
     for question, one in zip(questions, found, strict=True):
         prompts = [prompt for prompt in llm.sent if question in prompt]
@@ -218,46 +203,62 @@ def test_questions_side_by_side_send_no_more_than_each_may(data):
             assert len(prompts) == one.calls
 
 
+@pytest.mark.parametrize(("most", "notes"), [(1000, 1), (4000, 0)])
+def test_a_first_answer_that_shows_a_long_system_text_is_the_last(most, notes):
+    llm = Contrary([("a", 0.3)], size=lambda prompt: len(prompt.split()) + 3000)
+    told = SGICSettings(max_tokens=most, certain_below=0, least_gain=None)
+    answer = answered(llm, (CASTLE,), settings=told)
+    # 30 words, 3000 beside them, and 32 for the answer
+    assert (answer.stop, answer.calls, answer.tokens) == ("max_tokens", 1, 3062)
+    assert len(answer.notes) == notes
+
+
 def test_a_model_that_writes_more_than_it_was_asked_for_ends_the_rounds():
     wordy = Generation("b " * 9000, tokens("b", 0.3), prompt_tokens=100, completion_tokens=9000)
-    llm = ScriptedLLM(lambda p: wordy)
-    answer = answered(llm, settings=SGICSettings(max_tokens=9500, documents="none"))
+    told = SGICSettings(max_tokens=9500, documents="none")
+    answer = answered(ScriptedLLM(lambda p: wordy), settings=told)
     assert (answer.stop, answer.calls) == ("max_tokens", 1)
+
+
+def unsure() -> ScriptedLLM:
+    return model([said(t, 0.3) for t in "abcd"])
 
 
 @pytest.mark.parametrize(("more", "calls", "stop"), [(0, 4, "rounds"), (-1, 3, "max_tokens")])
 def test_what_replies_report_takes_the_place_of_what_they_could_have_cost(more, calls, stop):
-    def told(limit: int | None) -> SGICSettings:
-        return SGICSettings(rounds=3, documents="none", max_tokens=limit)
-
-    free, llm = model([said(t, 0.3) for t in "abcd"]), model([said(t, 0.3) for t in "abcd"])
-    answered(free, settings=told(None))
+    told, free = SGICSettings(rounds=3, documents="none", max_tokens=None), unsure()
+    answered(free, settings=told)
     # each answer cost 8 tokens; the last prompt could cost one a byte, a template and an answer
     limit = 3 * 8 + len(free.prompts[-1].encode()) + TEMPLATE + 32
-    answer = answered(llm, settings=told(limit + more))
+    answer = answered(unsure(), settings=replace(told, max_tokens=limit + more))
     assert (answer.calls, answer.tokens, answer.stop) == (calls, calls * 8, stop)
 
 
 def test_an_overlong_answer_does_not_swell_the_next_prompt():
-    wordy = said("b " * 9000, 0.3)
-    llm = model([wordy])
+    llm = model([said("b " * 9000, 0.3)])
     answered(llm, settings=SGICSettings(rounds=3, least_gain=None, answer_tokens=8))
     assert max(map(len, llm.prompts)) < 1500
 
 
-@pytest.mark.parametrize(
-    ("limit", "calls", "stop"),
-    [(1, 1, "max_calls"), (3, 3, "max_calls"), (5, 5, "max_calls"), (7, 7, "rounds")],
-)
-def test_the_limit_on_calls_is_met_exactly(limit, calls, stop):
-    llm = model([said(t, 0.3) for t in "abcd"])
-    answer = answered(llm, settings=SGICSettings(rounds=3, max_calls=limit))
-    assert (answer.calls, len(llm.prompts)) == (calls, calls)
-    assert answer.stop == stop
+@pytest.mark.parametrize(("told", "calls", "stop"), [
+    ({"rounds": 3, "max_calls": 1}, 1, "max_calls"),
+    ({"rounds": 3, "max_calls": 3}, 3, "max_calls"),
+    ({"rounds": 3, "max_calls": 5}, 5, "max_calls"),
+    ({"rounds": 3, "max_calls": 7}, 7, "rounds"),
+    # where scores are all a round would add it is not made without them
+    ({"rounds": 1, "max_calls": 3, "earlier": "none"}, 1, "max_calls"),
+    # samples count: 3 + 9 + 3 + 3, and 3 more is 21
+    ({"rounds": 5, "max_calls": 20, "estimator": "agreement", "samples": 2, "certain_below": 0,
+      "least_gain": None}, 18, "max_calls"),
+])  # fmt: skip
+def test_the_limit_on_calls_is_met_exactly(told, calls, stop):
+    llm = unsure()
+    answer = answered(llm, settings=SGICSettings(**told))
+    assert (answer.calls, len(llm.prompts), answer.stop) == (calls, calls, stop)
 
 
 def test_documents_that_cannot_be_paid_for_are_left_without_scores_and_the_answer_says_so():
-    llm = model([said(t, 0.3) for t in "abcd"])
+    llm = unsure()
     answer = answered(llm, settings=SGICSettings(rounds=2, max_calls=4))
     assert [len(r) for r in llm.calls] == [1, 1, 1]
     assert answer.notes == (
@@ -269,25 +270,9 @@ def test_documents_that_cannot_be_paid_for_are_left_without_scores_and_the_answe
     )
 
 
-def test_where_scores_are_all_a_round_would_add_it_is_not_made_without_them():
-    settings = SGICSettings(rounds=1, earlier="none", max_calls=3)
-    answer = answered(model([said("a", 0.3)]), settings=settings)
-    assert (answer.calls, answer.stop) == (1, "max_calls")
-
-
-def test_samples_count_as_calls():
-    llm = ScriptedLLM(lambda p: "a")
-    settings = SGICSettings(estimator="agreement", samples=2, rounds=5, max_calls=20,
-                            certain_below=0, least_gain=None)  # fmt: skip
-    sent: list[Step] = []
-    answer = answered(llm, settings=settings, observers=[sent.append])
-    asked = [s.request for s in sent if s.kind == "request" and isinstance(s.request, Ask)]
-    assert sum(len(a.prompts) for a in asked) == answer.calls == 18
-    assert (answer.stop, len(answer.trace)) == ("max_calls", 3)  # 3 + 9 + 3 + 3, and 3 more is 21
-
-
-def test_a_first_prompt_that_may_cost_too_much_is_refused_before_it_is_sent():
-    llm = model([said("a")])
-    with pytest.raises(InvalidInput, match="could pass max_tokens=50"):
-        answered(llm, THREE, settings=SGICSettings(max_tokens=50))
-    assert llm.prompts == []
+@pytest.mark.parametrize(("rounds", "most", "scored"), [(0, 4, True), (0, 3, False), (1, 4, False)])
+def test_documents_are_scored_where_they_fit_beside_a_round_that_may_come(rounds, most, scored):
+    settings = SGICSettings(rounds=rounds, score_documents="always", max_calls=most)
+    answer = answered(unsure(), settings=settings)
+    assert all((d.score is not None) == scored for d in answer.documents)
+    assert answer.calls <= most

@@ -1,17 +1,22 @@
 """The calibrator without a framework, beside the flow it runs; both frameworks take its options."""
 
+import copy
 import inspect
+import logging
 from typing import get_type_hints
 
 import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
 
 from ltrag_plugins.calibration import Platt
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelFailed
+from ltrag_plugins.langchain import LangChainLLM
 from ltrag_plugins.langchain import SGICCalibrator as InLangChain
+from ltrag_plugins.langchain.component import conversation_of
 from ltrag_plugins.llama_index import SGICCalibrator as InLlamaIndex
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import (
-    CalibratedAnswer,
     Calibration,
     Calibrator,
     Round,
@@ -20,26 +25,23 @@ from ltrag_plugins.sgic import (
     WrongnessCalibration,
 )
 from ltrag_plugins.sgic.calibrator import CalibratorOptions
-from ltrag_plugins.types import Question
-from tests.sgic_parts import QUESTION, THREE, answered, model, said
+from tests.sgic_parts import QUESTION, THREE, answered, asked, model, said
 
 LADDER = [said("Fife", 0.2), said("Lothian", 0.6), said("East Lothian", 0.95)]
 """Three rounds, the last certain: uncertainties 0.8, 0.4, 0.05."""
+SCALE = ScoreScale("product", (0.5,))
 
 
 def calibration(**settings) -> Calibration:
-    scale = ScoreScale("product", (0.5,))
-    wrongness = WrongnessCalibration(Platt(1.0, -0.5), scale, 20, 0.5, 0.8, 0.1)
-    return Calibration(SGICSettings(**settings), scale, wrongness)
+    wrongness = WrongnessCalibration(Platt(1.0, -0.5), SCALE, 20, 0.5, 0.8, 0.1)
+    return Calibration(SGICSettings(**settings), SCALE, wrongness)
 
 
 async def test_every_way_of_asking_gives_what_the_flow_gives():
     expected = answered(model(LADDER))
     calibrator = Calibrator(model(LADDER))
-    asked = [Question(QUESTION, passages=THREE)] * 2
     assert calibrator.answer(QUESTION, THREE) == expected
     assert await calibrator.aanswer(QUESTION, THREE) == expected
-    assert calibrator.answer_many(asked) == [expected] * 2
     streamed = list(calibrator.stream(QUESTION, THREE))
     assert streamed == [*expected.trace, expected]
     assert [one async for one in calibrator.astream(QUESTION, THREE)] == streamed
@@ -47,16 +49,16 @@ async def test_every_way_of_asking_gives_what_the_flow_gives():
 
 def test_a_round_is_streamed_before_the_next_is_asked_for():
     llm = model(LADDER)
-    stream = Calibrator(llm).stream(QUESTION, THREE)
-    first = next(stream)
+    first = next(Calibrator(llm).stream(QUESTION, THREE))
     assert isinstance(first, Round)
     assert (first.text, len(llm.prompts)) == ("Fife", 1)
 
 
 def test_a_round_of_many_questions_is_one_call():
     llm = model(LADDER)
-    Calibrator(llm).answer_many(Question(f"{QUESTION} {i}", passages=THREE) for i in range(4))
+    together = Calibrator(llm).answer_many(iter(asked(4)))
     assert [len(call) for call in llm.calls] == [4, 12, 4, 4]
+    assert together == [answered(model(LADDER), question=one.text) for one in asked(4)]
 
 
 def test_an_answer_is_kept_back_by_its_score_or_by_p_wrong():
@@ -66,22 +68,26 @@ def test_an_answer_is_kept_back_by_its_score_or_by_p_wrong():
         answer = calibrator.answer(QUESTION, THREE)
         assert calibrator.refusal.refuses(answer) is refused
         assert calibrator.refusal.said(answer) == ("Ask a person." if refused else "Fife")
-    fitted = Calibrator(llm, calibration=calibration(), refuse_p_wrong_above=0.5)
-    answer = fitted.answer(QUESTION, THREE)
-    assert answer.p_wrong is not None
-    assert answer.p_wrong > 0.5
-    assert fitted.refusal.refuses(answer)
-    with pytest.raises(InvalidInput, match="refuse_p_wrong_above needs a calibration"):
-        Calibrator(llm, refuse_p_wrong_above=0.5)
+    p_wrong = Calibrator(llm, calibration=calibration()).answer(QUESTION, THREE).p_wrong
+    assert p_wrong is not None
+    assert p_wrong > 0.5
+    for limit, refused in ((p_wrong - 0.01, True), (p_wrong + 0.01, False)):
+        fitted = Calibrator(llm, calibration=calibration(), refuse_p_wrong_above=limit)
+        assert fitted.refusal.refuses(fitted.answer(QUESTION, THREE)) is refused
+        # none is given for an answer without documents, as on such none was fitted
+        alone = fitted.answer(QUESTION, ())
+        assert alone.p_wrong is None
+        assert any("without documents" in note for note in alone.notes)
+        assert fitted.refusal.refuses(alone)
+    assert not Calibrator(llm, refuse_above=99.0).refusal.refuses(alone)
 
 
 def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
     def mending():
         return model([said("wrong", 0.3), said("right", 0.9)])
 
-    questions = [Question(f"{QUESTION} {i}", ("right",), passages=THREE) for i in range(12)]
     settings = SGICSettings(rounds=1, certain_below=0)
-    fitted = Calibrator.fit(questions, llm=mending(), settings=settings)
+    fitted = Calibrator.fit(asked(12), llm=mending(), settings=settings)
     assert fitted.report is not None
     assert fitted.report.pays
     answer = fitted.answer(QUESTION, THREE)
@@ -96,19 +102,76 @@ def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
 
 
 def test_settings_beside_a_calibration_keep_its_scale():
-    both = Calibrator(
-        model(LADDER), settings=SGICSettings(rounds=0), calibration=calibration(rounds=5)
-    )
+    told = {"settings": SGICSettings(rounds=0), "calibration": calibration(rounds=5)}
+    both = Calibrator(model(LADDER), **told)
     answer = both.answer(QUESTION, THREE)
-    assert isinstance(answer, CalibratedAnswer)
     assert (len(answer.trace), answer.p_wrong is not None) == (1, True)
     assert (both.calibration or calibration()).settings == both.settings
 
 
-@pytest.mark.parametrize("wrong", [{"settings": {}}, {"scale": 0.5}, {"calibration": "folder"}])
-def test_parts_of_another_type_are_refused_at_once(wrong):
-    with pytest.raises(InvalidInput, match=f"{next(iter(wrong))} must be"):
-        Calibrator(model(LADDER), **wrong)
+@pytest.mark.parametrize(("told", "match"), [
+    ({"settings": {}}, "settings must be"),
+    ({"scale": 0.5}, "scale must be"),
+    ({"calibration": "folder"}, "calibration must be"),
+    ({"settings": SGICSettings(source="encoder")}, "needs encoder="),
+    ({"settings": SGICSettings(source="relevance")}, "source='relevance' needs"),
+    ({"settings": SGICSettings(source="oracle")}, "source='oracle' needs"),
+    ({"refuse_p_wrong_above": 0.5}, "refuse_p_wrong_above needs a calibration"),
+    ({"llm": "no model"}, "llm must be"),
+])  # fmt: skip
+def test_what_cannot_be_made_is_refused_at_once_and_not_warned_of(told, match, caplog):
+    for made in (Calibrator, InLangChain, InLlamaIndex):
+        with pytest.raises(InvalidInput, match=match):
+            made(**{"llm": model(LADDER)} | told)
+    assert caplog.messages == []
+
+
+# --- rounds that nobody tried
+
+
+def warnings_of(caplog) -> list[str]:
+    assert {(one.name.partition(".")[0], one.levelname) for one in caplog.records} <= {
+        ("ltrag_plugins", "WARNING")
+    }
+    return caplog.messages
+
+
+@pytest.mark.parametrize(("told", "warned"), [
+    ({}, ["up to 5 rounds", "not tried on this model", "'ltrag sgic fit' (sgic.fit)"]),
+    ({"settings": SGICSettings(rounds=1)}, ["up to 1 round after"]),
+    ({"scale": ScoreScale("product")}, ["not tried"]),  # a scale alone is no trial
+    ({"settings": SGICSettings(rounds=0)}, []),
+    ({"calibration": Calibration(SGICSettings(), SCALE)}, []),
+    ({"calibration": Calibration(SGICSettings(rounds=0), SCALE),
+      "settings": SGICSettings(rounds=3)}, []),
+    ({"calibration": calibration()}, []),
+    ({"calibration": calibration(rounds=2), "settings": SGICSettings(rounds=2)}, []),
+    ({"calibration": calibration(rounds=2), "settings": SGICSettings(rounds=1)},
+     ["these are others"]),
+])  # fmt: skip
+def test_rounds_that_nobody_tried_are_warned_of_once_as_it_is_made(told, warned, caplog):
+    caplog.set_level(logging.INFO)
+    made = Calibrator(model(LADDER), **told)
+    found = warnings_of(caplog)
+    assert len(found) == bool(warned)
+    assert all(part in found[0] for part in warned)
+    made.answer(QUESTION, THREE)
+    assert len(warnings_of(caplog)) == len(found)
+
+
+def test_in_a_framework_a_use_or_a_copy_warns_no_more(caplog, tmp_path):
+    made = InLangChain(model(LADDER))
+    made.invoke({"question": QUESTION, "documents": []})
+    made.with_config(tags=["x"]).batch([{"question": QUESTION, "documents": []}])
+    copy.copy(made)
+    InLlamaIndex(model(LADDER)).get_response(QUESTION, [one.text for one in THREE])
+    Calibration(SGICSettings(), SCALE).save(tmp_path, llm=model(LADDER))
+    for room in (InLangChain, InLlamaIndex):
+        room.from_pretrained(tmp_path, llm=model(LADDER))
+    assert len(warnings_of(caplog)) == 2
+
+
+# --- in the frameworks
 
 
 def test_the_frameworks_take_the_options_of_the_calibrator():
@@ -118,4 +181,40 @@ def test_the_frameworks_take_the_options_of_the_calibrator():
         parameters = inspect.signature(room.__init__).parameters
         assert "calibration" in parameters
         assert "CalibratorOptions" in str(parameters["options"].annotation)
-        room(model(LADDER), scale=ScoreScale("product", (0.8,)), refuse_above=50.0)
+        room(model(LADDER), scale=SCALE, refuse_above=50.0)
+
+
+def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loaded(tmp_path):
+    class Strict(FakeListChatModel):
+        logprobs: bool | None = None
+
+        def _call(self, *args, **kwargs):
+            assert self.logprobs is None, "this model rejects logprobs"
+            return super()._call(*args, **kwargs)
+
+    chat = Strict(responses=["Paris"])
+    settings = SGICSettings(estimator="agreement")
+    built = InLangChain(chat, settings=settings)
+    Calibration(settings, ScoreScale("agreement"), None).save(tmp_path, llm=built.llm)
+    again = InLangChain.from_pretrained(tmp_path, llm=chat)
+    found = again.invoke({"question": "who?", "documents": [Document("Paris.")]})
+    assert found["answer"] == "Paris"
+    with pytest.raises(ModelFailed, match="rejects"):
+        LangChainLLM(chat).generate(["?"])
+
+
+@pytest.mark.parametrize("value", [
+    {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "who?"}]},
+    [("system", "s"), ("human", "who?")],
+    {"messages": [("human", "first"), ("ai", "a"), ("human", "who?")]},
+])  # fmt: skip
+def test_messages_may_come_in_any_form_that_langchain_takes(value):
+    assert conversation_of(value).question == "who?"
+
+
+def test_what_is_no_message_or_no_number_of_passages_is_refused():
+    with pytest.raises(InvalidInput, match="no messages"):
+        conversation_of([{"content": "who?"}])
+    for k in (0, -1):
+        with pytest.raises(InvalidInput, match="k must be at least 1"):
+            InLangChain(ScriptedLLM(lambda prompt: "x"), k=k)

@@ -14,7 +14,6 @@ from ltrag_plugins.errors import (
     CalibrationError,
     InvalidInput,
     MissingReferences,
-    NoTokenProbabilities,
     UnreadableArtifact,
     UnwritableArtifact,
 )
@@ -24,33 +23,16 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import f1, normalized_exact_match
 from ltrag_plugins.sgic import ScoreScale, SGICSettings, calibrate
 from ltrag_plugins.training import CorpusSettings, Example, build, load
-from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
-from tests.sgic_parts import QUESTION, THREE, documents_in, rounds_in, said
+from ltrag_plugins.types import GenerationSettings, Passage, Question
+from tests.sgic_parts import THREE, fickle, scripted
+from tests.sgic_parts import asked as all_asked
 
 TWO = SGICSettings(rounds=2)
 PAPER = CorpusSettings.paper()
-ALONE = {"fortress": 0.9, "coastal": 0.5, "seaside": 0.1}
-"""Probability of the answer from each document: uncertainties 0.1, 0.5, 0.9, scores 0, 50, 100."""
 
 
 def asked(count=4, answers=("Right", "other")):
-    return [Question(f"{QUESTION} {i}", answers, f"q{i}", THREE) for i in range(count)]
-
-
-def number(prompt: str) -> int:
-    return int(re.findall(r"^Question: .*\? (\d+)$", prompt, re.MULTILINE)[0])
-
-
-def scripted(text, probability) -> ScriptedLLM:
-    """Question i says `text(i, n)` in round n with `probability(i, n)`."""
-
-    def write(prompt):
-        if documents_in(prompt) == 1 and not rounds_in(prompt):
-            return said("x", next(p for word, p in ALONE.items() if word in prompt))
-        i, n = number(prompt), len(rounds_in(prompt))
-        return said(text(i, n), probability(i, n))
-
-    return ScriptedLLM(write)
+    return all_asked(count, answers=answers)
 
 
 def world() -> ScriptedLLM:
@@ -62,21 +44,6 @@ def world() -> ScriptedLLM:
         lambda i, n: "right." if n >= i else f"wrong {n}",
         lambda i, n: 0.8 - 0.2 * i + 0.1 * min(n, 1),
     )
-
-
-def drawn(text: str) -> float:
-    """A number in (0, 1) that depends on every letter."""
-    return (int.from_bytes(hashlib.sha256(text.encode()).digest()[:4]) + 1) / (2**32 + 1)
-
-
-def fickle() -> ScriptedLLM:
-    """Right or wrong, sure or not, by what stands in the prompt, scores included."""
-
-    def write(prompt):
-        text = "right" if drawn(f"{prompt}!") < 0.3 else f"{drawn(prompt):.2f}"
-        return Generation(text, (Token(text, -2 * drawn(f"{prompt}?")),))
-
-    return ScriptedLLM(write)
 
 
 def lines(folder: Path) -> list[dict]:
@@ -110,19 +77,19 @@ def test_four_questions_become_the_examples_that_a_hand_writes(tmp_path):
                                "Round 2: wrong 1 (Uncertainty Score: 58)"),
                 "Right", "q2", "mended", 2),
     )  # fmt: skip
-
-
-def test_a_line_is_the_chat_that_trainers_read(tmp_path):
-    [example, *_] = build(asked(), world(), out=tmp_path, settings=TWO, corpus=PAPER).examples
+    # a line is the chat that trainers read
+    messages = [("user", found[0].prompt), ("assistant", "right.")]
     assert lines(tmp_path)[0] == {
-        "messages": [
-            {"role": "user", "content": example.prompt},
-            {"role": "assistant", "content": "right."},
-        ],
+        "messages": [{"role": role, "content": content} for role, content in messages],
         "id": "q0",
         "kind": "preserved",
         "round": 1,
     }
+    # one that was never right stays with its last prompt if told to
+    corpus = replace(PAPER, keep_wrong=1.0)
+    *_, last = build(asked(), world(), out=tmp_path / "b", settings=TWO, corpus=corpus).examples
+    said = "Round 1: wrong 0 (Uncertainty Score: 80)\nRound 2: wrong 1 (Uncertainty Score: 75)"
+    assert last == Example(HEAD.format(3, said), "Right", "q3", "wrong", 2)
 
 
 def chosen_by_hand(question, trace):
@@ -152,24 +119,19 @@ def test_the_examples_are_those_of_the_loop_that_answers(tmp_path):
     assert max(map(len, llm.calls)) == 9
 
 
-def test_every_prompt_is_one_that_the_model_was_asked(tmp_path):
-    llm = fickle()
-    found = build(asked(20), llm, out=tmp_path, corpus=CorpusSettings(keep_wrong=1.0))
-    assert {example.prompt for example in found.examples} <= set(llm.prompts)
-
-
 @pytest.mark.parametrize("keep_wrong", [0, 0.4, 1])
 @pytest.mark.parametrize("include_direct", ["all", "kept", "none"])
 def test_the_manifest_counts_what_a_recount_of_the_file_counts(
     keep_wrong, include_direct, tmp_path
 ):
     corpus = CorpusSettings(keep_wrong=keep_wrong, include_direct=include_direct)
-    told = build(asked(30), fickle(), out=tmp_path, settings=TWO, corpus=corpus).manifest
-    found = lines(tmp_path)
+    llm = fickle()
+    built = build(asked(30), llm, out=tmp_path, settings=TWO, corpus=corpus)
+    assert {example.prompt for example in built.examples} <= set(llm.prompts)
+    told, found = built.manifest, lines(tmp_path)
     kinds = Counter(line["kind"] for line in found)
-    assert {kind: told[kind] for kind in ("mended", "preserved", "wrong", "direct")} == {
-        kind: kinds[kind] for kind in ("mended", "preserved", "wrong", "direct")
-    }
+    for kind in ("mended", "preserved", "wrong", "direct"):
+        assert told[kind] == kinds[kind]
     assert told["examples"] == len(found)
     assert told["kept"] == kinds["mended"] + kinds["preserved"] == sum(told["first_right_in_round"])
     assert told["questions"] == told["kept"] + told["pruned"] == 30
@@ -179,13 +141,6 @@ def test_the_manifest_counts_what_a_recount_of_the_file_counts(
     looked_again = told["kept"] + told["wrong"]
     assert told["direct"] == {"all": 30, "kept": looked_again, "none": 0}[include_direct]
     assert told["sha256"] == hashlib.sha256((tmp_path / "train.jsonl").read_bytes()).hexdigest()
-
-
-def test_a_question_that_was_never_right_stays_with_its_last_prompt_if_told_to(tmp_path):
-    corpus = replace(PAPER, keep_wrong=1.0)
-    *_, last = build(asked(), world(), out=tmp_path, settings=TWO, corpus=corpus).examples
-    said = "Round 1: wrong 0 (Uncertainty Score: 80)\nRound 2: wrong 1 (Uncertainty Score: 75)"
-    assert last == Example(HEAD.format(3, said), "Right", "q3", "wrong", 2)
 
 
 def test_a_larger_share_keeps_those_of_a_smaller_one(tmp_path):
@@ -199,12 +154,10 @@ def test_a_larger_share_keeps_those_of_a_smaller_one(tmp_path):
 
 def test_the_plain_prompts_are_line_for_line_the_data_of_the_baseline(tmp_path):
     build(asked(), world(), out=tmp_path / "sgic", settings=TWO)
-    baseline = build(
-        asked(), None, out=tmp_path / "direct", settings=TWO, corpus=CorpusSettings(form="direct")
-    )
-    assert lines(tmp_path / "direct") == [
-        line for line in lines(tmp_path / "sgic") if line["kind"] == "direct"
-    ]
+    direct = {"settings": TWO, "corpus": CorpusSettings(form="direct")}
+    baseline = build(asked(), None, out=tmp_path / "direct", **direct)
+    plain = [line for line in lines(tmp_path / "sgic") if line["kind"] == "direct"]
+    assert lines(tmp_path / "direct") == plain
     assert [(e.target, e.round) for e in baseline.examples] == [("Right", 0)] * 4
     llm = world()
     run(calibrate(asked()[0].text, THREE), World(llm=llm))
@@ -235,19 +188,19 @@ def test_a_function_of_the_user_may_judge(tmp_path):
     def long_enough(answer, references):
         return len(answer) >= len("wrong 0")
 
-    corpus = replace(PAPER, right=long_enough)
-    found = build(asked(), world(), out=tmp_path, settings=TWO, corpus=corpus)
-    assert [e.id for e in found.examples] == ["q1", "q2", "q3"]
-    assert found.manifest["corpus"]["right"].endswith("long_enough")
-
     def broken(answer, references):
         raise KeyError("oops")
 
-    with pytest.raises(InvalidInput, match="'right' raised KeyError"):
-        build(asked(), world(), out=tmp_path / "b", corpus=replace(PAPER, right=broken))
-    nan = replace(PAPER, right=lambda a, r: float("nan"))
-    with pytest.raises(InvalidInput, match="'right' gave nan"):
-        build(asked(), world(), out=tmp_path / "b", corpus=nan)
+    def judged_by(right):
+        corpus = replace(PAPER, right=right)
+        return build(asked(), world(), out=tmp_path, settings=TWO, corpus=corpus)
+
+    for wrong, why in ((broken, "raised KeyError"), (lambda a, r: float("nan"), "gave nan")):
+        with pytest.raises(InvalidInput, match=f"'right' {why}"):
+            judged_by(wrong)
+    found = judged_by(long_enough)
+    assert [e.id for e in found.examples] == ["q1", "q2", "q3"]
+    assert found.manifest["corpus"]["right"].endswith("long_enough")
 
 
 def test_stop_rules_of_the_settings_change_nothing(tmp_path):
@@ -258,21 +211,23 @@ def test_stop_rules_of_the_settings_change_nothing(tmp_path):
     assert late.examples == first.examples
 
 
-def test_other_judges_of_documents_and_other_estimators_serve(tmp_path):
-    def nearness(question, passages):
+def test_another_judge_of_documents_makes_other_data(tmp_path):
+    def longest(question, passages):
         return [len(p.text) for p in passages]
 
-    settings = SGICSettings(rounds=2, source="relevance")
-    found = build(asked(), world(), out=tmp_path / "a", settings=settings, relevance=nearness)
-    assert "fortress in East Lothian. (Uncertainty Score: 0)" in found.examples[0].prompt
-    assert found.manifest["judge"].endswith("nearness")
+    def shortest(question, passages):
+        return [-len(p.text) for p in passages]
 
-    text_only = ScriptedLLM(lambda prompt: "right")
-    settings = SGICSettings(rounds=1, estimator="agreement", samples=2)
-    found = build(asked(2), text_only, out=tmp_path / "b", settings=settings, corpus=PAPER)
-    assert [e.kind for e in found.examples] == ["preserved"] * 2
-    with pytest.raises(NoTokenProbabilities):
-        build(asked(2), text_only, out=tmp_path / "c", settings=TWO)
+    told = {"settings": SGICSettings(rounds=1, source="relevance"), "corpus": PAPER}
+    found = build(asked(), world(), out=tmp_path, relevance=longest, **told)
+    # of 46, 30 and 32 characters
+    scores = re.findall(r"Document .* \(Uncertainty Score: (\d+)\)", found.examples[0].prompt)
+    assert scores == ["0", "100", "88"]
+    llm = world()
+    with pytest.raises(ArtifactMismatch, match=r"judge was '.*longest' and is now '.*shortest'"):
+        build(asked(), llm, out=tmp_path, relevance=shortest, **told)
+    assert build(asked(), llm, out=tmp_path, relevance=longest, **told) == found == load(tmp_path)
+    assert llm.prompts == []  # the same one's data is there
 
 
 # --- what was stopped goes on
@@ -313,19 +268,10 @@ def test_a_build_that_was_stopped_goes_on_and_asks_nothing_twice(after, tmp_path
     answered = [*stopping.inner.prompts, *rest.prompts]
     assert len(answered) == len(set(answered))
     assert set(answered) == set(whole.prompts)
-    files = [
-        sorted((p.name, p.read_bytes()) for p in (tmp_path / name).iterdir())
-        for name in ("whole", "part")
-    ]
-    assert files[0] == files[1]
-    assert [name for name, _ in files[1]] == ["manifest.json", "train.jsonl"]  # no answers left
-
-
-def test_data_that_is_there_is_read_and_not_made_again(tmp_path):
-    first = build(asked(), world(), out=tmp_path, settings=TWO)
-    llm = world()
-    assert build(asked(), llm, out=tmp_path, settings=TWO) == first == load(tmp_path)
-    assert llm.prompts == []
+    whole, part = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()}
+                   for name in ("whole", "part"))  # fmt: skip
+    assert whole == part
+    assert {*part} == {"manifest.json", "train.jsonl"}  # no answers left
 
 
 def test_answers_are_kept_where_all_were_pruned(tmp_path):
@@ -349,123 +295,68 @@ def test_a_cache_of_the_user_keeps_the_answers_instead(tmp_path):
     assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["manifest.json", "train.jsonl"]
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"llm": ScriptedLLM(str, name="other")}, "llm was 'scripted' and is now 'other'"),
-        ({"settings": SGICSettings(rounds=3)}, "settings.rounds was 2 and is now 3"),
-        ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
-        ({"questions": asked(5)}, "questions_sha256"),
-        ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "questions_sha256"),
-        ({"scale": ScoreScale("product")}, r"given_scale was None and is now \[0.5\]"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "says"), [
+    ({"llm": ScriptedLLM(str, name="other")}, "llm was 'scripted' and is now 'other'"),
+    ({"settings": SGICSettings(rounds=3)}, "settings.rounds was 2 and is now 3"),
+    ({"corpus": CorpusSettings(keep_wrong=0.5)}, "corpus.keep_wrong was 0.0 and is now 0.5"),
+    ({"questions": asked(5)}, "questions_sha256"),
+    ({"questions": [replace(q, passages=THREE[::-1]) for q in asked()]}, "questions_sha256"),
+    ({"scale": ScoreScale("product")}, r"given_scale was None and is now \[0.5\]"),
+])  # fmt: skip
 def test_a_folder_with_other_data_is_refused_with_the_difference(changed, says, tmp_path):
-    told = {"questions": asked(), "llm": world(), "settings": TWO}
-    build(told.pop("questions"), told.pop("llm"), out=tmp_path, **told)
+    told = {"questions": asked(), "llm": world(), "settings": TWO, "out": tmp_path}
+    build(**told)
     before = (tmp_path / "train.jsonl").read_bytes()
-    now = {"questions": asked(), "llm": world(), "settings": TWO} | changed
     with pytest.raises(ArtifactMismatch, match=says):
-        build(now.pop("questions"), now.pop("llm"), out=tmp_path, **now)
+        build(**told | changed)
     assert (tmp_path / "train.jsonl").read_bytes() == before
-
-
-def test_another_judge_of_the_documents_makes_other_data(tmp_path):
-    def longest(question, passages):
-        return [len(p.text) for p in passages]
-
-    def shortest(question, passages):
-        return [-len(p.text) for p in passages]
-
-    told = {"settings": SGICSettings(rounds=1, source="relevance"), "corpus": PAPER}
-    build(asked(), world(), out=tmp_path / "a", relevance=longest, **told)
-    before, llm = (tmp_path / "a" / "train.jsonl").read_bytes(), world()
-    with pytest.raises(ArtifactMismatch, match=r"judge was '.*longest' and is now '.*shortest'"):
-        build(asked(), llm, out=tmp_path / "a", relevance=shortest, **told)
-    assert llm.prompts == []
-    assert (tmp_path / "a" / "train.jsonl").read_bytes() == before
-    build(asked(), llm, out=tmp_path / "a", relevance=longest, **told)
-    assert llm.prompts == []  # the same one's data is there
-    build(asked(), llm, out=tmp_path / "b", relevance=shortest, **told)
-    scores = [
-        re.findall(r"Document .* \(Uncertainty Score: (\d+)\)", example.prompt)
-        for folder in ("a", "b")
-        for example in load(tmp_path / folder).examples[:1]
-    ]
-    # of 46, 30 and 32 characters
-    assert scores == [["0", "100", "88"], ["100", "0", "12"]]
 
 
 # --- wrong input
 
 
-@pytest.mark.parametrize(
-    ("questions", "error", "says"),
-    [
-        ([], CalibrationError, "no questions"),
-        (["who?"], InvalidInput, "Question"),
-        ([Question("who?", ("a",), "odd")], CalibrationError, "'odd' has no passages"),
-        ([Question("who?", (), "odd", THREE)], MissingReferences, "'odd' has no accepted answers"),
-        ([Question("who?", (" ",), "", THREE)], MissingReferences, "'who?' has no accepted"),
-        ([Question("who?", "a", "odd", THREE)], InvalidInput, "'odd' are one string"),
-        ([Question("?", ("a",), "odd", THREE)], InvalidInput, "no words"),
-        ([Question("who?", ("a",), "odd", (Passage("\ud800"),))], InvalidInput, "'odd' has half"),
-        ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 is a str"),
-    ],
-)
-def test_questions_that_teach_nothing_are_refused_before_a_call(questions, error, says, tmp_path):
+@pytest.mark.parametrize(("told", "error", "says"), [
+    ([], CalibrationError, "no questions"),
+    (["who?"], InvalidInput, "Question"),
+    ([Question("who?", ("a",), "odd")], CalibrationError, "'odd' has no passages"),
+    ([Question("who?", (), "odd", THREE)], MissingReferences, "'odd' has no accepted answers"),
+    ([Question("who?", (" ",), "", THREE)], MissingReferences, "'who?' has no accepted"),
+    ([Question("who?", "a", "odd", THREE)], InvalidInput, "'odd' are one string"),
+    ([Question("?", ("a",), "odd", THREE)], InvalidInput, "no words"),
+    ([Question("who?", ("a",), "odd", (Passage("\ud800"),))], InvalidInput, "'odd' has half"),
+    ([Question("who?", ("a",), "odd", ("text",))], InvalidInput, "passage 1 is a str"),
+    ({"settings": SGICSettings(rounds=0)}, InvalidInput, "rounds=0"),
+    ({"settings": SGICSettings(source="oracle")}, InvalidInput, "oracle"),
+    ({"settings": SGICSettings(source="relevance")}, InvalidInput, "relevance"),
+    ({"llm": None}, InvalidInput, "llm=None"),
+    ({"batch": 0}, InvalidInput, "batch must be at least 1"),
+])  # fmt: skip
+def test_what_teaches_nothing_is_refused_before_a_call(told, error, says, tmp_path):
     llm = world()
+    more = {"questions": told} if isinstance(told, list) else told
     with pytest.raises(error, match=re.escape(says)):
-        build(questions, llm, out=tmp_path / "data")
+        build(**{"questions": asked(), "llm": llm, "out": tmp_path / "data"} | more)
     assert llm.prompts == []
-    assert not list(tmp_path.glob("data/*"))
+    assert isinstance(told, dict) or not list(tmp_path.glob("data/*"))
 
 
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
-        ({"settings": SGICSettings(rounds=0)}, "rounds=0"),
-        ({"settings": SGICSettings(source="oracle")}, "oracle"),
-        ({"settings": SGICSettings(source="relevance")}, "relevance"),
-        ({"llm": None}, "llm=None"),
-        ({"batch": 0}, "batch must be at least 1"),
-    ],
-)
-def test_settings_that_teach_nothing_are_refused(told, says, tmp_path):
-    with pytest.raises(InvalidInput, match=says):
-        build(asked(), **({"llm": world(), "out": tmp_path} | told))
+@pytest.mark.parametrize(("name", "value"), [
+    ("form", "chat"), ("include_direct", True), ("keep_wrong", 1.5), ("keep_wrong", "all"),
+    ("right", "bleu"), ("right_from", 0), ("certain_below", 101),
+])  # fmt: skip
+def test_corpus_settings_out_of_range_name_themselves(name, value):
+    with pytest.raises(InvalidInput, match=name):
+        CorpusSettings(**{name: value})
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"form": "chat"},
-        {"include_direct": True},
-        {"keep_wrong": 1.5},
-        {"keep_wrong": "all"},
-        {"right": "bleu"},
-        {"right_from": 0},
-        {"certain_below": 101},
-    ],
-)
-def test_corpus_settings_out_of_range_name_themselves(told):
-    with pytest.raises(InvalidInput, match=next(iter(told))):
-        CorpusSettings(**told)
-
-
-def test_a_folder_that_cannot_be_made_is_found_before_a_call(tmp_path):
-    (tmp_path / "file").write_text("")
-    llm = world()
-    with pytest.raises(UnwritableArtifact, match="file"):
-        build(asked(), llm, out=tmp_path / "file" / "data")
-    assert llm.prompts == []
-
-
-def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
-    (tmp_path / "train.jsonl").write_text("mine")
+def test_a_place_that_cannot_be_written_to_is_found_before_a_call(tmp_path):
+    llm, mine = world(), tmp_path / "train.jsonl"
+    mine.write_text("mine")
+    with pytest.raises(UnwritableArtifact, match=r"train\.jsonl"):
+        build(asked(), llm, out=mine / "data")
     with pytest.raises(ArtifactMismatch, match="and no manifest"):
-        build(asked(), world(), out=tmp_path)
-    assert (tmp_path / "train.jsonl").read_text() == "mine"
+        build(asked(), llm, out=tmp_path)
+    assert (mine.read_text(), llm.prompts) == ("mine", [])
 
 
 # --- reading it again
@@ -486,22 +377,19 @@ def messages(*pairs):
     return {"messages": [{"role": role, "content": content} for role, content in pairs]}
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("{oops", "Expecting property name"),
-        ("[1]", "got [1]"),
-        ("{}", "got {}"),
-        (json.dumps({"messages": ["q", "a"]}), "got {'messages': ['q', 'a']}"),
-        (json.dumps(messages(("user", "q"))), "expected {'messages': [a user's, then"),
-        (json.dumps(messages(("system", "s"), ("user", "q"))), "put a system's into the user's"),
-        (json.dumps(messages(("user", "q"), ("assistant", " "))), "each with a text"),
-        (json.dumps(messages(("user", 3), ("assistant", "a"))), "each with a text"),
-        (json.dumps(GOOD | {"kind": "odd"}), "'kind' is 'odd'; there are mended"),
-        (json.dumps(GOOD | {"round": -1}), "'round' is -1"),
-        ("\udcff", "byte 0xff"),
-    ],
-)
+@pytest.mark.parametrize(("line", "says"), [
+    ("{oops", "Expecting property name"),
+    ("[1]", "got [1]"),
+    ("{}", "got {}"),
+    (json.dumps({"messages": ["q", "a"]}), "got {'messages': ['q', 'a']}"),
+    (json.dumps(messages(("user", "q"))), "expected {'messages': [a user's, then"),
+    (json.dumps(messages(("system", "s"), ("user", "q"))), "put a system's into the user's"),
+    (json.dumps(messages(("user", "q"), ("assistant", " "))), "each with a text"),
+    (json.dumps(messages(("user", 3), ("assistant", "a"))), "each with a text"),
+    (json.dumps(GOOD | {"kind": "odd"}), "'kind' is 'odd'; there are mended"),
+    (json.dumps(GOOD | {"round": -1}), "'round' is -1"),
+    ("\udcff", "byte 0xff"),
+])  # fmt: skip
 def test_a_broken_line_is_named_with_the_reason(line, says, tmp_path):
     path = tmp_path / "train.jsonl"
     path.write_bytes(f"{json.dumps(GOOD)}\n{line}\n".encode(errors="surrogateescape"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
 
 from ltrag_plugins.errors import (
     ArtifactMismatch,
@@ -50,13 +51,21 @@ def one_step(smollm2, tmp_path_factory):
     return out
 
 
+@pytest.fixture
+def tune(llm, tmp_path):
+    """Train in a folder of this test, by its name; without another model the tiny one."""
+
+    def tune(name="out", settings=ONE_STEP, *, model=None, data=EXAMPLES, **more):
+        changes = {key: more.pop(key) for key in [*more] if key != "on_step"}
+        how = replace(settings, **changes)
+        return finetune(data, model or llm, out=tmp_path / name, settings=how, **more)
+
+    return tune
+
+
 def split(llm, dataset=EXAMPLES, held_out=0.0):
     """What is learned, and what is held out."""
     return rows_of(dataset, llm, FinetuneSettings(held_out=held_out))[:2]
-
-
-def cut(llm, dataset=EXAMPLES):
-    return split(llm, dataset)[0]
 
 
 def weights(folder: Path) -> bytes:
@@ -64,7 +73,7 @@ def weights(folder: Path) -> bytes:
 
 
 def test_a_prompt_has_the_tokens_that_it_has_at_inference(smollm2):
-    for row, example in zip(cut(smollm2), EXAMPLES.examples, strict=True):
+    for row, example in zip(split(smollm2)[0], EXAMPLES.examples, strict=True):
         prompt = smollm2.prompting.ids(example.prompt)
         assert row["input_ids"][: len(prompt)] == prompt
         assert row["labels"] == [-100] * len(prompt) + row["input_ids"][len(prompt) :]
@@ -75,26 +84,20 @@ def test_a_prompt_has_the_tokens_that_it_has_at_inference(smollm2):
 def test_without_a_chat_template_the_answer_goes_on_in_the_prompts_line(smollm2):
     plain = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=False)
     dataset = Dataset((Example("Q: who?\nA:", "Emma"), Example("Q: who?\nA:\n", "Emma")))
-    one, two = cut(plain, dataset)
+    one, two = split(plain, dataset)[0]
     assert plain.tokenizer.decode(one["input_ids"]) == "Q: who?\nA: Emma<|im_end|>"
     assert plain.tokenizer.decode(two["input_ids"]) == "Q: who?\nA:\nEmma<|im_end|>"
 
 
-def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tmp_path):
-    result = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+def test_the_first_loss_is_the_mean_of_the_scored_tokens(llm, tune):
+    result = tune()
     scored = llm.score(list(TAUGHT), [f"{target}<|im_end|>" for target in TAUGHT.values()])
     told = [token.logprob for one in scored for token in one.tokens]
     assert result.history[0].loss == pytest.approx(-np.mean(told), rel=1e-5)
-    assert result.history[0].tokens == sum(len(row["input_ids"]) for row in cut(llm))
-
-
-@pytest.mark.parametrize("micro", [2, 4])
-def test_padding_and_micro_batches_change_no_loss(llm, one_step, tmp_path, micro):
-    one = finetune(EXAMPLES, llm, out=one_step, settings=ONE_STEP)  # as it was kept
-    some = finetune(
-        EXAMPLES, llm, out=tmp_path / "some", settings=replace(ONE_STEP, micro_batch=micro)
-    )
-    assert some.history[0].loss == pytest.approx(one.history[0].loss, rel=1e-5)
+    assert result.history[0].tokens == sum(len(row["input_ids"]) for row in split(llm)[0])
+    for micro in (2, 4):  # padding and micro batches change no loss
+        some = tune(f"{micro}", micro_batch=micro)
+        assert some.history[0].loss == pytest.approx(result.history[0].loss, rel=1e-5)
 
 
 @pytest.mark.parametrize(("method", "rate", "width"), [("lora", 1e-2, 64), ("full", 2e-2, 32)])
@@ -112,40 +115,33 @@ def test_a_model_that_learned_four_answers_by_heart_gives_them_and_stops(
     base = tmp_path / "base"
     for part in (llm.model, llm.tokenizer):
         part.save_pretrained(base)
-    tuned = (
-        TransformersLLM.load(base, adapter=out) if method == "lora" else TransformersLLM.load(out)
-    )
+    told = {"adapter": out} if method == "lora" else {}
+    tuned = TransformersLLM.load(base if told else out, **told)
     written = tuned.generate(list(TAUGHT), GenerationSettings(max_tokens=12))
     assert [one.text for one in written] == list(TAUGHT.values())
     assert all(one.completion_tokens < 12 for one in written)
 
 
-def test_the_model_handed_in_and_the_callers_randomness_are_left_alone(llm, tmp_path):
-    before, random_before = fingerprint(llm.model), random.getstate()
-    told, numpy_before, torch_before = (
-        llm.name,
-        np.random.get_state()[1].copy(),
-        torch.get_rng_state(),
-    )
-    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=replace(LONGER, steps=2))
-    assert fingerprint(llm.model) == before
-    assert llm.name == told
+def test_the_model_handed_in_and_the_callers_randomness_are_left_alone(llm, tune):
+    def state():
+        draws = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+        return fingerprint(llm.model), llm.name, llm.model.name_or_path, draws
+
+    before = state()
+    tune(settings=LONGER, steps=2)
+    assert state() == before
     assert not llm.model.training
     assert all(weight.requires_grad for weight in llm.model.parameters())
-    assert all(
-        type(part).__module__.startswith(("torch", "transformers")) for part in llm.model.modules()
-    )
-    assert random.getstate() == random_before
-    assert np.array_equal(np.random.get_state()[1], numpy_before)
-    assert torch.equal(torch.get_rng_state(), torch_before)
+    parts = {type(part).__module__.partition(".")[0] for part in llm.model.modules()}
+    assert parts <= {"torch", "transformers"}
 
 
-def test_equal_arguments_give_equal_weights_and_another_seed_gives_others(llm, tmp_path):
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        finetune(
-            EXAMPLES, llm, out=tmp_path / name, settings=replace(ONE_STEP, seed=seed, warmup=0)
-        )
-    assert weights(tmp_path / "a") == weights(tmp_path / "b") != weights(tmp_path / "c")
+def test_equal_arguments_give_equal_weights_and_another_seed_gives_others(tune, tmp_path):
+    ways = {"a": {}, "b": {}, "c": {"seed": 1}, "d": {"gradient_checkpointing": True}}
+    for name, how in ways.items():
+        tune(name, warmup=0, **how)
+    a, b, other, checkpointed = (weights(tmp_path / name) for name in ways)
+    assert a == b == checkpointed != other
 
 
 KILLED = """
@@ -169,17 +165,9 @@ finetune(EXAMPLES, llm, out=out, settings=LONGER, on_step=stop)
 def test_a_killed_run_ends_as_one_that_was_not(llm, whole, tmp_path):
     folder, result = whole
     at = random.Random(0).randint(2, len(result.history) - 1)
-    command = [
-        sys.executable,
-        "-c",
-        KILLED,
-        tmp_path / "killed",
-        str(at),
-        str(torch.get_num_threads()),
-    ]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parent.parent, capture_output=True, check=False
-    )
+    given = (tmp_path / "killed", str(at), str(torch.get_num_threads()))
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", KILLED, *given], cwd=root, capture_output=True)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     steps = []
     killed = finetune(EXAMPLES, llm, out=tmp_path / "killed", settings=LONGER, on_step=steps.append)
@@ -193,58 +181,68 @@ class Stop(Exception):
     """Not ours: an interruption."""
 
 
-def interrupted(llm, out, at, **changes):
-    def stop(step):
-        if step.step == at:
-            raise Stop
+@pytest.fixture
+def interrupted(tune):
+    def interrupted(at, **changes):
+        def stop(step):
+            if step.step == at:
+                raise Stop
 
-    with pytest.raises(Stop):
-        finetune(EXAMPLES, llm, out=out, settings=replace(LONGER, **changes), on_step=stop)
+        with pytest.raises(Stop):
+            tune("cut", LONGER, on_step=stop, **changes)
+
+    return interrupted
 
 
-def test_a_half_written_checkpoint_is_passed_over(llm, whole, tmp_path):
-    interrupted(llm, tmp_path / "cut", 4)
+def test_a_half_written_checkpoint_is_passed_over(interrupted, tune, whole, tmp_path):
+    interrupted(4)
     last = tmp_path / "cut" / "checkpoints" / "checkpoint-3"
     with (last / "optimizer.pt").open("r+b") as file:
         file.truncate(100)
     steps = []
-    finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER, on_step=steps.append)
+    tune("cut", LONGER, on_step=steps.append)
     assert steps[0].step == 3
     assert weights(tmp_path / "cut") == weights(whole[0])
 
 
-def test_full_tuning_goes_on_as_well(llm, tmp_path):
-    settings = replace(LONGER, method="full", dropout=0)
-    finetune(EXAMPLES, llm, out=tmp_path / "whole", settings=settings)
-    interrupted(llm, tmp_path / "cut", 4, method="full", dropout=0)
-    finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=settings)
+def test_full_tuning_goes_on_as_well(interrupted, tune, tmp_path):
+    full = {"method": "full", "dropout": 0}
+    tune("whole", LONGER, **full)
+    interrupted(4, **full)
+    tune("cut", LONGER, **full)
     one, other = (tmp_path / name / "model.safetensors" for name in ("whole", "cut"))
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_result_that_could_not_be_written_is_written_the_next_time(llm, whole, tmp_path):
-    interrupted(llm, tmp_path / "cut", 6)
+def test_a_result_that_could_not_be_written_is_written_the_next_time(
+    interrupted, tune, whole, tmp_path
+):
+    interrupted(6)
     in_the_way = tmp_path / "cut" / "adapter_model.safetensors.new"
     in_the_way.mkdir()
     with pytest.raises(UnwritableArtifact, match="cannot write to"):
-        finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER)
+        tune("cut", LONGER)
     in_the_way.rmdir()
     steps = []
-    result = finetune(EXAMPLES, llm, out=tmp_path / "cut", settings=LONGER, on_step=steps.append)
+    result = tune("cut", LONGER, on_step=steps.append)
     assert steps == []
     assert weights(tmp_path / "cut") == weights(whole[0])
     assert [step.loss for step in result.history] == [step.loss for step in whole[1].history]
 
 
-def test_a_finished_run_is_handed_back_and_not_trained_again(llm, tmp_path):
+def test_a_finished_run_is_handed_back_and_not_trained_again(tune, tmp_path):
     steps = []
-    first = finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER, on_step=steps.append)
-    count = len(steps)
-    assert finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER) == first
+    first = tune(settings=LONGER, on_step=steps.append)
     assert tuple(steps) == first.history
-    assert count == len(steps) == first.history[-1].steps == 6
+    assert len(steps) == first.history[-1].steps == 6
+    assert tune(settings=LONGER, on_step=steps.append) == first
+    assert len(steps) == 6
     assert [step for step, _ in first.validation] == [0, 2, 4, 6]
-    assert not (tmp_path / "out" / "checkpoints").exists()
+    # neither a checkpoint nor a pickle is left behind
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == [
+        "adapter_config.json", "adapter_model.safetensors", "finetune.json", "history.json",
+        "run.json",
+    ]  # fmt: skip
 
 
 def test_the_validation_loss_is_that_of_the_held_out_questions(llm, whole):
@@ -266,113 +264,84 @@ def test_the_rounds_of_a_question_are_held_out_together(llm):
     assert len(split(llm, unnamed, 0.3)[1]) == 3
 
 
-def test_only_the_last_layers_get_an_adapter_where_that_is_asked_for(llm, tmp_path):
-    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=replace(ONE_STEP, layers=1))
+def test_only_the_last_layers_get_an_adapter_where_that_is_asked_for(tune, tmp_path):
+    tune(layers=1)
     told = json.loads((tmp_path / "out" / "finetune.json").read_text())
     assert told["settings"]["layers"] == 1
-    from safetensors import safe_open
-
     with safe_open(tmp_path / "out" / "adapter_model.safetensors", framework="pt") as file:
         names = list(file.keys())
     assert len(names) == 2 * 7
     assert all(".layers.1." in name for name in names)
 
 
-def test_gradient_checkpointing_changes_no_weight(llm, tmp_path):
-    settings = replace(ONE_STEP, warmup=0)
-    finetune(EXAMPLES, llm, out=tmp_path / "a", settings=settings)
-    finetune(
-        EXAMPLES, llm, out=tmp_path / "b", settings=replace(settings, gradient_checkpointing=True)
-    )
-    assert weights(tmp_path / "a") == weights(tmp_path / "b")
-
-
-def test_what_is_too_long_is_left_out_and_named(llm, tmp_path):
+def test_what_is_too_long_is_left_out_and_named(tune):
     long = Example("word " * 300, "yes", "long one")
-    dataset = Dataset((*EXAMPLES.examples, long))
-    result = finetune(dataset, llm, out=tmp_path / "a", settings=replace(ONE_STEP, max_tokens=200))
+    result = tune("a", data=Dataset((*EXAMPLES.examples, long)), max_tokens=200)
     [(name, tokens)] = result.dropped
     assert (name, tokens > 300, result.examples) == ("long one", True, 4)
     with pytest.raises(InvalidInput, match="all 1 examples are longer than 200 tokens"):
-        finetune(
-            Dataset((long,)), llm, out=tmp_path / "b", settings=replace(ONE_STEP, max_tokens=200)
-        )
+        tune("b", data=Dataset((long,)), max_tokens=200)
 
 
-def test_nothing_to_learn_from_is_refused_before_anything_is_written(llm, tmp_path):
-    with pytest.raises(InvalidInput, match="no examples"):
-        finetune(Dataset(()), llm, out=tmp_path / "out")
-    with pytest.raises(InvalidInput, match="target of 'q' is empty"):
-        finetune(Dataset((Example("Who?", " ", "q"),)), llm, out=tmp_path / "out")
+def test_nothing_to_learn_from_is_refused_before_anything_is_written(tune, tmp_path):
+    for examples, why in ((), "no examples"), ((Example("Who?", " ", "q"),), "of 'q' is empty"):
+        with pytest.raises(InvalidInput, match=why):
+            tune(data=Dataset(examples))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_with_another_run_is_refused_by_naming_the_difference(llm, smollm2, one_step):
-    out = one_step
-    before = weights(out)
-    other = Dataset(EXAMPLES.examples[:3])
-    with pytest.raises(ArtifactMismatch, match=r"learning_rate was 5e-05 and is now 0\.001"):
-        finetune(EXAMPLES, llm, out=out, settings=replace(ONE_STEP, learning_rate=1e-3))
-    with pytest.raises(ArtifactMismatch, match="dataset differs"):
-        finetune(other, llm, out=out, settings=ONE_STEP)
-    with pytest.raises(ArtifactMismatch, match="base"):
-        finetune(EXAMPLES, tiny_llm(smollm2.tokenizer, seed=1), out=out, settings=ONE_STEP)
-    assert weights(out) == before
+    before, seeded = weights(one_step), tiny_llm(smollm2.tokenizer, seed=1)
+    for examples, model, settings, why in (
+        (EXAMPLES, llm, replace(ONE_STEP, learning_rate=1e-3), r"was 5e-05 and is now 0\.001"),
+        (Dataset(EXAMPLES.examples[:3]), llm, ONE_STEP, "dataset differs"),
+        (EXAMPLES, seeded, ONE_STEP, "base"),
+    ):
+        with pytest.raises(ArtifactMismatch, match=why):
+            finetune(examples, model, out=one_step, settings=settings)
+    assert weights(one_step) == before
 
 
-def test_a_folder_with_other_files_or_none_to_write_to_is_refused(llm, tmp_path):
+def test_a_folder_with_other_files_or_none_to_write_to_is_refused(tune, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"precious")
     with pytest.raises(InvalidInput, match=r"holds other files \(model.safetensors\)"):
-        finetune(EXAMPLES, llm, out=tmp_path, settings=ONE_STEP)
+        tune("")
     with pytest.raises(UnwritableArtifact, match="cannot write to"):
-        finetune(EXAMPLES, llm, out=tmp_path / "model.safetensors" / "out", settings=ONE_STEP)
+        tune("model.safetensors/out")
 
 
 @pytest.mark.parametrize(
     "name", ["run.json", "finetune.json", "history.json", "adapter_model.safetensors"]
 )
-def test_a_damaged_run_is_named(llm, one_step, tmp_path, name):
+def test_a_damaged_run_is_named(tune, one_step, tmp_path, name):
     shutil.copytree(one_step, tmp_path / "out")
     (tmp_path / "out" / name).write_bytes(b"{")
     with pytest.raises(UnreadableArtifact, match=name):
-        finetune(EXAMPLES, llm, out=tmp_path / "out", settings=ONE_STEP)
+        tune()
 
 
-def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_saved(smollm2, tmp_path):
+def test_a_loss_that_is_no_number_ends_the_run_and_keeps_what_was_saved(smollm2, tune, tmp_path):
     broken = tiny_llm(smollm2.tokenizer)
     with torch.no_grad():
         broken.model.lm_head.weight[0] = float("nan")
     with pytest.raises(ModelError, match="the loss of step 1 is nan"):
-        finetune(EXAMPLES, broken, out=tmp_path / "out", settings=ONE_STEP)
+        tune(model=broken)
+    wild = {"learning_rate": 1e30, "clip": 1e30, "schedule": "constant", "warmup": 0}
     with pytest.raises(ModelError, match=r"of step [2-6] is"):
-        finetune(
-            EXAMPLES, tiny_llm(smollm2.tokenizer), out=tmp_path / "b",
-            settings=replace(LONGER, learning_rate=1e30, clip=1e30, schedule="constant", warmup=0),
-        )  # fmt: skip
+        tune("b", LONGER, **wild)
     assert not (tmp_path / "b" / "finetune.json").exists()
 
 
-def test_neither_the_trainers_makers_nor_a_hub_hear_of_a_run(llm, tmp_path, monkeypatch):
-    heard = []
-    for place in (
-        "trl.trainer.base_trainer.send_telemetry",
-        "peft.utils.save_and_load.check_file_exists_on_hf_hub",
-    ):
+def test_neither_the_trainers_makers_nor_a_hub_hear_of_a_run(llm, tune, monkeypatch):
+    heard, checking = [], "peft.utils.save_and_load.check_file_exists_on_hf_hub"
+    for place in ("trl.trainer.base_trainer.send_telemetry", checking):
         monkeypatch.setattr(place, lambda *words, **_: heard.append(words))
     llm.model.name_or_path = llm.model.config._name_or_path = "org/name"
-    finetune(EXAMPLES, llm, out=tmp_path / "out", settings=LONGER)
-    assert heard == []
-    assert llm.model.name_or_path == "org/name"
+    tune(settings=LONGER)
+    assert (heard, llm.model.name_or_path) == ([], "org/name")
 
 
-def test_no_pickle_is_left_behind(whole):
-    assert sorted(path.name for path in whole[0].rglob("*")) == [
-        "adapter_config.json", "adapter_model.safetensors", "finetune.json", "history.json",
-        "run.json",
-    ]  # fmt: skip
-
-
-WRONG = [
+@pytest.mark.parametrize(("changes", "told"), [
     ({"epochs": 0}, "epochs must be .* at least 1, got 0"),
     ({"learning_rate": 0}, "learning_rate"),
     ({"learning_rate": float("nan")}, "learning_rate"),
@@ -385,10 +354,7 @@ WRONG = [
     ({"batch": 16, "micro_batch": 3}, "must divide"),
     ({"method": "full", "layers": 2}, "layers is for method='lora'"),
     ({"method": "full", "dtype": "bfloat16"}, "loses small steps"),
-]
-
-
-@pytest.mark.parametrize(("changes", "told"), WRONG)
+])  # fmt: skip
 def test_a_setting_out_of_range_is_named(changes, told):
     with pytest.raises(InvalidInput, match=told):
         FinetuneSettings(**changes)

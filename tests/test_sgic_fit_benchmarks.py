@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 from ltrag_plugins.sgic import read_run
 from ltrag_plugins.training import Dataset, Example, finetune
-from ltrag_plugins.types import Question
 from tests.finetune_parts import tiny_llm
-from tests.sgic_parts import QUESTION, THREE, rounds_in, said
+from tests.sgic_parts import asked, rights
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COUNT = 12
@@ -33,28 +31,16 @@ def load(monkeypatch):
             del sys.modules[name]
 
 
-def mending() -> ScriptedLLM:
-    """Every second question is right at once, the others after a look."""
-
-    def write(prompt: str):
-        asked = prompt.rsplit("Question: ", 1)[-1].split("\n")[0]
-        right = int(asked.split()[-1]) % 2 == 0 or rounds_in(prompt)
-        return said("right" if right else "wrong", 0.8 if right else 0.4)
-
-    return ScriptedLLM(write)
-
-
 def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load, tmp_path, capsys):
     loop, compare = load("sgic_loop"), load("sgic_compare")
-    found = [
-        loop.Item(Question(f"{QUESTION} {i}", ("right",), f"q{i}", THREE), (True, False, False))
-        for i in range(COUNT)
-    ]
+    found = [loop.Item(question, (True, False, False)) for question in asked(COUNT)]
     options = argparse.Namespace(
         variants="documents,answers", rounds=2, few_shot=False, samples="equal", batch=8,
         out=tmp_path / "out",
     )  # fmt: skip
-    llm = CachedLLM(mending(), tmp_path / "cache.sqlite")
+    # every second question is right at once, the others after a look
+    mending = rights(lambda i, n: i % 2 == 0 or n, lambda i, n: 0.8 if i % 2 == 0 or n else 0.4)
+    llm = CachedLLM(mending, tmp_path / "cache.sqlite")
     loop.table_5("nq", found, llm, options)
     printed = capsys.readouterr().out
     rows = compare.read(tmp_path / "out" / "nq_documents.jsonl")
@@ -75,11 +61,9 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
 
 def test_tuning_learns_from_no_question_that_the_loop_fits_on(load, tmp_path, monkeypatch):
     (tmp_path / "hotpotqa").mkdir()
-    rows = [
-        {"id": i, "question": "?", "answers": ["a"], "gold_index": 0,
-         "passages": [{"text": "t", "title": "T"}]}
-        for i in range(30)
-    ]  # fmt: skip
+    passages = [{"text": "t", "title": "T"}]
+    same = {"question": "?", "answers": ["a"], "gold_index": 0, "passages": passages}
+    rows = [{"id": i, **same} for i in range(30)]
     (tmp_path / "hotpotqa" / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setenv("LTRAG_DATA", str(tmp_path))
     tune, distractors = load("sgic_tune"), load("distractors")
@@ -105,11 +89,9 @@ def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(
 
     for rows in (30, 60):
         data = Dataset(tuple(Example(f"{i}?", "yes") for i in range(rows)))
+        llm, told = tiny_llm(smollm2.tokenizer), {"settings": settings, "on_step": stop}
         with pytest.raises(KeyboardInterrupt):
-            finetune(
-                data, tiny_llm(smollm2.tokenizer), out=tmp_path / f"{rows}", settings=settings,
-                on_step=stop,
-            )  # fmt: skip
+            finetune(data, llm, out=tmp_path / f"{rows}", **told)
     assert found == taken
 
 
@@ -126,10 +108,8 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     compare = load("sgic_compare")
 
     def rows(right: str, order: range):
-        return [
-            compare.Row("direct", f"q{i}", "x", float(right[i]), 0.0, 1 + i, None, 2.0)
-            for i in order
-        ]
+        return [compare.Row("direct", f"q{i}", "x", float(right[i]), 0.0, 1 + i, None, 2.0)
+                for i in order]  # fmt: skip
 
     compare.write(rows("0011", range(4)), tmp_path / "deep" / "a.jsonl")
     compare.write(rows("0111", range(3, -1, -1)), tmp_path / "b.jsonl")

@@ -11,7 +11,7 @@ from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.answer import answer_key
 from ltrag_plugins.training import CorpusSettings, build
 from ltrag_plugins.types import Question
-from tests.sgic_parts import THREE, answered, model, said
+from tests.sgic_parts import THREE, model, said
 
 SAME = [
     ("1,000", "1000"), ("5.0", "5"), ("5.", "5"), ("+5", "5"), ("-0.0", "0"), (".5", "0.50"),
@@ -25,14 +25,9 @@ OTHER = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-def test_a_number_is_the_same_however_it_is_written(one, other):
-    assert answer_key(one) == answer_key(other)
-
-
-@pytest.mark.parametrize(("one", "other"), OTHER)
-def test_sign_and_decimal_point_make_another_number(one, other):
-    assert answer_key(one) != answer_key(other)
+@pytest.mark.parametrize(("one", "other"), SAME + OTHER)
+def test_a_number_is_the_same_however_written_but_for_sign_and_decimal_point(one, other):
+    assert (answer_key(one) == answer_key(other)) == ((one, other) in SAME)
 
 
 @pytest.mark.parametrize("text", [
@@ -75,22 +70,6 @@ def test_texts_without_digits_are_the_same_where_they_were(one, other):
     assert (answer_key(one) == answer_key(other)) == (normalized(one) == normalized(other))
 
 
-def test_a_round_that_turns_the_sign_settles_nothing():
-    llm = model([said("-5", 0.5), said("5", 0.5), said("5.0", 0.5)])
-    answer = answered(llm, settings=SGICSettings(documents="none"))
-    assert [one.text for one in answer.trace] == ["-5", "5", "5.0"]
-    assert answer.stop == "settled"
-
-
-def test_the_repeated_number_is_the_one_that_was_repeated():
-    llm = model(
-        [said("-5", 0.5), said("5", 0.5), said("1.5", 0.5), said("15", 0.5), said("$5", 0.5)]
-    )
-    settings = SGICSettings.paper("answers")
-    answer = answered(llm, settings=settings)
-    assert (answer.text, answer.round, answer.stop) == ("$5", 4, "settled")
-
-
 def learned(tmp_path, texts, answers, **corpus):
     """The example of the rounds of one question, and the first round that was right."""
     llm = model([said(text, 0.95) for text in texts])
@@ -105,27 +84,21 @@ def learned(tmp_path, texts, answers, **corpus):
 def test_the_target_is_the_accepted_number_where_the_answer_is_another(tmp_path):
     # EM strips the sign, so the answer counts as right, and would be learned as it stands
     assert normalized_exact_match("-5", ["5"]) == 1
-    example, right_in = learned(tmp_path, ["-5", "5"], ("5",), certain_below=100)
+    example, right_in = learned(tmp_path / "a", ["-5", "5"], ("5",), certain_below=100)
     assert (example.target, example.kind, right_in) == ("5", "mended", 0)
+    _, right_in = learned(tmp_path / "b", ["x", "$5.0", "y"], ("-5", "5"))
+    assert right_in is None  # "50" to EM
+    example, right_in = learned(tmp_path / "c", ["x", "$5", "y"], ("-5", "5"))
+    assert (right_in, example.target) == (1, "5")
 
 
-@pytest.mark.parametrize(
-    ("answer", "accepted", "right"),
-    [
-        ("$5", "5", "em"),
-        ("Fife!", "fife", "em"),
-        ("a castle in the old north of Fife", "castle in old north of Fife", "f1"),
-        ("5.01", "5", lambda said, known: abs(float(said) - float(known[0])) < 0.1),
-    ],
-)
+@pytest.mark.parametrize(("answer", "accepted", "right"), [
+    ("$5", "5", "em"),
+    ("Fife!", "fife", "em"),
+    ("a castle in the old north of Fife", "castle in old north of Fife", "f1"),
+    ("5.01", "5", lambda said, known: abs(float(said) - float(known[0])) < 0.1),
+])  # fmt: skip
 def test_a_right_answer_that_says_the_same_is_still_preserved(answer, accepted, right, tmp_path):
     how = {"right": right, "certain_below": 100}
     example, _ = learned(tmp_path, [answer, "x"], (accepted,), **how)
     assert (example.target, example.kind) == (answer, "preserved")
-
-
-def test_the_accepted_answer_that_says_the_same_number_is_learned(tmp_path):
-    _, right_in = learned(tmp_path / "a", ["x", "$5.0", "y"], ("-5", "5"))
-    assert right_in is None  # "50" to EM
-    example, right_in = learned(tmp_path / "b", ["x", "$5", "y"], ("-5", "5"))
-    assert (right_in, example.target) == (1, "5")

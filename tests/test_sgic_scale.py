@@ -1,119 +1,83 @@
-"""Eq. 2 and eq. 3: by their properties, by numpy, and by what a figure of the paper would show."""
+"""Eq. 2 and eq. 3 by their properties and by numpy; P(wrong), and a calibration read again."""
 
+import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.sgic import ScoreScale, SGICSettings
+from ltrag_plugins.calibration import CalibrationMethod, fit_calibrator
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    CalibrationError,
+    InvalidInput,
+    UnreadableArtifact,
+)
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.sgic import (
+    Calibration,
+    PromptTemplates,
+    ScoreScale,
+    SGICSettings,
+    WrongnessCalibration,
+)
 from ltrag_plugins.sgic.documents import relevance_scores
 from ltrag_plugins.sgic.scale import document_scores, rounding
 from ltrag_plugins.types import Generation, Passage, Token
+from tests.import_parts import loaded_by
 from tests.sgic_parts import THREE, answered, model, said
 
 unit = st.floats(0, 1)
-inside = st.floats(1e-6, 1 - 1e-6)
 
 
-@given(unit, inside)
-def test_a_score_is_numpys_interpolation_between_three_points(u, mean):
-    found = ScoreScale("product", (mean,)).score(u)
-    assert found == pytest.approx(np.interp(u, [0, mean, 1], [0, 50, 100]), abs=1e-6)
-
-
-@given(unit, unit, inside)
-def test_scores_keep_the_order_and_stay_in_range(a, b, mean):
+@given(unit, unit, st.floats(1e-6, 1 - 1e-6))
+def test_a_score_is_numpys_interpolation_between_three_points(a, b, mean):
     scale = ScoreScale("product", (mean,))
     low, high = scale.score(min(a, b)), scale.score(max(a, b))
+    wanted = np.interp([min(a, b), max(a, b)], [0, mean, 1], [0, 50, 100])
+    assert (low, high) == pytest.approx(wanted, abs=1e-6)
     assert 0 <= low <= high <= 100
-
-
-@given(inside)
-def test_the_ends_and_the_mean_are_met_exactly(mean):
-    scale = ScoreScale("product", (mean,))
     assert [scale.score(u) for u in (0.0, mean, 1.0)] == [0.0, 50.0, 100.0]
-
-
-@given(inside, st.floats(0, 1))
-def test_above_the_mean_it_is_eq_2_as_printed(mean, share):
-    u = mean + share * (1 - mean)
-    printed = 100 * (0.5 + 0.5 * (u - mean) / (1 - mean))
-    assert ScoreScale("product", (mean,)).score(min(1.0, u)) == pytest.approx(printed, abs=1e-6)
 
 
 def test_each_round_has_its_mean_and_the_last_one_serves_the_rest():
     scale = ScoreScale("product", (0.2, 0.4, 0.8))
-    found = [scale.score(0.4, n) for n in range(5)]
-    assert found == [pytest.approx(62.5), 50.0, 25.0, 25.0, 25.0]
-
-
-def test_without_a_fit_a_score_is_a_hundred_times_the_uncertainty():
-    scale = ScoreScale("product")
-    assert [scale.score(u, 3) for u in (0, 0.3, 1)] == pytest.approx([0, 30, 100])
-
-
-@pytest.mark.parametrize("u", [-0.1, 1.1, float("nan")])
-def test_what_is_no_uncertainty_is_refused(u):
-    with pytest.raises(InvalidInput, match=r"lies in \[0, 1\]"):
-        ScoreScale("product").score(u)
-
-
-@pytest.mark.parametrize("means", [(), (0.0,), (0.5, 1.0), (float("nan"),)])
-def test_means_lie_inside_the_range(means):
-    with pytest.raises(InvalidInput, match=r"inside \(0, 1\)"):
-        ScoreScale("product", means)
+    assert [scale.score(0.4, n) for n in range(5)] == pytest.approx([62.5, 50, 25, 25, 25])
+    # without a fit a score is a hundred times the uncertainty
+    assert [ScoreScale("product").score(u, 3) for u in (0, 0.3, 1)] == pytest.approx([0, 30, 100])
 
 
 def calibrated(*uncertainties):
     llm = model([said(f"answer {n}", 1 - u) for n, u in enumerate(uncertainties)])
     rounds = len(uncertainties) - 1
     settings = SGICSettings(rounds=rounds, certain_below=0, least_gain=None, documents="none")
-    return answered(llm, settings=settings)
+    return answered(llm, settings=settings).trace
 
 
 def test_a_fit_is_the_mean_of_each_round():
-    answers = [calibrated(0.2, 0.6), calibrated(0.4, 0.8), calibrated(0.9)]
-    scale = ScoreScale.of_rounds("product", [answer.trace for answer in answers])
+    traces = [calibrated(0.2, 0.6), calibrated(0.4, 0.8), calibrated(0.9)]
+    scale = ScoreScale.of_rounds("product", traces)
     assert scale.estimator == "product"
     assert scale.means == pytest.approx(((0.2 + 0.4 + 0.9) / 3, (0.6 + 0.8) / 2))
+    # on answers that are all certain it is still a scale
+    certain = ScoreScale.of_rounds("product", [calibrated(0.0)])
+    assert (certain.score(0.0), certain.score(1.0)) == (0.0, 100.0)
 
 
-def test_a_fit_on_answers_that_are_all_certain_is_still_a_scale():
-    scale = ScoreScale.of_rounds("product", [calibrated(0.0).trace])
-    assert scale.score(0.0) == 0.0
-    assert scale.score(1.0) == 100.0
-
-
-numbers = st.lists(st.floats(0, 1), max_size=12)
-
-
-@given(numbers)
-def test_document_scores_keep_order_and_range(us):
-    scores = document_scores(us)
-    assert len(scores) == len(us)
-    assert all(0 <= s <= 100 for s in scores)
-    order = np.argsort(us, kind="stable")
-    assert (np.diff(np.array(scores)[order]) >= 0).all()
-
-
-@given(st.lists(st.integers(0, 1000), min_size=2, max_size=12, unique=True))
-def test_document_scores_are_min_max(integers):
-    us = np.array(integers) / 1000
-    wanted = 100 * (us - us.min()) / np.ptp(us)
-    assert document_scores(us.tolist()) == pytest.approx(wanted)
-    assert {min(document_scores(us.tolist())), max(document_scores(us.tolist()))} == {0.0, 100.0}
-
-
-@given(unit, st.integers(1, 9))
-def test_documents_that_are_equal_or_alone_get_fifty(u, count):
-    assert document_scores([u] * count) == (50.0,) * count
-
-
-def test_rounding_errors_are_not_stretched_over_the_scale():
-    assert document_scores([0.3, 0.3 + 1e-7, 0.3 - 1e-7]) == (50.0,) * 3
+@given(st.lists(unit, max_size=12))
+@example([0.3, 0.3 + 1e-7, 0.3 - 1e-7])  # rounding errors are not stretched over the scale
+@example([0.7] * 3)
+@example([])
+def test_document_scores_are_min_max_or_fifty_where_none_differs(uncertainties):
+    scores, u = document_scores(uncertainties), np.array(uncertainties)
+    if not uncertainties or np.ptp(u) <= 1e-6:
+        assert scores == (50.0,) * len(uncertainties)
+        return
+    assert scores == pytest.approx(100 * (u - u.min()) / np.ptp(u))
+    assert {min(scores), max(scores)} == {0.0, 100.0}
+    assert (np.diff(np.array(scores)[np.argsort(u, kind="stable")]) >= 0).all()
 
 
 @pytest.mark.parametrize(("sums", "wanted"), [
@@ -151,11 +115,104 @@ def test_the_unit_of_a_relevance_changes_no_score(one):
     assert equal == (50.0,) * 3
 
 
-def test_no_document_has_no_score():
-    assert document_scores([]) == ()
+# --- P(wrong): that it is scikit-learn's is held with the fit
+
+SCALE = ScoreScale("product", (0.4, 0.6))
+LLM = ScriptedLLM(lambda p: "a", name="tiny")
+RNG = np.random.default_rng(0)
+SCORES = RNG.uniform(0, 100, size=400).tolist()
+WRONG = (RNG.uniform(size=400) < 0.1 + 0.8 * np.array(SCORES) / 100).tolist()
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_number_that_is_not_finite_is_refused(bad):
-    with pytest.raises(InvalidInput, match="finite"):
-        document_scores([0.1, bad])
+def fitted(method: CalibrationMethod = "platt", scores=SCORES, wrong=WRONG):
+    return WrongnessCalibration.fit(scores, wrong, scale=SCALE, method=method)
+
+
+def test_an_answer_carries_it():
+    answer = answered(model([said("a", 0.9)]), scale=SCALE, wrongness=fitted())
+    assert answer.p_wrong == fitted().probability(answer.score)
+    assert answer.p_wrong is not None
+    assert 0 < answer.p_wrong < 0.5
+    assert answered(model([said("a", 0.9)])).p_wrong is None
+
+
+WHOLE = Calibration(
+    SGICSettings(rounds=2, templates=PromptTemplates(mark="**"), stop=("\n", "###")), SCALE
+)
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_what_is_saved_is_what_is_read(method: CalibrationMethod, tmp_path):
+    Calibration(WHOLE.settings, SCALE, fitted(method)).save(tmp_path / "new" / "folder", llm=LLM)
+    read = Calibration.load(tmp_path / "new" / "folder", llm=LLM)
+    assert (read.settings, read.scale) == (WHOLE.settings, SCALE)
+    assert read.wrongness is not None
+    for score in (0.0, 33.0, 100.0):
+        assert read.wrongness.probability(score) == fitted(method).probability(score)
+    WHOLE.save(tmp_path, llm=LLM)  # without P(wrong)
+    assert Calibration.load(tmp_path, llm=LLM) == WHOLE
+
+
+@pytest.mark.parametrize("damage", [
+    lambda body: body.pop("scale"),
+    lambda body: body["scale"].update(means=[2.0]),
+    lambda body: body["scale"].update(estimator="entropy"),
+    lambda body: body["settings"].update(rounds=-1),
+    lambda body: body.update(settings=3),
+    lambda body: body.update(wrongness=3),
+    lambda body: body.update(llm=None),
+    lambda body: body.update(format=99),
+])  # fmt: skip
+def test_a_damaged_file_is_named(damage, tmp_path):
+    Calibration(WHOLE.settings, SCALE, fitted()).save(tmp_path, llm=LLM)
+    path = tmp_path / "sgic.json"
+    body = json.loads(path.read_text())
+    damage(body)
+    path.write_text(json.dumps(body))
+    with pytest.raises((UnreadableArtifact, ArtifactMismatch)):
+        Calibration.load(tmp_path, llm=LLM)
+
+
+def test_a_folder_without_one_or_of_another_model_is_refused(tmp_path):
+    with pytest.raises(UnreadableArtifact, match="no readable calibration"):
+        Calibration.load(tmp_path, llm=LLM)
+    WHOLE.save(tmp_path, llm=LLM)
+    with pytest.raises(ArtifactMismatch, match=r"'tiny'.*'large'"):
+        Calibration.load(tmp_path, llm=ScriptedLLM(lambda p: "a", name="large"))
+
+
+def with_fitted(scale):
+    answered(model([said("a")]), scale=scale, wrongness=fitted())
+
+
+@pytest.mark.parametrize(("call", "error", "match"), [
+    (lambda: ScoreScale("product").score(-0.1), InvalidInput, r"lies in \[0, 1\]"),
+    (lambda: ScoreScale("product").score(1.1), InvalidInput, r"lies in \[0, 1\]"),
+    (lambda: ScoreScale("product").score(math.nan), InvalidInput, r"lies in \[0, 1\]"),
+    (lambda: ScoreScale("product", ()), InvalidInput, r"inside \(0, 1\)"),
+    (lambda: ScoreScale("product", (0.0,)), InvalidInput, r"inside \(0, 1\)"),
+    (lambda: ScoreScale("product", (0.5, 1.0)), InvalidInput, r"inside \(0, 1\)"),
+    (lambda: ScoreScale("product", (math.nan,)), InvalidInput, r"inside \(0, 1\)"),
+    (lambda: document_scores([0.1, math.nan]), InvalidInput, "finite"),
+    (lambda: document_scores([0.1, math.inf]), InvalidInput, "finite"),
+    (lambda: fitted(scores=SCORES[:20], wrong=[True] * 2 + [False] * 18), CalibrationError,
+     "2 of 20 answers are wrong"),
+    (lambda: fitted(scores=[], wrong=[]), CalibrationError, "0 of 0"),
+    (lambda: fitted(wrong=WRONG[:-1]), InvalidInput, r"\(400,\), \(399,\)"),
+    (lambda: fit_calibrator(np.array([0.1, 0.9]), np.array([0, 1]), "isotonik"),  # type: ignore
+     InvalidInput, r"no calibration 'isotonik'.*platt, isotonic"),
+    (lambda: with_fitted(None), ArtifactMismatch, "another scale"),
+    (lambda: with_fitted(ScoreScale("product", (0.4, 0.7))), ArtifactMismatch, "another scale"),
+    (lambda: Calibration(SGICSettings(), ScoreScale("product"), fitted()), ArtifactMismatch,
+     "another scale"),
+    (lambda: Calibration(SGICSettings(estimator="entropy"), SCALE), ArtifactMismatch,
+     r"'product'.*'entropy'"),
+])  # fmt: skip
+def test_what_is_out_of_range_or_does_not_belong_together_is_refused(call, error, match):
+    with pytest.raises(error, match=match):
+        call()
+
+
+def test_answering_loads_no_scikit_learn():
+    loaded = loaded_by("from ltrag_plugins.sgic import SGICSettings, ScoreScale, calibrate")
+    assert not loaded & {"sklearn", "torch", "transformers", "langchain_core", "llama_index"}

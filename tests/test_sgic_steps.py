@@ -2,25 +2,19 @@
 
 import pytest
 
-from ltrag_plugins.flow import World, run
-from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import SGICSettings, calibrate, steps_of
-from tests.sgic_parts import said
+from ltrag_plugins.sgic import steps_of
 
 FIRST, SECOND = "Tom buys 2 x 3 = 6 apples.", "He has 3 + 6 = 9 apples."
 
 
-@pytest.mark.parametrize(
-    "reasoning",
-    [
-        f"{FIRST}\n{SECOND}",
-        f"1. {FIRST}\n2. {SECOND}\n#### 9",
-        f"Step 1: {FIRST}\n\n  Step 2: {SECOND}\nThe answer is 9.",
-        f"- {FIRST}\r\n* {SECOND}\nFinal answer: 9",
-        f"{FIRST} {SECOND}",
-        f" 1. {FIRST} 2. {SECOND} The final answer is 9.",
-    ],
-)
+@pytest.mark.parametrize("reasoning", [
+    f"{FIRST}\n{SECOND}",
+    f"1. {FIRST}\n2. {SECOND}\n#### 9",
+    f"Step 1: {FIRST}\n\n  Step 2: {SECOND}\nThe answer is 9.",
+    f"- {FIRST}\r\n* {SECOND}\nFinal answer: 9",
+    f"{FIRST} {SECOND}",
+    f" 1. {FIRST} 2. {SECOND} The final answer is 9.",
+])  # fmt: skip
 def test_each_line_or_sentence_is_one_without_its_number_and_none_states_the_answer(reasoning):
     assert [(p.id, p.text) for p in steps_of(reasoning)] == [("1", FIRST), ("2", SECOND)]
 
@@ -33,11 +27,3 @@ def test_without_steps_there_are_none(reasoning):
 def test_numbers_that_belong_to_a_step_stay():
     lines = ["12 apples cost 3 dollars", "3.5 dollars are left", "$4 is the answer to that part"]
     assert [step.text for step in steps_of("\n".join(lines))] == lines
-
-
-def test_the_loop_shows_them_where_documents_would_stand():
-    llm = ScriptedLLM(lambda prompt: said("9", 0.4))
-    steps = steps_of(f"1. {FIRST}\n2. {SECOND}\n#### 9")
-    run(calibrate("How many has he?", steps, SGICSettings.steps()), World(llm))
-    assert f"Reasoning Steps:\n1. {FIRST}\n2. {SECOND}\nFinal Answer:" in llm.prompts[0]
-    assert f"Reasoning Steps:\n1. {SECOND}\nFinal Answer:" in llm.prompts[2]

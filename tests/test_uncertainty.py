@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy
 
-from ltrag_plugins import uncertainty
 from ltrag_plugins.errors import InvalidInput, InvalidLogProbability, NoTokenProbabilities
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -20,57 +19,24 @@ from ltrag_plugins.uncertainty import (
     measured,
 )
 
-OF_TOKENS = [
-    uncertainty.mean_probability,
-    uncertainty.mean_logprob,
-    uncertainty.product_uncertainty,
-    uncertainty.least_probability,
-]
-OF_DISTRIBUTIONS = [uncertainty._mean_entropy, uncertainty._mean_margin]
+SIGNALS = pytest.mark.parametrize("name", TOKEN_SIGNALS)
+DISTRIBUTIONS = pytest.mark.parametrize("name", ["entropy", "margin"])
+
+
+def value(name: str, written: Generation) -> float:
+    """Of a signal as it is, before it becomes an uncertainty."""
+    return TOKEN_SIGNALS[name].value(written)
 
 
 def generation(*logprobs: float) -> Generation:
-    return Generation("", tuple(Token("a", logprob) for logprob in logprobs))
+    return Generation("a", tuple(Token("a", logprob) for logprob in logprobs))
 
 
 def distributed(*tables: list[float], shown: int | None = None) -> Generation:
     """One token per distribution; the model reports the `shown` likeliest of each."""
-    tokens = []
-    for table in tables:
-        best = sorted(table, reverse=True)[:shown]
-        tokens.append(
-            Token("a", math.log(best[0]), alternatives=tuple(("a", math.log(p)) for p in best))
-        )
-    return Generation("", tuple(tokens))
-
-
-probabilities = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30)
-
-
-@given(probabilities)
-def test_each_figure_is_numpys(ps):
-    p, written = np.array(ps), generation(*map(math.log, ps))
-    assert uncertainty.mean_probability(written) == pytest.approx(p.mean())
-    assert uncertainty.mean_logprob(written) == pytest.approx(np.log(p).mean(), abs=1e-12)
-    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - p.prod(), abs=1e-12)
-    assert uncertainty.least_probability(written) == pytest.approx(p.min())
-
-
-def test_the_worked_example():
-    written = generation(math.log(0.5), math.log(0.8))
-    assert uncertainty.mean_probability(written) == pytest.approx((0.5 + 0.8) / 2)
-    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - 0.5 * 0.8)
-    assert uncertainty.mean_logprob(written) == pytest.approx((math.log(0.5) + math.log(0.8)) / 2)
-
-
-def test_a_product_of_two_thousand_tokens_neither_underflows_nor_rounds_to_certain():
-    assert uncertainty.product_uncertainty(generation(*[math.log(0.3)] * 2000)) == 1.0
-    # 1 - (1 - 1e-15)^2000 is 2e-12, which plain floats blur beside 1
-    nearly = generation(*[-1e-15] * 2000)
-    assert uncertainty.product_uncertainty(nearly) == pytest.approx(2e-12, rel=1e-6, abs=0)
-    assert uncertainty.mean_logprob(generation(*[math.log(0.3)] * 2000)) == pytest.approx(
-        math.log(0.3)
-    )
+    ranked = [sorted(table, reverse=True)[:shown] for table in tables]
+    alternatives = [tuple(("a", math.log(p)) for p in best) for best in ranked]
+    return Generation("a", tuple(Token("a", one[0][1], alternatives=one) for one in alternatives))
 
 
 tables = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=8).map(
@@ -78,214 +44,142 @@ tables = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=8).map(
 )
 
 
-@given(tables)
-def test_entropy_from_all_alternatives_is_scipys(table):
-    assert uncertainty._mean_entropy(distributed(table)) == pytest.approx(entropy(table), abs=1e-9)
+@given(st.lists(tables, min_size=1, max_size=6))
+def test_each_signal_and_its_uncertainty_is_its_formula_in_numpy(told):
+    p = np.array([max(table) for table in told])
+    second = np.array([sorted(table)[-2] for table in told])
+    h = np.mean([entropy(table) for table in told])
+    wanted = {
+        "product": (1 - p.prod(), 1 - p.prod()),
+        "length_normalized": (1 - p.prod() ** (1 / len(p)), 1 - p.prod() ** (1 / len(p))),
+        "mean_logprob": (np.log(p).mean(), -np.log(p).mean() / 20),
+        "mean_probability": (p.mean(), 1 - p.mean()),
+        "least_probability": (p.min(), 1 - p.min()),
+        "entropy": (h, 1 - np.exp(-h)),
+        "margin": ((p - second).mean(), 1 - (p - second).mean()),
+    }
+    assert wanted.keys() == TOKEN_SIGNALS.keys()
+    for name, both in wanted.items():
+        found = value(name, distributed(*told)), estimate(distributed(*told), name)
+        assert found == pytest.approx(both, abs=1e-9)
+        assert 0 <= found[1] <= 1
+
+
+def test_two_thousand_tokens_neither_underflow_nor_round_to_certain():
+    long = generation(*[math.log(0.3)] * 2000)
+    assert estimate(long, "product") == 1.0
+    assert estimate(long, "length_normalized") == pytest.approx(0.7)
+    assert estimate(long, "least_probability") == pytest.approx(0.7)
+    assert value("mean_logprob", long) == pytest.approx(math.log(0.3))
+    # 1 - (1 - 1e-15)^2000 is 2e-12, which plain floats blur beside 1
+    nearly = generation(*[-1e-15] * 2000)
+    assert estimate(nearly, "product") == pytest.approx(2e-12, rel=1e-6, abs=0)
 
 
 @given(tables, st.integers(1, 8))
-def test_entropy_from_some_alternatives_is_a_lower_bound(table, shown):
-    found = uncertainty._mean_entropy(distributed(table, shown=shown))
+def test_entropy_from_some_alternatives_counts_the_rest_as_one_outcome(table, shown):
+    best = sorted(table, reverse=True)[:shown]
+    found = value("entropy", distributed(table, shown=shown))
+    assert found == pytest.approx(entropy([*best, max(0.0, 1 - sum(best))]), abs=1e-9)
     assert 0 <= found <= entropy(table) + 1e-9
-
-
-def test_entropy_from_two_of_four_alternatives_counts_the_rest_as_one():
-    written = distributed([0.4, 0.3, 0.2, 0.1], shown=2)
-    assert uncertainty._mean_entropy(written) == pytest.approx(entropy([0.4, 0.3, 0.3]))
 
 
 def test_an_entropy_the_model_reports_is_taken_as_it_is():
     exact = Token("a", -1.0, entropy=2.5, alternatives=(("a", -1.0), ("b", -2.0)))
-    assert uncertainty._mean_entropy(Generation("a", (exact,))) == 2.5
+    assert value("entropy", Generation("a", (exact,))) == 2.5
 
 
 def test_margin_is_the_lead_of_the_first_over_the_second_in_whatever_order_they_came():
-    assert uncertainty._mean_margin(distributed([0.5, 0.3, 0.2], [0.9, 0.1])) == pytest.approx(
-        ((0.5 - 0.3) + (0.9 - 0.1)) / 2
-    )
     turned = Token("a", -1.0, alternatives=(("b", math.log(0.2)), ("a", math.log(0.7))))
-    assert uncertainty._mean_margin(Generation("a", (turned,))) == pytest.approx(0.5)
+    assert value("margin", Generation("a", (turned,))) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
-def test_a_generation_without_token_probabilities_is_refused_with_the_remedy(figure):
-    with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
-        figure(Generation("Paris"))
+@SIGNALS
+def test_without_token_probabilities_the_remedy_is_named(name):
+    for remedy in ("logprobs=True", "estimator='agreement'"):
+        with pytest.raises(NoTokenProbabilities, match=remedy):
+            estimate(Generation("Paris"), name)
 
 
-@pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
+@SIGNALS
 @pytest.mark.parametrize("logprob", [math.nan, 0.5, math.inf])
-def test_what_cannot_be_a_log_probability_is_refused(figure, logprob):
+def test_what_cannot_be_a_log_probability_is_refused(name, logprob):
     with pytest.raises(InvalidLogProbability, match="at most 0"):
-        figure(generation(-0.1, logprob))
+        estimate(generation(-0.1, logprob), name)
 
 
-@pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
-@pytest.mark.parametrize("logprob", [math.nan, 0.5])
-def test_alternatives_are_held_to_the_same(figure, logprob):
-    token = Token("a", -0.1, alternatives=(("a", -0.1), ("b", logprob)))
-    with pytest.raises(InvalidLogProbability):
-        figure(Generation("a", (token,)))
+@DISTRIBUTIONS
+def test_alternatives_are_held_to_the_same_and_without_them_the_remedy_is_named(name):
+    for logprob in (math.nan, 0.5):
+        token = Token("a", -0.1, alternatives=(("a", -0.1), ("b", logprob)))
+        with pytest.raises(InvalidLogProbability):
+            estimate(Generation("a", (token,)), name)
+    with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
+        estimate(generation(-0.1), name)
 
 
 @pytest.mark.parametrize("reported", [math.nan, math.inf, -1.0])
 def test_what_cannot_be_an_entropy_is_refused(reported):
     with pytest.raises(InvalidLogProbability, match="entropy"):
-        uncertainty._mean_entropy(Generation("a", (Token("a", -0.1, entropy=reported),)))
-
-
-@pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
-def test_without_alternatives_the_message_says_how_to_get_them(figure):
-    with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
-        figure(generation(-0.1))
+        estimate(Generation("a", (Token("a", -0.1, entropy=reported),)), "entropy")
 
 
 def test_rounding_above_zero_is_forgiven_and_stays_in_range():
-    written = generation(5e-5)
-    assert uncertainty.mean_probability(written) == 1.0
-    assert uncertainty.product_uncertainty(written) == 0.0
-    assert uncertainty.mean_logprob(written) == 0.0
+    names = ("mean_probability", "product", "mean_logprob")
+    assert [value(name, generation(5e-5)) for name in names] == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("placeholder", [-math.inf, -9999.0])
 def test_a_placeholder_for_no_number_does_not_swamp_the_mean(placeholder):
-    found = uncertainty.mean_logprob(generation(-0.1, -0.1, -0.1, placeholder))
+    found = value("mean_logprob", generation(-0.1, -0.1, -0.1, placeholder))
     assert found == pytest.approx((3 * -0.1 + -20) / 4)
-    assert uncertainty.product_uncertainty(generation(placeholder)) == pytest.approx(1.0)
+    assert estimate(generation(placeholder), "product") == pytest.approx(1.0)
 
 
-def test_a_generation_without_a_token_is_the_least_certain_there_is():
-    nothing, unsure = Generation("", ()), distributed([0.01] * 100)
-    assert uncertainty.product_uncertainty(nothing) == 1.0
-    for figure in (
-        uncertainty.mean_probability,
-        uncertainty.least_probability,
-        uncertainty._mean_margin,
-    ):
-        assert figure(nothing) == 0.0
-    assert uncertainty.mean_logprob(nothing) < uncertainty.mean_logprob(unsure)
-    assert uncertainty._mean_entropy(nothing) > uncertainty._mean_entropy(unsure)
-
-
-def written(*tables: list[float], text: str = "a") -> Generation:
-    return Generation(text, distributed(*tables).tokens)
-
-
-@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
-@given(st.lists(tables, min_size=1, max_size=6))
-def test_an_uncertainty_lies_between_zero_and_one(estimator, told):
-    assert 0 <= estimate(written(*told), estimator) <= 1
-
-
-@given(st.lists(tables, min_size=1, max_size=6))
-def test_each_estimator_is_its_formula_in_numpy(told):
-    p = np.array([max(table) for table in told])
-    second = np.array([sorted(table)[-2] for table in told])
-    h = np.mean([entropy(table) for table in told])
-    wanted = {
-        "product": 1 - p.prod(),
-        "length_normalized": 1 - p.prod() ** (1 / len(p)),
-        "mean_logprob": -np.log(p).mean() / 20,
-        "mean_probability": 1 - p.mean(),
-        "least_probability": 1 - p.min(),
-        "entropy": 1 - np.exp(-h),
-        "margin": 1 - (p - second).mean(),
-    }
-    assert wanted.keys() == TOKEN_SIGNALS.keys()
-    for name, value in wanted.items():
-        assert estimate(written(*told), name) == pytest.approx(value, abs=1e-9)
-
-
-@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
-@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
-def test_larger_is_less_certain(estimator, length, likeliest, less):
-    def table(first: float) -> list[float]:
-        return [first, (1 - first) * 0.6, (1 - first) * 0.4]
-
-    sure, unsure = ([table(first)] * length for first in (likeliest + less, likeliest))
-    assert estimate(written(*sure), estimator) <= estimate(written(*unsure), estimator)
-
-
-@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
+@SIGNALS
 @pytest.mark.parametrize("tokens", [None, (), (Token(" ", -0.1),)])
 @pytest.mark.parametrize("text", ["", " \n"])
-def test_a_blank_answer_is_the_least_certain_there_is(estimator, tokens, text):
-    assert estimate(Generation(text, tokens), estimator) == 1.0
+def test_a_blank_answer_is_the_least_certain_there_is(name, tokens, text):
+    assert estimate(Generation(text, tokens), name) == 1.0
+    sign, unsure = TOKEN_SIGNALS[name].sign, distributed([0.01] * 100)
+    assert sign * value(name, Generation("", ())) >= sign * value(name, unsure)
 
 
-@pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
-def test_an_answer_without_what_is_read_is_refused_with_the_remedy(estimator):
-    with pytest.raises(NoTokenProbabilities, match="estimator='agreement'"):
-        estimate(Generation("a"), estimator)
-    nan = Token("a", math.nan, entropy=math.nan, alternatives=(("a", math.nan),) * 2)
-    with pytest.raises(InvalidLogProbability):
-        estimate(Generation("a", (nan,)), estimator)
-
-
-@pytest.mark.parametrize("name", ["bert", ""])
-def test_no_such_estimator(name):
-    with pytest.raises(InvalidInput, match="there are product, "):
-        estimate(generation(-0.1), name)
-
-
-def test_agreement_reads_no_single_answer():
-    with pytest.raises(InvalidInput, match="measured"):
-        estimate(generation(-0.1), "agreement")
+@SIGNALS
+@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
+def test_larger_is_less_certain_as_the_sign_says(name, length, likeliest, less):
+    sure, unsure = (
+        distributed(*[[first, (1 - first) * 0.6, (1 - first) * 0.4]] * length)
+        for first in (likeliest + less, likeliest)
+    )
+    sign = TOKEN_SIGNALS[name].sign
+    assert estimate(sure, name) <= estimate(unsure, name)
+    assert sign * value(name, sure) <= sign * value(name, unsure)
 
 
 def test_the_name_that_a_signal_had_in_saved_files_still_names_it():
     assert checked_estimator("least_token") == "least_probability"
-    assert estimate(written([0.6, 0.4]), "least_token") == pytest.approx(0.4)
+    assert estimate(distributed([0.6, 0.4]), "least_token") == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize("name", TOKEN_SIGNALS)
-@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
-def test_the_sign_says_which_way_a_signal_points(name, length, likeliest, less):
-    signal = TOKEN_SIGNALS[name]
-    sure, unsure = (
-        signal.sign * signal.value(written(*[[first, 1 - first]] * length))
-        for first in (likeliest + less, likeliest)
-    )
-    assert sure <= unsure
-
-
-def test_two_thousand_tokens_surprise_no_estimator():
-    long = Generation("a", generation(*[math.log(0.3)] * 2000).tokens)
-    assert estimate(long, "product") == 1.0
-    assert estimate(long, "length_normalized") == pytest.approx(0.7)
-    assert estimate(long, "least_probability") == pytest.approx(0.7)
-
-
-@pytest.mark.parametrize(
-    ("samples", "wanted"),
-    [
-        (["East Lothian"], 0.0),
-        (["east lothian."], 0.0),
-        (["Fife"], 1.0),
-        (["Lothian"], 1 - 2 * 1 / (2 + 1)),
-        (["East Lothian", "Fife", "Fife", "Fife"], 3 / 4),
-        ([""], 1.0),
-    ],
-)
-def test_agreement_is_the_word_f1_with_the_samples(samples, wanted):
-    found = estimate(
-        Generation("East Lothian"), "agreement", [Generation(text) for text in samples]
-    )
+@pytest.mark.parametrize(("text", "samples", "wanted"), [
+    ("East Lothian", ["East Lothian"], 0.0),
+    ("East Lothian", ["east lothian."], 0.0),
+    ("East Lothian", ["Fife"], 1.0),
+    ("East Lothian", ["Lothian"], 1 - 2 * 1 / (2 + 1)),
+    ("East Lothian", ["East Lothian", "Fife", "Fife", "Fife"], 3 / 4),
+    ("East Lothian", [""], 1.0),
+    (" ", [" "], 1.0),  # agreement on nothing is no certainty
+    ("?!", ["?!"], 0.0),
+])  # fmt: skip
+def test_agreement_is_the_word_f1_with_the_samples_alone(text, samples, wanted):
+    answer = Generation(text, (Token(text, -1.0),))
+    found = estimate(answer, "agreement", [Generation(sample) for sample in samples])
     assert found == pytest.approx(wanted)
 
 
-def test_agreement_on_nothing_is_no_certainty():
-    assert estimate(Generation(" "), "agreement", [Generation(" ")]) == 1.0
-    assert estimate(Generation("?!"), "agreement", [Generation("?!")]) == 0.0
-    with pytest.raises(InvalidInput, match="reads samples"):
-        estimate(Generation("a"), "agreement")
-
-
 def ask(*prompts: str, **told) -> tuple[list[Measured], ScriptedLLM]:
-    def write(prompt: str) -> Generation:
-        return Generation(prompt, (Token(prompt, math.log(0.25)),))
-
-    llm = ScriptedLLM(write)
+    llm = ScriptedLLM(lambda prompt: Generation(prompt, (Token(prompt, math.log(0.25)),)))
     return run(measured(*prompts, **told), World(llm=llm)), llm
 
 
@@ -300,11 +194,18 @@ def test_what_is_measured_costs_what_was_said(estimator, samples):
     assert [len(one.samples) for one in found] == [samples * (estimator == "agreement")] * 3
 
 
-@pytest.mark.parametrize(
-    "told", [{"samples": 0}, {"temperature": 0.0}, {"temperature": math.nan}]
-)  # fmt: skip
-def test_agreement_without_samples_is_refused_before_anything_is_asked(told):
-    with pytest.raises(InvalidInput, match="at least 1 sample at a temperature above 0"):
-        ask("a", estimator="agreement", **told)
-    with pytest.raises(InvalidInput, match="no estimator 'bert'"):
-        ask("a", estimator="bert")
+NONE = "at least 1 sample at a temperature above 0"
+
+
+@pytest.mark.parametrize(("call", "match"), [
+    (lambda: estimate(generation(-0.1), "bert"), "there are product, "),
+    (lambda: estimate(generation(-0.1), ""), "there are product, "),
+    (lambda: estimate(generation(-0.1), "agreement"), r"reads samples.*measured\("),
+    (lambda: ask("a", estimator="agreement", samples=0), NONE),
+    (lambda: ask("a", estimator="agreement", temperature=0.0), NONE),
+    (lambda: ask("a", estimator="agreement", temperature=math.nan), NONE),
+    (lambda: ask("a", estimator="bert"), "no estimator 'bert'"),
+])  # fmt: skip
+def test_what_cannot_be_estimated_is_refused(call, match):
+    with pytest.raises(InvalidInput, match=match):
+        call()
