@@ -153,10 +153,5 @@ def test_a_draw_of_all_is_a_permutation_and_of_none_is_empty():
     assert draw(SCORES, 0, random).tolist() == []
 
 
-def test_a_draw_depends_on_its_generator_alone():
-    one, two = (draw(SCORES, 3, np.random.default_rng([5, 1])) for _ in "ab")
-    assert one.tolist() == two.tolist()
-
-
 def test_of_equal_scores_the_first_comes_first():
     assert top(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 4).tolist() == [1, 2, 4, 3]
