@@ -89,11 +89,11 @@ def encoder(tmp_path_factory):
 def train(examples, questions, model, encoder) -> Callable:
     """Trains on the examples and questions: two epochs of two batches, two shots at most."""
 
-    def run(out: Path, *more: object, env: dict[str, str] | None = None):
+    def run(out: Path, *more: object, env: dict[str, str] | None = None, exit_code: int = 0):
         arguments = ["--model", model, "--encoder", encoder]
         arguments += ["--shots", 2, "--set", "epochs=2", "--set", "held_out=0", "--out", out]
         result = ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
-        assert result.exit_code == 0, result.output
+        assert result.exit_code == exit_code, result.output
         return result
 
     return run
@@ -150,6 +150,8 @@ def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_pa
     whole = train(tmp_path / "head", *arguments)
     assert re.search(r"^batches +4$", whole.stdout, re.MULTILINE)
     assert numbers_of(tmp_path / "head") == numbers_of(head)
+    other = train(tmp_path / "head", *arguments, "--set", "seed=3", exit_code=1)
+    assert "belongs to a run with other candidates" in one_line(other)
 
 
 def test_with_a_cache_nothing_is_asked_or_encoded_twice(train, asked, tmp_path):
@@ -356,12 +358,9 @@ def test_a_table_of_candidates_shows_title_id_and_score(head, tmp_path):
     assert "bread" not in result.stdout
 
 
-def test_a_reward_that_the_model_cannot_serve_is_refused_before_it_is_asked(
-    examples, questions, model, encoder, asked, tmp_path
-):
-    arguments = ["--model", model, "--encoder", encoder, "--set", "reward=p_gold"]
-    result = ltrag("dur", "train", examples, questions, *arguments, "--out", tmp_path / "head")
-    assert "needs the log-probability of given text" in one_line(result)
+def test_a_reward_that_the_model_cannot_serve_is_refused_before_it_is_asked(train, asked, tmp_path):
+    line = one_line(train(tmp_path / "head", "--set", "reward=p_gold", exit_code=1))
+    assert "needs the log-probability of given text" in line
     assert asked == []
 
 

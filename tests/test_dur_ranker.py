@@ -35,6 +35,7 @@ def by_hand(ranker, question, candidates):
 
 def test_candidates_are_ranked_by_the_softmax_of_dot_products():
     ranker = a_ranker()
+    assert repr(ranker) == "DURRanker(6x12, encoder='nonsense')"
     for question in QUESTIONS:
         told = ranker.rank(question.text, CANDIDATES)
         scores = by_hand(ranker, question.text, CANDIDATES)
