@@ -73,7 +73,9 @@ def test_the_uncertainty_is_the_figure_that_the_gate_is_named_for():
         always = learned(f"gate-{signal}", world, "a", target_rate=1.0)
         assert asked(f"gate-{signal}", "x?", always, world).passages == (EMMA,)
         never = learned(f"gate-{signal}", world, "a", target_rate=0.0)
-        return asked(f"gate-{signal}", "x?", never, world).uncertainty
+        draft_alone = asked(f"gate-{signal}", "x?", never, world)
+        assert draft_alone.passages == ()
+        return draft_alone.uncertainty
 
     assert of("logprob") == pytest.approx(mean_logprob(draft) / -20)
     assert of("product") == pytest.approx(1 - 0.4)
@@ -118,6 +120,8 @@ def test_a_blank_draft_retrieves(tokens):
 
 
 def test_texts_alone_and_the_gate_of_another_row_are_refused_with_what_to_do():
+    needs = [METHODS[f"gate-{signal}"].needs for signal in ("margin", "frequency")]
+    assert ["probabilities" in one for one in needs] == [True, False]
     world = World(llm=ScriptedLLM(lambda _: "x"), retriever=Shelf(EMMA))
     with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
         learned("gate-logprob", world, "a1")

@@ -101,6 +101,7 @@ def flip_a_bit(folder):
 
 HARMS = {
     "no folder": shutil.rmtree,
+    "a file in its place": lambda folder: shutil.rmtree(folder) or folder.write_text("x"),
     "a bit flipped": flip_a_bit,
     "NaN in W": with_numbers(weight=np.full((12, 12), np.nan), bias=np.zeros(12)),
     "infinity in b": with_numbers(bias=np.full(128, np.inf)),
@@ -153,6 +154,7 @@ def test_a_finished_run_is_not_run_again_and_may_be_given_more_epochs(tmp_path):
     assert numbers(trained(longer, checkpoint=tmp_path)) == numbers(trained(longer))
 
 
+REWARDS = (lambda *_: 1.0, lambda *_: -5.0)
 OTHER_RUNS = {
     "candidates": {"candidates": CANDIDATES[1:]},
     "an answer": {"candidates": [replace(CANDIDATES[0], answers=("grey",)), *CANDIDATES[1:]]},
@@ -164,14 +166,14 @@ OTHER_RUNS = {
     "batch size": {"settings": replace(RUN, batch_size=5)},
     "format": {"settings": SETTINGS},
     "reward": {"settings": replace(RUN, reward="f1")},
-    "reward function": {"settings": replace(RUN, reward=lambda *_: -5.0)},
+    "reward function": {"settings": replace(RUN, reward=REWARDS[1])},
 }
 
 
 @pytest.mark.parametrize("other", OTHER_RUNS)
 def test_a_checkpoint_of_another_run_is_refused_and_left_as_it_was(other, tmp_path):
-    own = {"reward": lambda *_: 1.0} if other == "reward function" else {}
-    trained(replace(RUN, **own), checkpoint=tmp_path, max_calls=1)
+    own = replace(RUN, reward=REWARDS[0]) if other == "reward function" else RUN
+    trained(own, checkpoint=tmp_path, max_calls=1)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
     with pytest.raises(ArtifactMismatch, match=r"(?s)other candidates.*another folder, or move it"):
         trained(**({"settings": RUN} | OTHER_RUNS[other]), checkpoint=tmp_path)
@@ -240,24 +242,27 @@ def test_a_failure_in_the_middle_loses_nothing_of_what_was_learned_or_paid_for(f
 
     def own(said, question):
         worth.append(said)
-        if which == "reward" and broken and len(worth) > 40:
+        if which == "reward" and len(worth) > 40:
             return value()
         return float(said == question.answers[0])
 
-    settings = replace(RUN, reward=own)
+    def mended(said, question):
+        return float(said == question.answers[0])
 
-    def fit():
+    mended.__qualname__ = own.__qualname__
+
+    def fit(reward):
         with CachedLLM(ScriptedLLM(model, name="moody"), tmp_path / "answers") as llm:
-            return trained(settings, llm, checkpoint=tmp_path / "run")
+            return trained(replace(RUN, reward=reward), llm, checkpoint=tmp_path / "run")
 
     with pytest.raises(ModelFailed if which == "llm" else InvalidInput, match=match) as caught:
-        fit()
+        fit(own)
     if "raises" in failure:
         assert isinstance(caught.value.__cause__, ConnectionResetError | ZeroDivisionError)
-    kept = trained(settings, checkpoint=tmp_path / "run", max_calls=0).history
+    kept = trained(replace(RUN, reward=own), checkpoint=tmp_path / "run", max_calls=0).history
     assert 0 < len(kept) < 6
     broken = False
-    again, whole = fit(), trained(settings)
+    again, whole = fit(mended), trained(replace(RUN, reward=mended))
     assert again.history == whole.history
     assert numbers(again) == numbers(whole)
     if which == "reward":  # what a model said in a call that it then broke off is lost
