@@ -5,11 +5,7 @@ from method_parts import Shelf, answer
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.filco import FILCOSettings
-from ltrag_plugins.prompts.templates import (
-    filled,
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.prompts.templates import filled, passages_block, reading_prompt
 from ltrag_plugins.types import Passage
 
 TEXT = "Emma is a novel. It was written by Jane Austen. The sea is wide."

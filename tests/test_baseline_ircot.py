@@ -6,10 +6,7 @@ from method_parts import answer as ask
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.prompts.replies import concluded, next_thought
-from ltrag_plugins.prompts.templates import (
-    passages_block,
-    reading_prompt,
-)
+from ltrag_plugins.prompts.templates import passages_block, reading_prompt
 from ltrag_plugins.types import Passage
 
 QUESTION = "Where was the author of Emma born?"

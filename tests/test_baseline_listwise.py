@@ -9,10 +9,7 @@ from method_parts import Library, says
 from method_parts import answer as ask
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.listwise import (
-    _places,
-    _windows,
-)
+from ltrag_plugins.methods.listwise import _places, _windows
 from ltrag_plugins.prompts.templates import reading_prompt
 from ltrag_plugins.types import Passage
 

@@ -5,9 +5,7 @@ from method_parts import Library, says, spelled
 from method_parts import answer as ask
 
 from ltrag_plugins.errors import InvalidLogProbability
-from ltrag_plugins.methods.self_rag import (
-    _reflection_value,
-)
+from ltrag_plugins.methods.self_rag import _reflection_value
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
 from ltrag_plugins.uncertainty import yes_probability

@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 
 from ltrag_plugins.dur import FORMATS, DURSettings
-from ltrag_plugins.dur.feedback import (
-    Feedback,
-    contextual_calibration,
-    reading,
-    reward,
-)
+from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, reading, reward
 from ltrag_plugins.errors import (
     InvalidInput,
     InvalidLogProbability,

@@ -110,10 +110,7 @@ def test_the_papers_form_is_biased_where_shots_are_drawn_without_replacement():
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-@given(
-    scores=st.lists(st.floats(-30, 30), min_size=2, max_size=6).map(np.array),
-    data=st.data(),
-)
+@given(scores=st.lists(st.floats(-30, 30), min_size=2, max_size=6).map(np.array), data=st.data())
 def test_each_picks_gradient_is_the_slope_of_its_log_probability(replacement, scores, data):
     picks = np.array(data.draw(st.permutations(range(len(scores))))[:3])
     _, told = log_probs(scores, picks, replacement=replacement)
