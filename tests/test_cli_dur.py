@@ -299,6 +299,7 @@ def test_the_table_has_the_gain_of_each_ranker(head, examples, questions, model)
     assert direct.split()[:2] == ["direct", "0.208"]
     assert all(" to " in line for line in others)
     assert "macro-F1" in result.stdout
+    assert re.search(r"nearest \D* 1\.00 ", result.stdout)  # shots
 
 
 def test_the_prompts_of_all_rankers_are_counted(head, examples, questions, model):

@@ -178,14 +178,15 @@ def test_nothing_is_kept_where_no_text_may_be():
 def test_a_vector_that_is_no_number_and_a_count_that_is_wrong_are_not_kept():
     class Ill(Nonsense):
         def encode(self, texts):
-            return harm(super().encode(texts))
+            return self.harm(super().encode(texts))
 
     encoder = Ill()
     ranker, passages = kept_by(encoder, "ab")
     for harm, match in ((lambda rows: rows * np.nan, "NaN"), (lambda rows: rows[:2], "3 texts")):
+        encoder.harm = harm
         with pytest.raises(ModelError, match=match):
             ranker.rank("q", passages)
-    harm = np.asarray
+    encoder.harm = np.asarray
     encoder.texts.clear()
     assert ranker.rank("q", passages) == kept_by(Nonsense(), "ab")[0].rank("q", passages)
     assert encoder.texts == ["q", "a", "b"]
