@@ -1,11 +1,11 @@
 """Small worlds for DUR: encoders of nonsense, models that answer by rule, houses and colours."""
 
 import hashlib
-import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ltrag_plugins.dur import DURSettings, DURTrainer, TrainingResult
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Question, Token
 
@@ -34,13 +34,9 @@ class Nonsense:
 
 def houses(first: int, count: int) -> list[Question]:
     """Questions with a colour for an answer; a few words are shared by some of them."""
-    found = []
-    for i in range(first, first + count):
-        street = STREETS[number(f"street {i}") % len(STREETS)]
-        found.append(
-            Question(f"What colour is house {i} in {street} street?", (colour(i),), id=str(i))
-        )
-    return found
+    streets = [(i, STREETS[number(f"street {i}") % 10]) for i in range(first, first + count)]
+    text = "What colour is house {} in {} street?"
+    return [Question(text.format(*one), (colour(one[0]),), id=str(one[0])) for one in streets]
 
 
 def colour(house: int) -> str:
@@ -113,5 +109,27 @@ def by_word(logprob: Callable[[str, str], float]) -> Callable[[str, str], list[T
     return tokens
 
 
-def shuffled(items: Sequence, seed: int) -> list:
-    return random.Random(seed).sample(list(items), len(items))
+CANDIDATES, VALIDATION = houses(100, 15), houses(1, 12)
+
+
+def trained(
+    settings: DURSettings,
+    llm: object = None,
+    candidates: Sequence | None = CANDIDATES,
+    validation: Sequence[Question] = VALIDATION,
+    *,
+    encoder: object = None,
+    **more: object,
+) -> TrainingResult:
+    trainer = DURTrainer(encoder or Nonsense(), llm or moody_llm(), settings=settings)
+    return trainer.fit(candidates, validation, **more)
+
+
+def numbers(result: TrainingResult) -> bytes:
+    """All that was trained, to the last bit."""
+    return result.ranker.head.weight.tobytes() + result.ranker.head.bias.tobytes()
+
+
+def shots_of(prompt: str) -> list[str]:
+    """The questions of the shots in a prompt, in their order."""
+    return [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]

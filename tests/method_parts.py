@@ -3,15 +3,31 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from ltrag_plugins.flow import Flow, World
+import numpy as np
+
+from ltrag_plugins.flow import Observer, World, run
+from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 
 
-def flow_of(name: str, question: str, settings: object = None, learned: object = None) -> Flow:
-    """The flow of the method of that name over a question."""
-    return METHODS[name].flow(Question(question), settings, learned)
+def answer(
+    name: str,
+    question: str,
+    llm: LLM,
+    shelf: object = None,
+    *,
+    learned: object = None,
+    encoder: object = None,
+    observers: Sequence[Observer] = (),
+    **settings: object,
+) -> Answer:
+    """Of the method of that name, with a model and a retriever, or a table of what it finds."""
+    found = shelf if hasattr(shelf, "search") else Library(shelf or {})
+    row, there = METHODS[name], World(llm=llm, retriever=found, encoder=encoder)
+    flow = row.flow(Question(question), row.settings(**settings), learned)
+    return run(flow, there, observers=observers)
 
 
 class Shelf:
@@ -23,6 +39,26 @@ class Shelf:
     def search(self, queries, k):
         self.asked.append((tuple(queries), k))
         return [self.passages[:k] for _ in queries]
+
+
+class Everything:
+    """A retriever that finds the query itself."""
+
+    def search(self, queries, k):
+        return [[Passage(query)] for query in queries]
+
+
+class Planes:
+    """An encoder that knows vectors for words."""
+
+    name = "planes"
+
+    def __init__(self, **vectors) -> None:
+        self.vectors, self.asked = vectors, []
+
+    def encode(self, texts):
+        self.asked.append(tuple(texts))
+        return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
 
 
 class Library:
@@ -47,10 +83,6 @@ def says(*rows: tuple[str, str | Generation]) -> ScriptedLLM:
         raise AssertionError(f"no row of the table is for {prompt!r}")
 
     return ScriptedLLM(reply)
-
-
-def world(llm: ScriptedLLM, library: Library) -> World:
-    return World(llm=llm, retriever=library)
 
 
 def spelled(*pieces: str | tuple[str, Mapping[str, float]]) -> Generation:

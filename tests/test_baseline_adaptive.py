@@ -1,14 +1,11 @@
-import subprocess
-import sys
-
 import numpy as np
 import pytest
-from method_parts import flow_of
+from import_parts import python
+from method_parts import Planes, answer
 from sklearn.linear_model import LogisticRegression
 
-from ltrag_plugins import artifacts
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.flow import World, run
+from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.adaptive import AdaptiveSettings, Complexity
@@ -17,17 +14,6 @@ from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 
 FIRST, SECOND = Passage("first shelf"), Passage("second shelf")
-
-
-class Planes:
-    name = "planes"
-
-    def __init__(self, **vectors) -> None:
-        self.vectors, self.asked = vectors, []
-
-    def encode(self, texts):
-        self.asked.append(tuple(texts))
-        return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
 
 
 class Shelves:
@@ -73,44 +59,43 @@ def test_learning_step_by_step():
     ]  # fmt: skip
 
 
+MANY = [reading_prompt("hard?", [s], IterRetGenSettings().template) for s in (FIRST, SECOND)]
+
+
 @pytest.mark.parametrize(
     ("route", "searched", "prompts", "passages"),
     [
         ("none", 0, [direct_prompt("hard?")], ()),
         ("one", 1, [reading_prompt("hard?", [FIRST])], (FIRST,)),
-        (
-            "many",
-            2,
-            [reading_prompt("hard?", [s], IterRetGenSettings().template) for s in (FIRST, SECOND)],
-            (SECOND,),
-        ),
+        ("many", 2, MANY, (SECOND,)),
     ],
 )
 def test_each_route_asks_what_it_should(route, searched, prompts, passages):
     llm, shelves = ScriptedLLM(reply), Shelves()
-    world = World(llm=llm, retriever=shelves, encoder=Planes(hard=(1, 1)))
     only = Complexity((route,), np.zeros((2, 1)), np.zeros(1))
-    answer = run(flow_of("adaptive", "hard?", None, only), world)
+    found = answer("adaptive", "hard?", llm, shelves, learned=only, encoder=Planes(hard=(1, 1)))
     assert llm.prompts == prompts
     assert len(shelves.asked) == searched
-    assert answer.passages == passages
-    assert answer.text == ("right" if route == "many" else "hm")
+    assert found.passages == passages
+    assert found.text == ("right" if route == "many" else "hm")
 
 
-def test_the_cheapest_right_route_is_the_label():
-    for said, label in (
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
         (("yes", "yes", "yes"), "none"),
         (("no", "yes!", "yes"), "one"),
         (("no", "", "well, yes"), "many"),
         (("no", "no", "no"), "one"),
-    ):
+    ],
+)
+def test_the_cheapest_right_route_is_the_label(said, label):
+    def reply(prompt: str) -> str:
+        return said[0 if "shelf" not in prompt else 2 if "Thoughts:" in prompt else 1]
 
-        def reply(prompt: str, said: tuple[str, ...] = said) -> str:
-            return said[0 if "shelf" not in prompt else 2 if "Thoughts:" in prompt else 1]
-
-        world = World(llm=ScriptedLLM(reply), retriever=Shelves(), encoder=Planes(x=(1, 0)))
-        learned = learn([Question("x?", ("yes",))], world, AdaptiveSettings(unsolved="one"))
-        assert learned.routes == (label,)
+    world = World(llm=ScriptedLLM(reply), retriever=Shelves(), encoder=Planes(x=(1, 0)))
+    learned = learn([Question("x?", ("yes",))], world, AdaptiveSettings(unsolved="one"))
+    assert learned.routes == (label,)
 
 
 @pytest.mark.parametrize(
@@ -133,34 +118,19 @@ def test_one_kind_of_label_is_everyones():
     assert learned.route(np.array([9.0, -9.0, 0.0])) == "one"
 
 
-def test_what_was_learned_is_saved_as_plain_numbers(tmp_path):
-    learned = Complexity.fit(np.eye(3), ["none", "one", "many"], 1.0)
-    artifacts.write(tmp_path, "adaptive", {"complexity": learned}, format=1)
-    [parts, _] = artifacts.read(tmp_path, "adaptive", kinds=[Complexity], format=1)
-    again = parts["complexity"]
-    assert again.routes == learned.routes
-    assert [again.route(v) for v in np.eye(3)] == [learned.route(v) for v in np.eye(3)]
-
-
-def test_answering_loads_no_scikit_learn():
-    code = (
-        "import sys, numpy as np\n"
-        "from ltrag_plugins.methods import METHODS\n"
-        "from ltrag_plugins.methods.adaptive import Complexity\n"
-        "Complexity(('one',), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))\n"
-        "print('sklearn' in sys.modules, 'wordfreq' in sys.modules)"
-    )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False", "False"]
-
-
 def test_an_encoder_of_another_size_is_refused():
     with pytest.raises(InvalidInput, match="embeddings of 3 numbers and got 2"):
         Complexity.fit(np.eye(3), ["none", "one", "many"], 1.0).route(np.zeros(2))
 
 
-def test_questions_to_learn_from_are_checked():
-    with pytest.raises(CalibrationError, match="adaptive"):
-        learn([], World())
-    with pytest.raises(MissingReferences, match="has no accepted"):
-        learn([LABELLED[0], Question("Why?")], World())
+def test_answering_loads_no_scikit_learn():
+    told = python(
+        """
+        import numpy as np
+        from ltrag_plugins.methods import METHODS
+        from ltrag_plugins.methods.adaptive import Complexity
+        Complexity(("one",), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))
+        print("sklearn" in sys.modules, "wordfreq" in sys.modules)
+        """
+    )
+    assert told == "False False"

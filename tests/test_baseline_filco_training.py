@@ -2,7 +2,7 @@ import json
 import math
 
 import pytest
-from method_parts import flow_of
+from method_parts import Shelf, answer
 
 from ltrag_plugins.errors import (
     CalibrationError,
@@ -33,6 +33,15 @@ def taught(example: dict) -> str:
     return example["messages"][1]["content"]
 
 
+def target(text: str, *answers: str, **settings: object) -> str:
+    """What the filter is taught to write for a passage of this text."""
+    asked = Question("Who?", answers, passages=(Passage(text),))
+    [example] = run(filter_examples([asked], FilterDataSettings(**settings)), World())
+    if taught(example) != "none":
+        assert all(sentence in shown(example) for sentence in _sentences(taught(example)))
+    return taught(example)
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -59,23 +68,43 @@ def test_no_word_is_lost_in_the_splitting(text):
     assert " ".join(_sentences(text)).split() == text.split()
 
 
-def test_string_inclusion_is_of_whole_normalized_words():
-    text = "It is by Jane Austenova. It is by JANE Austen!"
-    asked = Question("Who?", ("Eliot", "Jane Austen"), passages=(Passage(text),))
-    [example] = run(filter_examples([asked]), World())
-    assert taught(example) == "It is by JANE Austen!"
+FILLER = " ".join(["Filler words go on."] * 49)  # 196 words of the 200 that a prompt shows
+# F1 with "Jane Austen": 1 of 4 and 1 of 2, so 1/3; 2 of 3 and 2 of 2, so 0.8; 0; 1
+FOUR = "Austen wrote it there. Jane Austen wrote. It rains. Jane Austen."
+OVERLAP = {"measure": "overlap"}
 
 
 @pytest.mark.parametrize(
-    ("threshold", "reply"), [(0.57, "The novel by Jane Austen"), (0.58, "none")]
-)
-def test_lexical_overlap_by_hand(threshold, reply):
-    # 2 shared words; 4 said, 3 wanted after articles go: 2 * 2 / (4 + 3)
-    settings = FilterDataSettings(measure="overlap", threshold=threshold)
-    passage = Passage("The novel by Jane Austen")
-    asked = Question("Who?", ("Jane Austen herself",), passages=(passage,))
-    [example] = run(filter_examples([asked], settings), World())
-    assert taught(example) == reply
+    ("text", "answers", "settings", "reply"),
+    [
+        # inclusion: of whole normalized words, and of equally good sentences the first
+        ("It is by Jane Austenova. It is by JANE Austen!", ("Eliot", "Jane Austen"), {},
+         "It is by JANE Austen!"),
+        ("It is Austen. By Austen.", ("Austen",), {}, "It is Austen."),
+        # 2 shared words; 4 said, 3 wanted after articles go: 2 * 2 / (4 + 3)
+        ("The novel by Jane Austen", ("Jane Austen herself",), OVERLAP | {"threshold": 0.57},
+         "The novel by Jane Austen"),
+        ("The novel by Jane Austen", ("Jane Austen herself",), OVERLAP | {"threshold": 0.58},
+         "none"),
+        ("Bread is baked. Bread is good.", ("good bread",), OVERLAP, "Bread is good."),
+        # the best sentences come in the order of the text
+        (FOUR, ("Jane Austen",), OVERLAP | {"threshold": 0.0, "most": 2},
+         "Jane Austen wrote. Jane Austen."),
+        (FOUR, ("Jane Austen",), OVERLAP | {"threshold": 0.0, "most": 9},
+         "Austen wrote it there. Jane Austen wrote. Jane Austen."),
+        (FOUR, ("Jane Austen",), OVERLAP | {"threshold": 1.0, "most": 9}, "none"),
+        (FOUR, ("Jane Austen",), OVERLAP | {"threshold": 0.0, "most": 1}, "Jane Austen."),
+        # only what the prompt shows
+        (f"{FILLER} Some more words here. Emma was written by Jane Austen.", ("Jane Austen",), {},
+         "none"),
+        (f"{FILLER} It is by Jane Austen.", ("Jane Austen",), {}, "none"),
+        (f"{FILLER} By Jane Austen in 1815.", ("Jane Austen",), {}, "By Jane Austen in"),
+        ("Emma was  written\tby Jane Austen.", ("Jane Austen",), {},
+         "Emma was written by Jane Austen."),
+    ],
+)  # fmt: skip
+def test_what_the_filter_is_taught_to_keep(text, answers, settings, reply):
+    assert target(text, *answers, **settings) == reply
 
 
 class Likely:
@@ -122,35 +151,6 @@ def test_a_model_that_only_writes_and_bad_numbers_are_named():
         run(_cross_mutual_information("Who?", " ", ["x"]), World())
 
 
-@pytest.mark.parametrize(
-    ("threshold", "most", "reply"),
-    [
-        (0.0, 2, "Jane Austen wrote. Jane Austen."),
-        (0.0, 9, "Austen wrote it there. Jane Austen wrote. Jane Austen."),
-        (1.0, 9, "none"),
-        (0.0, 1, "Jane Austen."),
-    ],
-)
-def test_the_best_sentences_come_in_the_order_of_the_text(threshold, most, reply):
-    # F1 with "Jane Austen": 1 of 4 and 1 of 2, so 1/3; 2 of 3 and 2 of 2, so 0.8; 0; 1
-    text = "Austen wrote it there. Jane Austen wrote. It rains. Jane Austen."
-    asked = Question("Who?", ("Jane Austen",), passages=(Passage(text),))
-    settings = FilterDataSettings(measure="overlap", threshold=threshold, most=most)
-    [example] = run(filter_examples([asked], settings), World())
-    assert taught(example) == reply
-
-
-def test_of_equally_good_sentences_the_first_is_kept():
-    asked = Question("Who?", ("Austen",), passages=(Passage("It is Austen. By Austen."),))
-    [example] = run(filter_examples([asked]), World())
-    assert taught(example) == "It is Austen."
-
-
-def filter_prompt(question, passage):
-    template = FILCOSettings().filter_template
-    return filled(template, passage=passages_block([passage]), question=question)
-
-
 EMMA = Passage("Emma is a novel. It was written by Jane Austen.", title="Emma")
 BREAD = Passage("Bread is baked. Bread is good.")
 WHO = Question("Who wrote Emma?", ("Jane Austen",), passages=(EMMA, BREAD))
@@ -158,9 +158,10 @@ WHO = Question("Who wrote Emma?", ("Jane Austen",), passages=(EMMA, BREAD))
 
 def test_training_examples_by_string_inclusion_worked_by_hand():
     first, second = run(filter_examples([WHO]), World())
-    assert shown(first) == filter_prompt("Who wrote Emma?", EMMA)
+    template, block = FILCOSettings().filter_template, passages_block([EMMA])
+    assert shown(first) == filled(template, passage=block, question="Who wrote Emma?")
     assert taught(first) == "It was written by Jane Austen."
-    assert (shown(second), taught(second)) == (filter_prompt("Who wrote Emma?", BREAD), "none")
+    assert taught(second) == "none"
     assert json.loads(json.dumps(first)) == {
         "messages": [
             {"role": "user", "content": shown(first)},
@@ -180,34 +181,9 @@ def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
 def test_what_the_filter_is_taught_to_write_is_what_is_parsed():
     examples = run(filter_examples([WHO]), World())
     replies = iter([*(taught(example) for example in examples), "Jane Austen"])
-    found = World(llm=ScriptedLLM(lambda _: next(replies)), retriever=Found())
-    answer = run(flow_of("filco", "Who wrote Emma?"), found)
-    assert [passage.text for passage in answer.passages] == [taught(examples[0])]
+    found = answer("filco", WHO.text, ScriptedLLM(lambda _: next(replies)), Shelf(EMMA, BREAD))
+    assert [passage.text for passage in found.passages] == [taught(examples[0])]
     assert taught(examples[1]) == "none"  # so the second passage is left out
-
-
-class Found:
-    def search(self, queries, k):
-        return [[EMMA, BREAD] for _ in queries]
-
-
-FILLER = " ".join(["Filler words go on."] * 49)  # 196 words of the 200 that a prompt shows
-
-
-@pytest.mark.parametrize(
-    ("text", "reply"),
-    [
-        (f"{FILLER} Some more words here. Emma was written by Jane Austen.", "none"),
-        (f"{FILLER} It is by Jane Austen.", "none"),
-        (f"{FILLER} By Jane Austen in 1815.", "By Jane Austen in"),
-        ("Emma was  written\tby Jane Austen.", "Emma was written by Jane Austen."),
-    ],
-)
-def test_the_filter_is_taught_to_copy_only_what_its_prompt_shows(text, reply):
-    asked = Question("Who wrote Emma?", ("Jane Austen",), passages=(Passage(text),))
-    [example] = run(filter_examples([asked]), World())
-    assert taught(example) == reply
-    assert reply == "none" or reply in shown(example)
 
 
 def test_no_sentence_that_the_prompt_does_not_show_is_scored():
@@ -218,23 +194,12 @@ def test_no_sentence_that_the_prompt_does_not_show_is_scored():
     assert len(llm.scored[0]) == 1 + 49 + 1  # the question alone, and with each sentence shown
 
 
-def test_overlap_keeps_the_nearest_sentence():
-    asked = Question("What is bread?", ("good bread",), passages=(BREAD,))
-    [example] = run(filter_examples([asked], FilterDataSettings(measure="overlap")), World())
-    assert taught(example) == "Bread is good."
-
-
 def test_examples_by_cxmi_take_one_request_for_all_questions():
     llm = Likely(Austen=-0.5, good=-1.0)
     others = [Question("Good?", ("yes",), "", (BREAD,)), Question("Baked?", ("no",), "", (BREAD,))]
     settings = FilterDataSettings(measure="cxmi", threshold=1.0)
     made = run(filter_examples([WHO, *others], settings), World(llm=llm))
-    assert [taught(example) for example in made] == [
-        "It was written by Jane Austen.",
-        "Bread is good.",
-        "Bread is good.",
-        "Bread is good.",
-    ]
+    assert [taught(e) for e in made] == ["It was written by Jane Austen.", *["Bread is good."] * 3]
     assert len(llm.scored) == 1
 
 

@@ -3,12 +3,11 @@ import math
 import pytest
 from method_parts import Shelf
 
-from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
+from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.gates import GateSettings
-from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import _mean_entropy, _mean_margin, mean_logprob
@@ -37,15 +36,12 @@ def model(**sure: float) -> ScriptedLLM:
 
 
 def learned(name: str, world: World, *words: str, **settings: object):
-    return METHODS[name].taught(questions(*words), GateSettings(**settings), world)
+    asked = [Question(f"{word}?") for word in words]
+    return METHODS[name].taught(asked, GateSettings(**settings), world)
 
 
 def asked(name: str, question: str, learned: object, world: World, **settings: object):
     return run(METHODS[name].flow(Question(question), GateSettings(**settings), learned), world)
-
-
-def questions(*words: str) -> list[Question]:
-    return [Question(f"{word}?") for word in words]
 
 
 SIGNALS = ["logprob", "product", "least", "entropy", "margin"]
@@ -74,8 +70,12 @@ def test_the_uncertainty_is_the_figure_that_the_gate_is_named_for():
     world = World(llm=ScriptedLLM(lambda _: draft), retriever=Shelf(EMMA))
 
     def of(signal: str) -> float:
+        always = learned(f"gate-{signal}", world, "a", target_rate=1.0)
+        assert asked(f"gate-{signal}", "x?", always, world).passages == (EMMA,)
         never = learned(f"gate-{signal}", world, "a", target_rate=0.0)
-        return asked(f"gate-{signal}", "x?", never, world).uncertainty
+        draft_alone = asked(f"gate-{signal}", "x?", never, world)
+        assert draft_alone.passages == ()
+        return draft_alone.uncertainty
 
     assert of("logprob") == pytest.approx(mean_logprob(draft) / -20)
     assert of("product") == pytest.approx(1 - 0.4)
@@ -98,21 +98,11 @@ def test_frequency_asks_nothing_to_learn_and_once_to_answer():
         learned("gate-frequency", world, "the", language="xx")
 
 
-def test_always_and_never_are_kept_to():
-    world = World(llm=model(a1=0.6, b2=0.95), retriever=Shelf(EMMA))
-    for rate, retrieves in ((0.0, False), (1.0, True)):
-        gate = learned("gate-product", world, "a1", "b2", target_rate=rate)
-        for question in ("a1?", "b2?"):
-            assert bool(asked("gate-product", question, gate, world).passages) == retrieves
-
-
 def test_where_nothing_is_found_the_direct_answer_stands():
-    world, counter = World(llm=model(a1=0.6, b2=0.9), retriever=Shelf()), CostCounter()
-    gate = learned("gate-product", world, "a1", "b2")
-    flow = METHODS["gate-product"].flow(Question("a1?"), None, gate)
-    answer = run(flow, world, observers=[counter])
+    world = World(llm=model(a1=0.6, b2=0.9), retriever=Shelf())
+    answer = asked("gate-product", "a1?", learned("gate-product", world, "a1", "b2"), world)
     assert (answer.text, answer.passages) == ("Eliot", ())
-    assert (counter.cost.calls, counter.cost.retrievals) == (1, 1)
+    assert (len(world.llm.prompts), len(world.retriever.asked)) == (2 + 1, 1)
     assert answer.uncertainty == pytest.approx(0.4)
 
 
@@ -129,25 +119,15 @@ def test_a_blank_draft_retrieves(tokens):
     assert asked("gate-margin", "a1?", gate, world).text == "Eliot"
 
 
-def test_texts_alone_are_refused_with_what_to_do():
+def test_texts_alone_and_the_gate_of_another_row_are_refused_with_what_to_do():
+    needs = [METHODS[f"gate-{signal}"].needs for signal in ("margin", "frequency")]
+    assert ["probabilities" in one for one in needs] == [True, False]
     world = World(llm=ScriptedLLM(lambda _: "x"), retriever=Shelf(EMMA))
     with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
         learned("gate-logprob", world, "a1")
+    entropy = learned("gate-entropy", World(llm=model(a1=0.6)), "a1")
+    with pytest.raises(InvalidInput, match="gate-margin was given a gate on entropy"):
+        asked("gate-margin", "a1?", entropy, world)
     bare = Generation("x", (Token("x", -0.1),))
     with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
         learned("gate-margin", World(llm=ScriptedLLM(lambda _: bare)), "a")
-
-
-def test_no_questions_and_the_gate_of_another_row_are_named():
-    with pytest.raises(CalibrationError, match="gate-margin learns"):
-        learned("gate-margin", World())
-    world = World(llm=model(a1=0.6), retriever=Shelf(EMMA))
-    entropy = learned("gate-entropy", world, "a1")
-    with pytest.raises(InvalidInput, match="gate-margin was given a gate on entropy"):
-        asked("gate-margin", "a1?", entropy, world)
-
-
-def test_the_rows_tell_what_they_need_and_cost():
-    assert "probabilities" in METHODS["gate-entropy"].needs
-    assert "probabilities" not in METHODS["gate-frequency"].needs
-    assert [METHODS[f"gate-{s}"].most_calls(None) for s in ("margin", "frequency")] == [2, 1]

@@ -5,17 +5,12 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from method_parts import Library, flow_of, says, world
+from method_parts import Library, says
+from method_parts import answer as ask
 
-from ltrag_plugins.flow import run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.listwise import (
-    ListwiseSettings,
-    _places,
-    _windows,
-)
-from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
+from ltrag_plugins.methods.listwise import _places, _windows
+from ltrag_plugins.prompts.templates import reading_prompt
 from ltrag_plugins.types import Passage
 
 QUESTION = "Who wrote Emma?"
@@ -27,8 +22,7 @@ BATH = Passage("Bath is a city.", id="c", title="Bath", score=7.0)
 def test_the_model_puts_the_passages_in_order_and_answers_from_the_best():
     library = Library({QUESTION: [BREAD, EMMA, BATH]})
     llm = says(("Order:", " [2] > [3] > [1]"), ("Answer the question", " Jane Austen\n"))
-    settings = ListwiseSettings(candidates=3, k=2)
-    answer = run(flow_of("listwise", QUESTION, settings), world(llm, library))
+    answer = ask("listwise", QUESTION, llm, library, candidates=3, k=2)
     assert library.asked_for == [3]
     assert llm.prompts == [
         "[1] Bread: Bread is baked.\n[2] Emma: Emma is by Jane Austen.\n[3] Bath: Bath is a city."
@@ -45,18 +39,16 @@ def test_the_model_puts_the_passages_in_order_and_answers_from_the_best():
 def reranked(passages, llm, **settings):
     """All of them in the model's order, which then reads them."""
     count = max(2, len(passages))
-    settings = ListwiseSettings(k=count, candidates=count, **settings)
-    return run(flow_of("listwise", QUESTION, settings), world(llm, Library({QUESTION: passages})))
+    return ask(
+        "listwise", QUESTION, llm, {QUESTION: passages}, k=count, candidates=count, **settings
+    )
 
 
 def test_new_passages_come_back_with_new_scores_and_the_old_ones_stay_as_they_were():
     handed_in = [BREAD, EMMA, BATH]
     ranked = reranked(handed_in, says(("", "[3] > [2] > [1]")))
-    assert [(passage.id, passage.score) for passage in ranked.passages] == [
-        ("c", 1.0),
-        ("e", 1 / 2),
-        ("b", 1 / 3),
-    ]
+    scores = [(passage.id, passage.score) for passage in ranked.passages]
+    assert scores == [("c", 1.0), ("e", 1 / 2), ("b", 1 / 3)]
     assert handed_in == [BREAD, EMMA, BATH]
     assert BREAD.score == 9.0
 
@@ -67,26 +59,12 @@ def test_a_single_passage_is_read_without_another_call():
     assert len(llm.calls) == 1
 
 
-@pytest.mark.parametrize(
-    ("count", "expected"),
-    [
-        (0, []),
-        (1, []),
-        (2, [(0, 2)]),
-        (20, [(0, 20)]),
-        (21, [(1, 21), (0, 20)]),
-        (40, [(20, 40), (10, 30), (0, 20)]),
-        (45, [(25, 45), (15, 35), (5, 25), (0, 20)]),
-    ],
-)
-def test_windows_go_from_the_back_to_the_very_front(count, expected):
-    assert _windows(count, window=20, step=10) == expected
-
-
 @given(st.integers(0, 60), st.integers(2, 12), st.data())
 def test_windows_overlap_and_cover_all(count, window, data):
     step = data.draw(st.integers(1, window - 1))
     cut = _windows(count, window, step)
+    assert not cut or (cut[0][1], cut[-1][0]) == (count, 0)  # from the back to the very front
+    assert {end - start for start, end in cut} <= {min(count, window)}
     assert {i for start, end in cut for i in range(start, end)} == set(
         range(count) if count > 1 else []
     )
@@ -126,6 +104,16 @@ def test_what_is_best_wanders_from_the_end_to_the_front():
         ("[" + "9" * 5000 + "] > [2]", [1, 0, 2]),
         ("9" * 5000, [0, 1, 2]),
         ("[²] > [٣]", [0, 1, 2]),
+        # numbers are places unless a list or a count needs them
+        ("1. Passage 3\n2. Passage 2", [2, 1, 0]),
+        ("1. Emma is by Austen\n2. Bath\n3. Bread", [0, 1, 2]),
+        ("2. It tops passage 1\n1. It tops passage 3", [1, 0, 2]),
+        ("1: it names 3 novels\n2: of no use", [0, 2, 1]),
+        ("Best is 1. Passage 3 is next", [0, 2, 1]),
+        ("Passage 3 tops passages 1 and 2", [2, 0, 1]),
+        ("the 2nd, then the 1st", [1, 0, 2]),
+        ("Covid-3 and 1-2", [0, 1, 2]),
+        ("passage -2", [0, 1, 2]),
     ],
 )
 def test_any_reply_names_each_passage_once(reply, expected):
@@ -165,24 +153,6 @@ def test_an_order_is_read_back_however_it_was_written(written):
         assert _places(written(order), 4) == list(order)
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        ("1. Passage 3\n2. Passage 2", [2, 1, 0]),
-        ("1. Emma is by Austen\n2. Bath\n3. Bread", [0, 1, 2]),
-        ("2. It tops passage 1\n1. It tops passage 3", [1, 0, 2]),
-        ("1: it names 3 novels\n2: of no use", [0, 2, 1]),
-        ("Best is 1. Passage 3 is next", [0, 2, 1]),
-        ("Passage 3 tops passages 1 and 2", [2, 0, 1]),
-        ("the 2nd, then the 1st", [1, 0, 2]),
-        ("Covid-3 and 1-2", [0, 1, 2]),
-        ("passage -2", [0, 1, 2]),
-    ],
-)
-def test_numbers_are_places_unless_a_list_or_a_count_needs_them(reply, expected):
-    assert _places(reply, 3) == expected
-
-
 @given(st.text(alphabet="[]0123456789 >,.-Doc:\n"), st.integers(0, 12))
 def test_an_order_is_a_permutation_whatever_was_written(reply, count):
     assert sorted(_places(reply, count)) == list(range(count))
@@ -195,21 +165,3 @@ def test_references_in_a_passage_do_not_pass_for_its_number_and_long_ones_are_cu
     assert llm.prompts[0].startswith(
         "[1] A fact (2) is a fact (12)\n[2] Bread: Bread is baked.\n\n"
     )
-
-
-def test_where_nothing_is_found_the_question_is_asked_directly():
-    llm = says(("", "Jane Austen"))
-    answer = run(flow_of("listwise", QUESTION), world(llm, Library({})))
-    assert llm.prompts == [direct_prompt(QUESTION)]
-    assert (answer.text, answer.passages) == ("Jane Austen", ())
-
-
-def test_a_retriever_that_hands_back_too_much_costs_no_call_more():
-    class Generous:
-        def search(self, queries, k):
-            return [[Passage(f"passage {i}") for i in range(100)] for _ in queries]
-
-    settings = ListwiseSettings(candidates=30, window=10, step=5)
-    llm = says(("Order:", "[1]"), ("", "Jane Austen"))
-    run(flow_of("listwise", QUESTION, settings), world(llm, Generous()))
-    assert len(llm.prompts) == METHODS["listwise"].most_calls(settings) == 6

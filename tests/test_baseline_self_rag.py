@@ -1,15 +1,11 @@
 import math
 
 import pytest
-from method_parts import Library, flow_of, says, spelled, world
+from method_parts import Library, says, spelled
+from method_parts import answer as ask
 
 from ltrag_plugins.errors import InvalidLogProbability
-from ltrag_plugins.flow import run
-from ltrag_plugins.methods.self_rag import (
-    _REFLECTION,
-    SelfRAGSettings,
-    _reflection_value,
-)
+from ltrag_plugins.methods.self_rag import _reflection_value
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
 from ltrag_plugins.uncertainty import yes_probability
@@ -23,6 +19,9 @@ SEARCH = (
     "Question: Who wrote Emma?\nWould you have to look something up to be sure of the answer? "
     "Reply yes or no.\nReply:"
 )
+
+
+REFLECTING = {"reflection_tokens": True, "max_tokens": 100}
 
 
 def yes(probability: float) -> Generation:
@@ -42,7 +41,7 @@ def test_by_yes_and_no_each_passage_answers_and_the_best_judged_answer_wins():
         ("Austen.\n\nAnswer", spelled(("Jane Austen", {"Jane Austen": 0.25}))),
     )
     library = Library(SHELF)
-    answer = run(flow_of("self-rag", QUESTION), world(llm, library))
+    answer = ask("self-rag", QUESTION, llm, library)
     assert library.queries == [QUESTION]
     assert answer.text == "Jane Austen"
     assert answer.passages == (EMMA,)
@@ -93,9 +92,7 @@ def test_a_single_weight_decides_between_critiques(weight, expected):
     )
     names = ("w_likelihood", "w_relevance", "w_support", "w_usefulness")
     weights = {name: float(name == weight) for name in names}
-    answer = run(
-        flow_of("self-rag", QUESTION, SelfRAGSettings(**weights)), world(llm, Library(SHELF))
-    )
+    answer = ask("self-rag", QUESTION, llm, SHELF, **weights)
     assert answer.text == expected
     assert answer.mode == "yes-no texts"
 
@@ -103,17 +100,10 @@ def test_a_single_weight_decides_between_critiques(weight, expected):
 def test_what_the_model_is_sure_to_know_is_answered_without_a_search():
     library = Library(SHELF)
     llm = says(("look something up", yes(0.15)), ("", "Jane Austen\n"))
-    answer = run(flow_of("self-rag", QUESTION), world(llm, library))
+    answer = ask("self-rag", QUESTION, llm, library)
     assert library.queries == []
     assert llm.prompts == [SEARCH, direct_prompt(QUESTION)]
     assert (answer.text, answer.passages, answer.critiques) == ("Jane Austen", (), ())
-
-
-def test_where_nothing_is_found_the_question_is_asked_directly():
-    llm = says(("look something up", "yes"), ("", "Jane Austen"))
-    answer = run(flow_of("self-rag", QUESTION), world(llm, Library({})))
-    assert llm.prompts == [SEARCH, direct_prompt(QUESTION)]
-    assert (answer.text, answer.passages) == ("Jane Austen", ())
 
 
 def test_a_blank_answer_is_the_last_to_be_chosen():
@@ -125,11 +115,8 @@ def test_a_blank_answer_is_the_last_to_be_chosen():
         ("Austen.\n\nQuestion", "no"),
         ("", "yes"),
     )
-    answer = run(flow_of("self-rag", QUESTION), world(llm, Library(SHELF)))
+    answer = ask("self-rag", QUESTION, llm, SHELF)
     assert answer.text == "Jane Austen"
-
-
-REFLECTING = SelfRAGSettings(reflection_tokens=True, max_tokens=100)
 
 
 def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide():
@@ -153,7 +140,7 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
         ("Austen.</paragraph>", austen),
         ("Response:", spelled(("[Retrieval]", {"[Retrieval]": 0.6, "[No Retrieval]": 0.2}))),
     )
-    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library(SHELF)))
+    answer = ask("self-rag", QUESTION, llm, SHELF, **REFLECTING)
     assert answer.mode == "reflection tokens"
     assert (answer.text, answer.passages) == ("Jane Austen", (EMMA,))
     assert llm.calls == [
@@ -175,7 +162,7 @@ def test_by_reflection_tokens_the_probabilities_of_what_the_model_wrote_decide()
 def test_by_reflection_tokens_it_reads_as_much_of_a_passage_as_other_methods():
     long = Passage(" ".join(f"w{i}" for i in range(250)), title="Long")
     llm = says(("</paragraph>", "Jane Austen"), ("Response:", "[Retrieval]"))
-    run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({QUESTION: [long]})))
+    ask("self-rag", QUESTION, llm, {QUESTION: [long]}, **REFLECTING)
     read = " ".join(f"w{i}" for i in range(200))
     assert llm.prompts[1:] == [f"{TRAINED}[Retrieval]<paragraph>Long\n{read}</paragraph>"]
 
@@ -186,91 +173,55 @@ def test_a_trained_model_that_needs_no_search_answers_without_one():
         ("[No Retrieval]", "Jane Austen[Utility:5]"),
         ("Response:", spelled(("[No Retrieval]", {"[No Retrieval]": 0.9, "[Retrieval]": 0.1}))),
     )
-    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, library))
+    answer = ask("self-rag", QUESTION, llm, library, **REFLECTING)
     assert llm.prompts == [TRAINED, f"{TRAINED}[No Retrieval]"]
     assert (library.queries, answer.text, answer.passages) == ([], "Jane Austen", ())
     assert answer.mode == "reflection tokens"
 
 
-def test_a_trained_model_without_passages_answers_as_if_it_needed_none():
-    llm = says(("[No Retrieval]", "Jane Austen"), ("Response:", "[Retrieval]"))
-    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({})))
-    assert (answer.text, answer.mode) == ("Jane Austen", "reflection tokens")
-
-
 def test_a_model_that_writes_no_reflection_tokens_is_judged_by_yes_and_no():
     llm = says(("### Response", "Jane Austen"), ("look something up", "no"), ("", "Jane Austen"))
-    answer = run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library(SHELF)))
+    answer = ask("self-rag", QUESTION, llm, SHELF, **REFLECTING)
     assert llm.prompts == [TRAINED, SEARCH, direct_prompt(QUESTION)]
     assert answer.mode == "yes-no texts"
     assert len(answer.trace) == 3
 
 
-@pytest.mark.parametrize("reflecting", [False, True])
-def test_no_reply_and_no_retriever_cost_more_calls_than_the_bound(reflecting):
-    class Generous:
-        def search(self, queries, k):
-            return [[Passage(f"passage {i}") for i in range(100)] for _ in queries]
-
-    llm = says(("", "yes"))
-    settings = SelfRAGSettings(reflection_tokens=reflecting, k=4)
-    run(flow_of("self-rag", QUESTION, settings), world(llm, Generous()))
-    assert len(llm.prompts) == 1 + 4 * 4 + reflecting
+JANE = {"Jane": 0.5, "[Retrieval]": 0.1}
+RETRIEVAL = "[Retrieval]", "[No Retrieval]"
+RELEVANT, SUPPORTED = ("[Relevant]", "[Irrelevant]"), ("[Fully supported]", "[Partially supported]")
+# hardly an alternative at the start, so no verdict on the answer
+START = {"[Relevant]": 0.9, "[Irrelevant]": 0.09, "[Utility:1]": 1e-4}
+START |= {"[No support / Contradictory]": 1e-5}
 
 
-def test_a_token_the_text_leaves_out_is_read_from_the_likeliest_alternative():
-    hidden = spelled(
-        ("", {"[Relevant]": 0.75, "[Irrelevant]": 0.25}),
-        "Jane Austen",
-        ("", {"[Fully supported]": 0.5, "[Partially supported]": 0.5}),
-    )
-    assert _reflection_value(hidden, "relevant") == pytest.approx(0.75)
-    assert _reflection_value(hidden, "support") == pytest.approx(0.75)
-    assert _reflection_value(hidden, "useful") is None
-
-
-def test_at_the_start_a_token_need_not_be_the_one_that_was_written():
-    drafted = spelled(("Jane", {"Jane": 0.5, "[Retrieval]": 0.1, "[No Retrieval]": 0.3}))
-    assert _reflection_value(drafted, "retrieve") == pytest.approx(0.25)
-    later = spelled("The", ("Jane", {"Jane": 0.5, "[Retrieval]": 0.1}))
-    assert _reflection_value(later, "retrieve") is None
-
-
-def test_what_was_hardly_an_alternative_at_the_start_is_no_verdict_on_the_answer():
-    start = {"[Relevant]": 0.9, "[Irrelevant]": 0.09, "[Utility:1]": 1e-4}
-    contradictory = {"[No support / Contradictory]": 1e-5}
-    reply = spelled(
-        ("[Relevant]", start | contradictory),
-        "Jane Austen",
-        ("[Fully supported]", {"[Fully supported]": 0.98, "[Partially supported]": 0.02}),
-        ("[Utility:5]", {"[Utility:5]": 0.9, "[Utility:4]": 0.1}),
-    )
-    assert _reflection_value(reply, "relevant") == pytest.approx(0.9 / 0.99)
-    assert _reflection_value(reply, "support") == pytest.approx(0.98 + 0.5 * 0.02)
-    assert _reflection_value(reply, "useful") == pytest.approx(0.9 + 0.5 * 0.1)
-    unjudged = spelled(("[Relevant]", start | contradictory), "Jane Austen")
-    assert (_reflection_value(unjudged, "support"), _reflection_value(unjudged, "useful")) == (
-        None,
-        None,
-    )
-
-
-@pytest.mark.parametrize("group", ["retrieve", "relevant"])
-def test_a_token_that_was_written_counts_before_alternatives_at_the_start(group):
-    yes, no = _REFLECTION[group]
-    begun = ("\n", {"\n": 0.9, no: 1e-4})
-    assert _reflection_value(spelled(begun, (yes, {yes: 0.75, no: 0.25})), group) == pytest.approx(
-        0.75
-    )
-    assert _reflection_value(spelled(begun, "Jane"), group) == 0.0
-
-
-def test_without_probabilities_the_token_named_first_counts():
-    reply = Generation("[Irrelevant]x[Partially supported]y[Fully supported][Utility:4]")
-    assert _reflection_value(reply, "relevant") == 0.0
-    assert _reflection_value(reply, "support") == 0.5
-    assert _reflection_value(reply, "useful") == 0.5
-    assert _reflection_value(reply, "retrieve") is None
+@pytest.mark.parametrize(
+    ("reply", "values"),
+    [
+        # a token that the text leaves out is read from the likeliest alternative
+        (spelled(("", dict(zip(RELEVANT, (0.75, 0.25), strict=True))), "Jane Austen",
+                 ("", dict(zip(SUPPORTED, (0.5, 0.5), strict=True)))),
+         {"relevant": 0.75, "support": 0.75, "useful": None}),
+        # at the start a token need not be the one that was written; later it must
+        (spelled(("Jane", JANE | {"[No Retrieval]": 0.3})), {"retrieve": 0.25}),
+        (spelled("The", ("Jane", JANE)), {"retrieve": None}),
+        (spelled(("[Relevant]", START), "Jane Austen",
+                 ("[Fully supported]", dict(zip(SUPPORTED, (0.98, 0.02), strict=True))),
+                 ("[Utility:5]", {"[Utility:5]": 0.9, "[Utility:4]": 0.1})),
+         {"relevant": 0.9 / 0.99, "support": 0.98 + 0.5 * 0.02, "useful": 0.9 + 0.5 * 0.1}),
+        (spelled(("[Relevant]", START), "Jane Austen"), {"support": None, "useful": None}),
+        # what was written counts before alternatives at the start
+        *((spelled(("\n", {"\n": 0.9, no: 1e-4}), last), {group: value})
+          for group, yes, no in [("retrieve", *RETRIEVAL), ("relevant", *RELEVANT)]
+          for last, value in [((yes, {yes: 0.75, no: 0.25}), 0.75), ("Jane", 0.0)]),
+        # without probabilities the token named first counts
+        (Generation("[Irrelevant]x[Partially supported]y[Fully supported][Utility:4]"),
+         {"relevant": 0.0, "support": 0.5, "useful": 0.5, "retrieve": None}),
+    ],
+)  # fmt: skip
+def test_what_reflection_tokens_say(reply, values):
+    for group, value in values.items():
+        assert _reflection_value(reply, group) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -285,7 +236,7 @@ def test_without_probabilities_the_token_named_first_counts():
 )
 def test_no_answer_holds_reflection_tokens_or_passages(said, answer):
     llm = says(("[No Retrieval]", said), ("Response:", "[No Retrieval]"))
-    assert run(flow_of("self-rag", QUESTION, REFLECTING), world(llm, Library({}))).text == answer
+    assert ask("self-rag", QUESTION, llm, {}, **REFLECTING).text == answer
 
 
 @pytest.mark.parametrize(
@@ -305,8 +256,5 @@ def test_no_answer_holds_reflection_tokens_or_passages(said, answer):
 )
 def test_how_far_a_reply_says_yes(reply, probability):
     assert yes_probability(reply) == pytest.approx(probability)
-
-
-def test_a_log_probability_above_zero_is_refused():
     with pytest.raises(InvalidLogProbability, match="at most 0"):
         yes_probability(Generation("Yes", (Token("Yes", 0.5),)))

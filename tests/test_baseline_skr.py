@@ -1,32 +1,18 @@
 import numpy as np
 import pytest
-from method_parts import Shelf, flow_of
+from method_parts import Planes, Shelf, answer
 from sklearn.neighbors import NearestNeighbors
 
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
-from ltrag_plugins.flow import World, run
+from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.skr import SelfKnowledge, SKRSettings
-from ltrag_plugins.metrics.cost import CostCounter
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 
 BOOKS = {"Emma": "Austen", "Walden": "Thoreau", "Dune": "Herbert", "It": "King"}
 SHELF = Passage("A shelf of books.")
-
-
-class Planes:
-    """Known vectors for known texts."""
-
-    name = "planes"
-
-    def __init__(self, **vectors) -> None:
-        self.vectors, self.asked = vectors, []
-
-    def encode(self, texts):
-        self.asked.append(tuple(texts))
-        return np.array([self.vectors[text.rstrip("?")] for text in texts], dtype="float32")
 
 
 def model(direct: set[str], reading: set[str]) -> ScriptedLLM:
@@ -62,28 +48,20 @@ def test_labels_are_learned_step_by_step():
 
 
 @pytest.mark.parametrize(
-    ("vector", "known"),
-    [((1, 0.1), True), ((1, 0.8), False)],  # nearest: Emma; Dune
+    ("vector", "prompt", "searched", "passages"),
+    [
+        ((1, 0.1), direct_prompt("new?"), [], ()),  # nearest: Emma
+        ((1, 0.8), reading_prompt("new?", [SHELF]), [(("new?",), 2)], (SHELF,)),  # Dune
+    ],
 )
-def test_a_question_is_routed_by_its_nearest_neighbour(vector, known):
-    knowledge = SelfKnowledge(
-        np.array([(1, 0), (0, 1), (0.7071, 0.7071)]), np.array([True, True, False])
-    )
-    llm, shelf, encoder = ScriptedLLM(lambda _: " x \n"), Shelf(SHELF), Planes(new=vector)
-    counter = CostCounter()
-    answer = run(
-        flow_of("skr", "new?", SKRSettings(neighbours=1, k=2), knowledge),
-        World(llm=llm, retriever=shelf, encoder=encoder),
-        observers=[counter],
-    )
-    assert answer.text == "x"
-    assert counter.cost.calls == 1
-    if known:
-        assert (llm.prompts, shelf.asked) == ([direct_prompt("new?")], [])
-        assert answer.passages == ()
-    else:
-        assert (llm.prompts, shelf.asked) == ([reading_prompt("new?", [SHELF])], [(("new?",), 2)])
-        assert answer.passages == (SHELF,)
+def test_a_question_is_routed_by_its_nearest_neighbour(vector, prompt, searched, passages):
+    vectors = np.array([(1, 0), (0, 1), (0.7071, 0.7071)])
+    knowledge = SelfKnowledge(vectors, np.array([True, True, False]))
+    llm, shelf = ScriptedLLM(lambda _: " x \n"), Shelf(SHELF)
+    more = {"learned": knowledge, "encoder": Planes(new=vector), "neighbours": 1, "k": 2}
+    found = answer("skr", "new?", llm, shelf, **more)
+    assert (found.text, found.passages) == ("x", passages)
+    assert (llm.prompts, shelf.asked) == ([prompt], searched)
 
 
 def test_the_rule_is_the_papers_inequality():
@@ -103,6 +81,9 @@ def test_where_all_or_none_of_the_questions_were_known():
     vectors, at = np.eye(3), np.ones(3)
     assert SelfKnowledge(vectors, np.array([True] * 3)).knows(at, 2, 1.0)
     assert not SelfKnowledge(vectors, np.array([False] * 3)).knows(at, 2, 1.0)
+    # more neighbours than questions are all of them; no direction is near the first
+    assert SelfKnowledge(np.eye(2), np.array([False, True])).knows(np.array([1, 0.1]), 9, 0.0)
+    assert SelfKnowledge(np.eye(2), np.array([True, False])).knows(np.zeros(2), 1, 1.0)
 
 
 def test_the_neighbours_are_scikit_learns():
@@ -118,26 +99,10 @@ def test_the_neighbours_are_scikit_learns():
         assert near == sorted(found.tolist())
 
 
-def test_more_neighbours_than_questions_are_all_of_them():
-    assert SelfKnowledge(np.eye(2), np.array([False, True])).knows(np.array([1, 0.1]), 9, 0.0)
-
-
-def test_a_question_without_direction_is_routed_all_the_same():
-    assert SelfKnowledge(np.eye(2), np.array([True, False])).knows(np.zeros(2), 1, 1.0)
-
-
 def test_questions_that_teach_nothing_are_named():
     world = World(llm=model(set(), set()), retriever=Shelf(SHELF), encoder=Planes(**VECTORS))
-
-    def learn(questions):
-        METHODS["skr"].taught(questions, SKRSettings(), world)
-
     with pytest.raises(CalibrationError, match="none of the 4 labelled questions"):
-        learn(LABELLED)
-    with pytest.raises(CalibrationError, match="skr learns from labelled questions and got none"):
-        learn([])
-    with pytest.raises(MissingReferences, match="has no accepted"):
-        learn([Question("Why?")])
+        METHODS["skr"].taught(LABELLED, SKRSettings(), world)
 
 
 def test_an_encoder_of_another_size_is_refused():

@@ -1,17 +1,17 @@
 import itertools
 
 import pytest
-from method_parts import Library, flow_of, says, spelled, world
+from method_parts import answer as ask
+from method_parts import says, spelled
 
-from ltrag_plugins.flow import run
-from ltrag_plugins.methods.sure import SuReSettings, _listed_candidates, _plausibilities
-from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
+from ltrag_plugins.methods.sure import _listed_candidates, _plausibilities
+from ltrag_plugins.prompts.templates import reading_prompt
 from ltrag_plugins.types import Generation, Passage
 
 QUESTION = "Who wrote Emma?"
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
 ELIOT = Passage("George Eliot wrote Middlemarch.", title="George Eliot")
-SHELF = Library({QUESTION: [EMMA, ELIOT]})
+SHELF = {QUESTION: [EMMA, ELIOT]}
 READ = "Emma: Emma is a novel by Jane Austen.\nGeorge Eliot: George Eliot wrote Middlemarch.\n\n"
 
 
@@ -29,7 +29,7 @@ def test_the_candidate_with_the_most_plausible_summary_is_the_answer():
         ("Summary 1: Eliot wrote novels.", "Summary 2"),
         ("Summary 1: Emma is by Austen.", "1"),
     )
-    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
+    answer = ask("sure", QUESTION, llm, SHELF)
     assert answer.text == "Jane Austen"
     assert answer.passages == (EMMA, ELIOT)
     about = "\n\nQuestion: Who wrote Emma?\n"
@@ -59,55 +59,57 @@ def test_the_candidate_with_the_most_plausible_summary_is_the_answer():
     assert len(answer.trace) == 7
 
 
-def test_plausibility_is_validity_plus_the_share_of_comparisons_won():
-    # candidate 0 is valid; 0 beats 1 in both orders, loses to 2 in both; 1 and 2 draw:
-    # the model names the first summary each time
-    judged = texts("yes", "no", "no", "1", "2", "2", "1", "1", "1")
-    pairs = list(itertools.permutations(range(3), 2))
-    assert pairs == [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
-    assert _plausibilities(judged, 3) == [1 + 1 + 0, 0 + 0 + 0.5, 0 + 1 + 0.5]
-
-
-def test_replies_that_name_neither_summary_share_the_point():
-    assert _plausibilities(texts("yes", "yes", "Both.", ""), 2) == [1.5, 1.5]
-
-
-def test_a_model_that_always_names_the_first_summary_decides_nothing():
-    assert _plausibilities(texts("no", "no", "1", "1"), 2) == [0.5, 0.5]
-
-
-def test_an_undecided_judge_makes_no_summary_valid():
-    assert _plausibilities(texts("I don't know", "no", "1", "1"), 2) == [0.5, 0.5]
+@pytest.mark.parametrize(
+    ("judged", "plausibilities"),
+    [
+        # candidate 0 is valid; 0 beats 1 in both orders, loses to 2 in both; 1 and 2 draw: the
+        # model names the first summary each time. Pairs: 01, 02, 10, 12, 20, 21
+        (texts("yes", "no", "no", "1", "2", "2", "1", "1", "1"), [1 + 1 + 0, 0.5, 0 + 1 + 0.5]),
+        (texts("yes", "yes", "Both.", ""), [1.5, 1.5]),  # neither: they share the point
+        (texts("no", "no", "1", "1"), [0.5, 0.5]),
+        (texts("I don't know", "no", "1", "1"), [0.5, 0.5]),
+        # validity is read from token probabilities where there are some
+        ([spelled(("No", {"No": 0.4, "Yes": 0.35, "yes": 0.1})), *texts("no", "", "")], [1.5, 0.5]),
+    ],
+)
+def test_plausibility_is_validity_plus_the_share_of_comparisons_won(judged, plausibilities):
+    assert _plausibilities(judged, len(plausibilities)) == plausibilities
 
 
 def test_of_equally_plausible_candidates_the_first_named_wins():
     llm = says(("Answers:", "Austen\nEliot"), ("Summary:", "a"), ("Reply", "I don't know"))
-    assert run(flow_of("sure", QUESTION), world(llm, SHELF)).text == "Austen"
+    assert ask("sure", QUESTION, llm, SHELF).text == "Austen"
 
 
-def test_validity_is_read_from_token_probabilities_where_there_are_some():
-    unsure = spelled(("No", {"No": 0.4, "Yes": 0.35, "yes": 0.1}))
-    assert _plausibilities([unsure, *texts("no", "", "")], 2) == [1.5, 0.5]
+AUTHORS = ["Jane Austen", "George Eliot"]
 
 
 @pytest.mark.parametrize(
-    ("reply", "candidates"),
+    ("reply", "most", "candidates"),
     [
-        ("1. Jane Austen\n2. George Eliot\n3. Bath", ["Jane Austen", "George Eliot"]),
-        ("Jane Austen\njane austen.\n\nGeorge Eliot", ["Jane Austen", "George Eliot"]),
-        ("(a) Jane Austen, (b) George Eliot", ["Jane Austen", "George Eliot"]),
-        ("a) Jane Austen\nb) George Eliot", ["Jane Austen", "George Eliot"]),
-        ("Here are two answers:\n- Jane Austen\n* George Eliot", ["Jane Austen", "George Eliot"]),
-        ("J. K. Rowling\nA. A. Milne", ["J. K. Rowling", "A. A. Milne"]),
-        ("12.5 km\n1815", ["12.5 km", "1815"]),
-        ("1.\n2.\n", ["1", "2"]),
-        ("Emma\nBath\nemma", ["Emma", "Bath"]),
-        ("\n\n", []),
-        ("", []),
+        ("1. Jane Austen\n2. George Eliot\n3. Bath", 2, AUTHORS),
+        ("Jane Austen\njane austen.\n\nGeorge Eliot", 2, AUTHORS),
+        ("(a) Jane Austen, (b) George Eliot", 2, AUTHORS),
+        ("a) Jane Austen\nb) George Eliot", 2, AUTHORS),
+        ("Here are two answers:\n- Jane Austen\n* George Eliot", 2, AUTHORS),
+        ("J. K. Rowling\nA. A. Milne", 2, ["J. K. Rowling", "A. A. Milne"]),
+        ("12.5 km\n1815", 2, ["12.5 km", "1815"]),
+        ("1.\n2.\n", 2, ["1", "2"]),
+        ("Emma\nBath\nemma", 2, ["Emma", "Bath"]),
+        ("\n\n", 2, []),
+        # only the next number of a list begins another candidate
+        ("1. Jane Austen 2. George Eliot 3. Bath", 9, [*AUTHORS, "Bath"]),
+        ("2. Emma 3. Bath", 9, ["Emma", "Bath"]),
+        ("1. No. 2. Yes.", 9, ["No", "Yes"]),
+        ("1. World War 2.", 9, ["World War 2"]),
+        ("World War 2. World War 1.", 9, ["World War 2. World War 1"]),
+        ("1. World War 2. It was long.\n2. Emma", 9, ["World War 2. It was long", "Emma"]),
+        ("1. Toy Story 2: a film", 9, ["Toy Story 2: a film"]),
+        ("1. Jane Austen 3. Bath", 9, ["Jane Austen 3. Bath"]),
     ],
 )
-def test_candidates_are_read_from_lists_of_many_forms(reply, candidates):
-    assert _listed_candidates(reply, 2) == candidates
+def test_candidates_are_read_from_lists_of_many_forms(reply, most, candidates):
+    assert _listed_candidates(reply, most) == candidates
 
 
 NUMBERS_IN_THEM = ("Apollo 11", "1984", "World War 2", "No. 5", "Henry IV, Part 1", "2", "2.5 km")
@@ -130,46 +132,15 @@ def test_a_numbered_list_is_read_back_whatever_numbers_its_candidates_hold(writt
         assert _listed_candidates(written.format(*pair), 2) == list(pair)
 
 
-@pytest.mark.parametrize(
-    ("reply", "candidates"),
-    [
-        ("1. Jane Austen 2. George Eliot 3. Bath", ["Jane Austen", "George Eliot", "Bath"]),
-        ("2. Emma 3. Bath", ["Emma", "Bath"]),
-        ("1. No. 2. Yes.", ["No", "Yes"]),
-        ("1. World War 2.", ["World War 2"]),
-        ("World War 2. World War 1.", ["World War 2. World War 1"]),
-        ("1. World War 2. It was long.\n2. Emma", ["World War 2. It was long", "Emma"]),
-        ("1. Toy Story 2: a film", ["Toy Story 2: a film"]),
-        ("1. Jane Austen 3. Bath", ["Jane Austen 3. Bath"]),
-    ],
-)
-def test_only_the_next_number_of_a_list_begins_another_candidate(reply, candidates):
-    assert _listed_candidates(reply, 9) == candidates
-
-
 def test_a_single_candidate_is_the_answer_without_further_calls():
     llm = says(("Answers:", "1. Jane Austen\n2. jane austen"))
-    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
+    answer = ask("sure", QUESTION, llm, SHELF)
     assert (answer.text, len(llm.prompts)) == ("Jane Austen", 1)
     assert answer.passages == (EMMA, ELIOT)
 
 
 def test_without_candidates_the_passages_are_read_once_more():
     llm = says(("Answers:", "\n\n"), ("Answer the question", "Jane Austen"))
-    answer = run(flow_of("sure", QUESTION), world(llm, SHELF))
+    answer = ask("sure", QUESTION, llm, SHELF)
     assert answer.text == "Jane Austen"
     assert llm.prompts[1:] == [reading_prompt(QUESTION, [EMMA, ELIOT])]
-
-
-def test_where_nothing_is_found_the_question_is_asked_directly():
-    llm = says(("", "Jane Austen"))
-    answer = run(flow_of("sure", QUESTION), world(llm, Library({})))
-    assert llm.prompts == [direct_prompt(QUESTION)]
-    assert (answer.text, answer.passages) == ("Jane Austen", ())
-
-
-@pytest.mark.parametrize("n", [2, 4])
-def test_n_candidates_cost_1_plus_n_plus_n_squared_calls(n):
-    llm = says(("Answers:", "a1\nb1\nc1\nd1\ne1"), ("Summary:", "text"), ("Reply", "1"))
-    run(flow_of("sure", QUESTION, SuReSettings(candidates=n)), world(llm, SHELF))
-    assert [len(call) for call in llm.calls] == [1, n, n + n * (n - 1)]

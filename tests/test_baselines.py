@@ -5,7 +5,7 @@ from ltrag_plugins.errors import InvalidInput, NoRetriever, RetrieverFailed
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.direct import direct, single_retrieval
-from ltrag_plugins.prompts.templates import direct_prompt, passages_block, reading_prompt
+from ltrag_plugins.prompts.templates import passages_block, reading_prompt
 from ltrag_plugins.types import Passage
 
 EMMA = Passage("Emma is a novel by Jane Austen.", title="Emma")
@@ -41,43 +41,20 @@ def test_single_retrieval_searches_once_and_reads_what_it_found():
     assert prompt.endswith("Question: Who wrote Emma?\nAnswer:")
 
 
-def test_where_nothing_is_found_no_text_above_is_promised():
-    llm = echo()
-    answer = run(single_retrieval("Who wrote Emma?"), World(llm=llm, retriever=Shelf()))
-    assert llm.prompts == [direct_prompt("Who wrote Emma?")]
-    assert (answer.text, answer.passages) == ("Jane Austen", ())
-
-
-def test_a_passage_that_speaks_of_placeholders_changes_nothing_but_itself():
-    sly = Passage("Write {question} or {passages}.")
-    prompt = reading_prompt("Is {passages} a word?", [sly])
-    assert prompt.startswith("Write {question} or {passages}.\n")
-    assert prompt.endswith("Question: Is {passages} a word?\nAnswer:")
-    assert direct_prompt("{question} {0} {}").endswith("Question: {question} {0} {}\nAnswer:")
-
-
 def test_long_passages_are_cut_by_words():
     long = Passage(" ".join(map(str, range(500))), title="Numbers")
     assert passages_block([long], max_words=3) == "Numbers: 0 1 2"
 
 
-@pytest.mark.parametrize("template", ["{passages}", "{question}", "neither"])
-def test_a_template_without_room_for_its_parts_is_refused(template):
-    with pytest.raises(InvalidInput, match="template must hold"):
-        reading_prompt("Who?", [EMMA], template)
-
-
-def test_a_direct_template_without_room_for_the_question_is_refused():
+def test_a_template_without_room_for_its_parts_is_refused():
+    for template in ("{passages}", "{question}", "neither"):
+        with pytest.raises(InvalidInput, match="template must hold"):
+            reading_prompt("Who?", [EMMA], template)
     with pytest.raises(InvalidInput, match=r"\{question\}"):
         run(direct("Who?", template="Answer:"), World(llm=echo()))
 
 
-def test_without_a_retriever_single_retrieval_says_so():
-    with pytest.raises(NoRetriever, match="retriever="):
-        run(single_retrieval("Who?"), World(llm=echo()))
-
-
-def test_a_retriever_that_raises_is_named_with_its_cause():
+def test_a_retriever_that_raises_or_is_not_there_is_named():
     class Down:
         def search(self, queries, k):
             raise ConnectionError("no route")
@@ -85,3 +62,5 @@ def test_a_retriever_that_raises_is_named_with_its_cause():
     with pytest.raises(RetrieverFailed, match="no route") as caught:
         run(single_retrieval("Who?"), World(llm=echo(), retriever=Down()))
     assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(NoRetriever, match="retriever="):
+        run(single_retrieval("Who?"), World(llm=echo()))

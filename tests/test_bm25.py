@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra
-from ltrag_plugins.retrieval import Retriever
 from ltrag_plugins.retrieval import bm25 as module
 from ltrag_plugins.retrieval.base import _best
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -47,23 +46,14 @@ def score_by_hand(query, passage, pool, k1=1.5, b=0.75):
     return total
 
 
-def test_it_is_a_retriever(engine):
-    assert isinstance(BM25Retriever(POOL, engine=engine), Retriever)
-
-
-def test_scores_are_the_formula_worked_out(engine):
-    retriever = BM25Retriever(POOL, engine=engine)
-    [found] = retriever.search(["the cat, the mat"], 4)
+@pytest.mark.parametrize("settings", [{}, {"k1": 0.9, "b": 0.4}], ids=str)
+def test_scores_are_the_formula_worked_out(engine, settings):
+    pool = [replace(passage, score=99.0) for passage in POOL]  # an old score is replaced
+    [found] = BM25Retriever(pool, **settings, engine=engine).search(["the cat, the mat"], 4)
     for passage in found:
-        expected = score_by_hand("the cat, the mat", passage, POOL)
+        expected = score_by_hand("the cat, the mat", passage, POOL, **settings)
         assert passage.score == pytest.approx(expected, rel=1e-12)
     assert [p.id for p in found] == ["mat", "won"]
-
-
-def test_k1_and_b_reach_the_formula(engine):
-    retriever = BM25Retriever(POOL, k1=0.9, b=0.4, engine=engine)
-    [[first, *_]] = retriever.search(["cat"], 4)
-    assert first.score == pytest.approx(score_by_hand("cat", first, POOL, 0.9, 0.4), rel=1e-12)
 
 
 def test_queries_keep_their_order_and_k_is_a_most(engine):
@@ -73,22 +63,18 @@ def test_queries_keep_their_order_and_k_is_a_most(engine):
     assert retriever.search([], 3) == []
 
 
-def test_the_title_is_searched_too(engine):
-    assert ids(BM25Retriever(POOL, engine=engine).search(["physics"], 2)) == [["nobel"]]
-
-
-@pytest.mark.parametrize("query", ["RÖNTGEN?", "ro\u0308ntgen", "WÜRZBURG"])
-def test_words_are_unicode_and_caseless(engine, query):
-    assert ids(BM25Retriever(POOL, engine=engine).search([query], 2)) == [["rays"]]
-
-
-def test_more_than_there_is_gives_what_there_is(engine):
-    assert ids(BM25Retriever(POOL, engine=engine).search(["cat"], 1000)) == [["won", "mat"]]
-
-
-@pytest.mark.parametrize("query", ["", "?!", "unheard words", "東京"])
-def test_a_query_without_a_known_word_finds_nothing(engine, query):
-    assert BM25Retriever(POOL, engine=engine).search([query], 3) == [[]]
+@pytest.mark.parametrize(
+    ("query", "k", "found"),
+    [
+        ("physics", 2, ["nobel"]),  # the title is searched too
+        *((query, 2, ["rays"]) for query in ("RÖNTGEN?", "ro\u0308ntgen", "WÜRZBURG")),
+        ("cat", 1000, ["won", "mat"]),
+        *((query, 3, []) for query in ("", "?!", "unheard words", "東京")),
+    ],
+)
+def test_passages_are_found_by_their_words_whatever_their_case_and_script(engine, query, k, found):
+    pool = [*POOL, Passage("..."), Passage("")]  # without words they do no harm
+    assert ids(BM25Retriever(pool, engine=engine).search([query], k)) == [found]
 
 
 def test_a_word_in_every_passage_still_counts(engine):
@@ -111,17 +97,6 @@ def test_copies_are_handed_back_and_the_callers_passages_stay_as_they_were(engin
     assert found.score is not None
     assert found == replace(POOL[2], score=found.score)
     assert found.metadata == {"page": 7}
-
-
-def test_an_old_score_is_replaced(engine):
-    pool = [Passage("cat", score=99.0), Passage("dog", score=98.0)]
-    [[found]] = BM25Retriever(pool, engine=engine).search(["dog"], 2)
-    assert found.score == pytest.approx(score_by_hand("dog", pool[1], pool))
-
-
-def test_passages_without_words_among_others_do_no_harm(engine):
-    pool = [Passage("..."), Passage("cat", id="cat"), Passage("")]
-    assert ids(BM25Retriever(pool, engine=engine).search(["cat"], 3)) == [["cat"]]
 
 
 def synthetic(size):
@@ -185,25 +160,17 @@ def test_without_bm25s_auto_makes_do_with_rank_bm25(without_bm25s, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("pool", "settings", "why"),
+    ("pool", "settings", "queries", "k", "why"),
     [
-        ([], {}, "no passages"),
-        ([Passage("..."), Passage("")], {}, "2 passages and no word"),
-        (POOL, {"k1": -1.0}, "k1=-1"),
-        (POOL, {"b": 1.5}, r"b in \[0, 1\]"),
+        ([], {}, ["cat"], 1, "no passages"),
+        ([Passage("..."), Passage("")], {}, ["cat"], 1, "2 passages and no word"),
+        (POOL, {"k1": -1.0}, ["cat"], 1, "k1=-1"),
+        (POOL, {"b": 1.5}, ["cat"], 1, r"b in \[0, 1\]"),
+        (POOL, {"engine": "lucene"}, ["cat"], 1, r"'rank-bm25', .* got 'lucene'"),
+        (POOL, {}, "cat", 3, "list"),
+        (POOL, {}, ["cat"], 0, "at least 1"),
     ],
 )
-def test_what_cannot_be_indexed_is_refused(pool, settings, why):
+def test_what_cannot_be_indexed_or_searched_is_refused(pool, settings, queries, k, why):
     with pytest.raises(InvalidInput, match=why):
-        BM25Retriever(pool, **settings)
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(InvalidInput, match=r"'rank-bm25', .* got 'lucene'"):
-        BM25Retriever(POOL, engine="lucene")
-
-
-@pytest.mark.parametrize(("queries", "k", "why"), [("cat", 3, "list"), (["cat"], 0, "at least 1")])
-def test_what_cannot_be_searched_is_refused(queries, k, why):
-    with pytest.raises(InvalidInput, match=why):
-        BM25Retriever(POOL).search(queries, k)
+        BM25Retriever(pool, **settings).search(queries, k)

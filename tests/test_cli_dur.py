@@ -85,25 +85,24 @@ def encoder(tmp_path_factory):
     return word_encoder(tmp_path_factory.mktemp("words") / "words", words)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train(examples, questions, model, encoder) -> Callable:
     """Trains on the examples and questions: two epochs of two batches, two shots at most."""
 
-    def run(out: Path, *more: object, env: dict[str, str] | None = None):
+    def run(out: Path, *more: object, env: dict[str, str] | None = None, exit_code: int = 0):
         arguments = ["--model", model, "--encoder", encoder]
         arguments += ["--shots", 2, "--set", "epochs=2", "--set", "held_out=0", "--out", out]
-        return ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
+        result = ltrag("dur", "train", examples, questions, *arguments, *more, env=env)
+        assert result.exit_code == exit_code, result.output
+        return result
 
     return run
 
 
 @pytest.fixture(scope="module")
-def head(examples, questions, model, encoder, tmp_path_factory):
+def head(train, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "deep" / "head"
-    arguments = ["--model", model, "--encoder", encoder]
-    arguments += ["--shots", 2, "--set", "epochs=2", "--set", "held_out=0", "--out", folder]
-    result = ltrag("dur", "train", examples, questions, *arguments)
-    assert result.exit_code == 0, result.output
+    train(folder)
     return folder
 
 
@@ -111,12 +110,8 @@ def numbers_of(head: Path) -> bytes:
     return (head / "dur.safetensors").read_bytes()
 
 
-# --- train
-
-
 def test_the_report_counts_what_the_server_was_sent(train, asked, tmp_path):
     result = train(tmp_path / "head")
-    assert result.exit_code == 0, result.output
     assert result.stderr == f"ltrag: the head is in {tmp_path / 'head'}\n"
     shots = sum(prompt.count(SHOWN) for prompt in asked)
     words = dict(re.findall(r"^(.*?)  +(.*)$", result.stdout, re.MULTILINE))
@@ -129,12 +124,8 @@ def test_the_report_counts_what_the_server_was_sent(train, asked, tmp_path):
     assert (words["format"], words["reward"]) == ("Q-A", "match")
     assert (words["batches"], words["epochs"]) == ("4", "2")
     assert words["stopped"] == "none"
-
-
-def test_json_is_all_there_is_on_stdout(train, asked, tmp_path):
     report = json.loads(train(tmp_path / "head", "--json").stdout)
-    assert report["calls"] == len(asked) == sum(b["calls"] for b in report["history"])
-    assert report["batches"] == len(report["history"]) == 4
+    assert report["calls"] == int(words["calls"]) == sum(b["calls"] for b in report["history"])
     assert report["settings"]["shots"] == 2
     first = [batch["reward"] for batch in report["history"][:2]]
     assert report["first_reward"] == pytest.approx((20 * first[0] + 4 * first[1]) / COUNT)
@@ -150,13 +141,6 @@ def test_prompts_were_right_as_often_as_the_rewards_say(train, asked, tmp_path):
     assert report["shots"] == report["fixed_shots"] == 2 * COUNT
 
 
-def test_equal_seeds_give_equal_heads_and_others_do_not(train, head, tmp_path):
-    assert train(tmp_path / "same", "--set", "seed=0").exit_code == 0
-    assert train(tmp_path / "other", "--set", "seed=1").exit_code == 0
-    assert numbers_of(tmp_path / "same") == numbers_of(head)
-    assert numbers_of(tmp_path / "other") != numbers_of(head)
-
-
 def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_path):
     arguments = ["--checkpoint", tmp_path / "run"]
     stopped = train(tmp_path / "head", *arguments, "--set", "max_calls=1")
@@ -166,18 +150,8 @@ def test_a_run_that_its_bound_ended_goes_on_to_the_same_head(train, head, tmp_pa
     whole = train(tmp_path / "head", *arguments)
     assert re.search(r"^batches +4$", whole.stdout, re.MULTILINE)
     assert numbers_of(tmp_path / "head") == numbers_of(head)
-
-
-def test_a_bound_on_tokens_ends_a_run_too(train, tmp_path):
-    result = train(tmp_path / "head", "--set", "max_tokens=9")
-    assert "tokens of 9 were read and written" in result.stdout
-
-
-def test_a_checkpoint_of_other_settings_is_refused(train, tmp_path):
-    assert train(tmp_path / "head", "--checkpoint", tmp_path / "run").exit_code == 0
-    other = train(tmp_path / "head", "--checkpoint", tmp_path / "run", "--set", "seed=3")
-    assert other.exit_code == 1
-    assert "belongs to a run with other candidates" in other.stderr
+    other = train(tmp_path / "head", *arguments, "--set", "seed=3", exit_code=1)
+    assert "belongs to a run with other candidates" in one_line(other)
 
 
 def test_with_a_cache_nothing_is_asked_or_encoded_twice(train, asked, tmp_path):
@@ -190,25 +164,8 @@ def test_with_a_cache_nothing_is_asked_or_encoded_twice(train, asked, tmp_path):
     assert (tmp_path / "answers.vectors.sqlite").exists()
 
 
-def test_limit_takes_the_first_questions(train, asked, tmp_path):
-    assert train(tmp_path / "head", "--limit", 3).exit_code == 0
-    assert {parts(prompt)[1] for prompt in asked} == {record(i)["question"] for i in range(3)}
-
-
-def test_shots_are_the_most_in_a_prompt(train, asked, tmp_path):
-    train(tmp_path / "head", "--shots", 3, "--preset", "paper", "--set", "epochs=1")
-    assert max(prompt.count(SHOWN) for prompt in asked) == 3
-
-
-def test_candidates_without_preselection_are_all_ranked(train, asked, tmp_path):
-    # BM25 cannot tell the examples of a kind apart and takes the first; chance takes any
-    arguments = ["--preset", "promptpg", "--set", "preselect=none"]
-    assert train(tmp_path / "head", *arguments).exit_code == 0
-    assert len({shot for prompt in asked for shot in parts(prompt)[0]}) > 20
-
-
 def test_pictures_are_drawn_where_they_are_wanted(train, tmp_path):
-    assert train(tmp_path / "head", "--pictures", tmp_path / "deep" / "pictures").exit_code == 0
+    train(tmp_path / "head", "--pictures", tmp_path / "deep" / "pictures")
     drawn = {path.name for path in (tmp_path / "deep" / "pictures").iterdir()}
     assert drawn == {"shots.png", "loss.png", "turns.png"}
 
@@ -236,9 +193,6 @@ def test_options_and_contexts_of_the_examples_choose_the_format(model, asked, tm
     said = ltrag("dur", "train", pool, path, *arguments, "--set", "format=Q-A")
     assert re.search(r"^format +Q-A$", said.stdout, re.MULTILINE)
     assert "Options" not in asked[-1]
-
-
-# --- passages of the questions themselves
 
 
 def passage(i: int) -> dict[str, str]:
@@ -273,18 +227,8 @@ def own(tmp_path):
 
 
 def test_shared_passages_are_ranked_as_well_as_examples(reads, own, questions, tmp_path):
-    arguments = [
-        "--model",
-        reads[0],
-        "--shots",
-        2,
-        "--set",
-        "epochs=1",
-        "--limit",
-        12,
-        "--set",
-        "held_out=0",
-    ]
+    arguments = ["--model", reads[0], "--shots", 2, "--set", "epochs=1", "--set", "held_out=0"]
+    arguments += ["--limit", 12]
     result = ltrag("dur", "train", own[1], questions, *arguments, "--out", tmp_path / "head")
     words = dict(re.findall(r"^(.*?)  +(.*)$", result.stdout, re.MULTILINE))
     assert (words["candidates"], words["questions"]) == ("12", "12"), result.output
@@ -321,9 +265,6 @@ def test_own_passages_are_evaluated_within_each_question(reads, own, tmp_path):
     assert len(asked) == len(set(asked)) <= 5 * 12
 
 
-# --- evaluate
-
-
 def right_by_ranker(report: dict) -> dict[str, float]:
     return {row["name"]: row["scores"]["em"]["value"] for row in report["rows"]}
 
@@ -354,12 +295,11 @@ def test_every_ranker_is_asked_about_the_same_questions(head, examples, question
 def test_the_table_has_the_gain_of_each_ranker(head, examples, questions, model):
     result = ltrag("dur", "evaluate", head, examples, questions, "--model", model, "--shots", 1)
     assert result.exit_code == 0, result.output
-    titles, direct, *others = result.stdout.splitlines()[:6]
-    assert titles.split()[:2] == ["em", "f1"]
-    assert titles.endswith("em over direct")
+    _, direct, *others = result.stdout.splitlines()[:6]
     assert direct.split()[:2] == ["direct", "0.208"]
     assert all(" to " in line for line in others)
     assert "macro-F1" in result.stdout
+    assert re.search(r"nearest \D* 1\.00 ", result.stdout)  # shots
 
 
 def test_the_prompts_of_all_rankers_are_counted(head, examples, questions, model):
@@ -367,13 +307,6 @@ def test_the_prompts_of_all_rankers_are_counted(head, examples, questions, model
     env = {"TTY_COMPATIBLE": "1", "COLUMNS": "100"}
     result = ltrag("dur", "evaluate", head, examples, questions, *arguments, env=env)
     assert "35/35" in result.stderr  # five rankers, seven questions
-
-
-def test_a_server_is_never_reached_because_a_head_folder_says_so(head, examples, questions, asked):
-    result = ltrag("dur", "evaluate", head, examples, questions)
-    assert result.exit_code == 1
-    assert "add --model" in result.stderr
-    assert asked == []
 
 
 def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
@@ -407,9 +340,6 @@ def test_the_embedded_model_tells_probabilities(tmp_path, smollm2):
     assert all(0 <= one["macro_f1"] <= 1 for one in shown.values())
 
 
-# --- rank
-
-
 def test_a_head_ranks_examples_the_most_helpful_first(head, examples):
     asked = ["dur", "rank", head, examples, "--query", "who wrote poem 3?", "--json"]
     ranked = json.loads(ltrag(*asked).stdout)["ranked"]
@@ -429,30 +359,24 @@ def test_a_table_of_candidates_shows_title_id_and_score(head, tmp_path):
     assert "bread" not in result.stdout
 
 
-# --- wrong input
-
-
 def test_a_reward_that_the_model_cannot_serve_is_refused_before_it_is_asked(train, asked, tmp_path):
-    line = one_line(train(tmp_path / "head", "--set", "reward=p_gold"))
+    line = one_line(train(tmp_path / "head", "--set", "reward=p_gold", exit_code=1))
     assert "needs the log-probability of given text" in line
     assert asked == []
 
 
-def test_a_damaged_head_is_named(head, examples, tmp_path):
+def test_a_damaged_head_and_a_head_without_its_model_are_named(
+    head, examples, questions, asked, tmp_path
+):
     broken = tmp_path / "head"
     broken.mkdir()
     for name in ("dur.json", "dur.safetensors"):
         (broken / name).write_bytes((head / name).read_bytes()[:-4])
     line = one_line(ltrag("dur", "rank", broken, examples, "--query", "who?"))
     assert line.startswith(f"{broken} holds no readable head")
-
-
-def test_a_query_without_words_is_refused(head, examples):
-    line = one_line(ltrag("dur", "rank", head, examples, "--query", " "))
-    assert line == "the question is empty; there is nothing to rank by"
-
-
-# --- as a program
+    # a server is never reached because a head's folder says so
+    assert "add --model" in one_line(ltrag("dur", "evaluate", head, examples, questions))
+    assert asked == []
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(

@@ -2,38 +2,39 @@
 
 import hashlib
 import json
+import math
 import pickle
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load, save
 
-from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, PromptFormat
-from ltrag_plugins.errors import ArtifactMismatch, ModelFailed, UnreadableArtifact
+from ltrag_plugins.dur import DURRanker, DURSettings, PromptFormat
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelFailed, UnreadableArtifact
+from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from tests.dur_parts import Nonsense, houses, moody, moody_llm
-
-SETTINGS = DURSettings(
-    format=PromptFormat("{question} {answer}", "{question}", context_words=9),
-    reward="match",
-    epochs=2,
-    batch_size=4,
-    least_shots=None,
-    seed=2,
+from tests.dur_parts import (
+    CANDIDATES,
+    VALIDATION,
+    Nonsense,
+    houses,
+    moody,
+    moody_llm,
+    numbers,
+    trained,
 )
-SETTINGS_QA = replace(SETTINGS, format="Q-A")
-CANDIDATES, VALIDATION = houses(100, 12), houses(1, 10)
 
-
-def trained(settings=SETTINGS_QA, **told):
-    fitted = DURTrainer(Nonsense(), moody_llm(), settings=settings)
-    return fitted.fit(CANDIDATES, VALIDATION, **told)
+FORM = PromptFormat("{question} {answer}", "{question}", context_words=9)
+RUN = DURSettings(reward="match", epochs=2, batch_size=4, least_shots=None, seed=2)
+SETTINGS = replace(RUN, format=FORM)
 
 
 @pytest.fixture(scope="module")
 def ranker() -> DURRanker:
-    found = trained().ranker
+    found = trained(RUN).ranker
     return DURRanker(found.head, found.encoder, SETTINGS, sigma=found.sigma)
 
 
@@ -47,15 +48,8 @@ def test_a_saved_head_ranks_the_same_to_the_last_bit(ranker, folder):
     again = DURRanker.load(folder, encoder=Nonsense())
     for question in houses(500, 5):
         assert again.rank(question.text, CANDIDATES) == ranker.rank(question.text, CANDIDATES)
-    assert again.settings == ranker.settings
     assert again.sigma == ranker.sigma > 0
-
-
-def test_the_folder_holds_two_files_and_no_pickle(folder):
-    assert sorted(p.name for p in folder.iterdir()) == ["dur.json", "dur.safetensors"]
-    body = json.loads((folder / "dur.json").read_text("utf-8"))
-    assert body["encoder"] == "nonsense"
-    assert body["settings"]["batch_size"] == 4
+    assert json.loads((folder / "dur.json").read_text("utf-8"))["settings"]["batch_size"] == 4
 
 
 @pytest.mark.parametrize(
@@ -63,27 +57,20 @@ def test_the_folder_holds_two_files_and_no_pickle(folder):
     [DURSettings(), DURSettings.paper(), DURSettings.promptpg(), SETTINGS],
     ids=["default", "paper", "promptpg", "own"],
 )
-def test_settings_survive_the_folder(settings, tmp_path):
-    DURRanker.untrained(Nonsense(), settings=settings).save(tmp_path)
-    assert DURRanker.load(tmp_path, encoder=Nonsense()).settings == settings
-
-
-def test_a_users_reward_function_is_left_out_of_the_folder(tmp_path):
-    own = DURSettings(reward=lambda said, question: 1.0)
-    DURRanker.untrained(Nonsense(), settings=own).save(tmp_path)
-    again = DURRanker.load(tmp_path, encoder=Nonsense())
-    assert again.settings == replace(own, reward="match")
+def test_settings_survive_the_folder_less_a_users_reward_function(settings, tmp_path):
+    for reward, kept in ((settings.reward, settings.reward), (lambda *_: 1.0, "match")):
+        given = replace(settings, reward=reward)
+        DURRanker.untrained(Nonsense(), settings=given).save(tmp_path)
+        again = DURRanker.load(tmp_path, encoder=Nonsense())
+        assert again.settings == replace(settings, reward=kept)
 
 
 def test_a_head_for_another_encoder_is_refused_by_name(folder):
     with pytest.raises(ArtifactMismatch, match=r"'nonsense'.*'other'.*train a head"):
         DURRanker.load(folder, encoder=Nonsense(name="other"))
-
-
-def test_an_encoder_whose_vectors_have_another_length_is_refused(folder):
-    again = DURRanker.load(folder, encoder=Nonsense(dim=5))
+    shorter = DURRanker.load(folder, encoder=Nonsense(dim=5))
     with pytest.raises(ArtifactMismatch, match=r"vectors of 12 numbers.*gives 5"):
-        again.rank("Who?", CANDIDATES)
+        shorter.rank("Who?", CANDIDATES)
 
 
 def rewritten(change):
@@ -94,27 +81,16 @@ def rewritten(change):
     return harm
 
 
-def with_numbers(change):
+def with_numbers(**changed):
     """Somebody who changes the numbers, and the hash with them."""
 
     def harm(folder):
         arrays = load((folder / "dur.safetensors").read_bytes())
-        change(arrays)
-        content = save(arrays)
+        content = save(arrays | {f"head.{name}": array for name, array in changed.items()})
         (folder / "dur.safetensors").write_bytes(content)
         rewritten(lambda b: b.update(sha256=hashlib.sha256(content).hexdigest()))(folder)
 
     return harm
-
-
-def put_a_pickle(folder):
-    (folder / "dur.safetensors").write_bytes(pickle.dumps({"weight": 1}))
-
-
-def put_a_pickle_with_its_hash(folder):
-    content = pickle.dumps({"weight": 1})
-    (folder / "dur.safetensors").write_bytes(content)
-    rewritten(lambda b: b.update(sha256=hashlib.sha256(content).hexdigest()))(folder)
 
 
 def flip_a_bit(folder):
@@ -123,27 +99,14 @@ def flip_a_bit(folder):
     (folder / "dur.safetensors").write_bytes(bytes(content))
 
 
-def spoil(name, value):
-    def change(arrays):
-        arrays[name] = arrays[name].copy()
-        arrays[name].flat[3] = value
-
-    return with_numbers(change)
-
-
 HARMS = {
+    "no folder": shutil.rmtree,
+    "a file in its place": lambda folder: shutil.rmtree(folder) or folder.write_text("x"),
     "a bit flipped": flip_a_bit,
-    "a pickle renamed": put_a_pickle,
-    "a pickle renamed, with its hash": put_a_pickle_with_its_hash,
-    "NaN in W": spoil("head.weight", np.nan),
-    "infinity in b": spoil("head.bias", np.inf),
-    "W of another size than b": with_numbers(
-        lambda arrays: arrays.update({"head.bias": np.zeros(3)})
-    ),
-    "W is a vector": with_numbers(lambda arrays: arrays.update({"head.weight": np.zeros(128)})),
-    "another hash": rewritten(lambda body: body.update(sha256="f" * 64)),
-    "numbers missing": lambda folder: (folder / "dur.safetensors").unlink(),
-    "JSON missing": lambda folder: (folder / "dur.json").unlink(),
+    "NaN in W": with_numbers(weight=np.full((12, 12), np.nan), bias=np.zeros(12)),
+    "infinity in b": with_numbers(bias=np.full(128, np.inf)),
+    "W of another size than b": with_numbers(bias=np.zeros(3)),
+    "W is a vector": with_numbers(weight=np.zeros(128)),
     "no head": rewritten(lambda body: body.pop("head") and None),
     "a head of numbers": rewritten(lambda body: body["head"].update(weight=3)),
     "a head of nothing": rewritten(lambda body: body["head"].update(bias=None)),
@@ -156,7 +119,6 @@ HARMS = {
     "a template that cannot be filled": rewritten(
         lambda body: body["settings"]["format"].update(shot="{x}")
     ),
-    "another format": rewritten(lambda body: body.update(format=9)),
     "more than a head": rewritten(lambda body: body.update(code="os.system")),
     "the encoder is nobody": rewritten(lambda body: body.update(encoder=None)),
 }
@@ -169,85 +131,57 @@ def test_a_folder_that_cannot_be_read_says_so_and_what_to_do(folder, harm):
         DURRanker.load(folder, encoder=Nonsense())
 
 
-def test_a_missing_folder_and_a_file_are_no_heads(tmp_path):
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "nowhere", tmp_path / "file"):
-        with pytest.raises(UnreadableArtifact, match="Train one"):
-            DURRanker.load(path, encoder=Nonsense())
-
-
 def test_a_run_in_pieces_ends_as_one_that_was_left_alone(tmp_path):
-    whole = trained()
+    whole = trained(RUN)
     for calls in range(0, sum(b.calls for b in whole.history), 15):
-        part = trained(checkpoint=tmp_path, max_calls=calls)
-        assert part.stopped is not None
-    last = trained(checkpoint=tmp_path)
+        assert trained(RUN, checkpoint=tmp_path, max_calls=calls).stopped
+        # what a kill left half written does not disturb the next
+        (tmp_path / "checkpoint.safetensors.new").write_bytes(b"half of")
+    last = trained(RUN, checkpoint=tmp_path)
     assert last.stopped is None
-    assert last.ranker.head.weight.tobytes() == whole.ranker.head.weight.tobytes()
-    assert last.ranker.head.bias.tobytes() == whole.ranker.head.bias.tobytes()
+    assert numbers(last) == numbers(whole)
     assert (last.history, last.ranker.sigma) == (whole.history, whole.ranker.sigma)
 
 
 def test_a_finished_run_is_not_run_again_and_may_be_given_more_epochs(tmp_path):
-    trained(checkpoint=tmp_path)
+    trained(RUN, checkpoint=tmp_path)
     llm = moody_llm()
-    again = DURTrainer(Nonsense(), llm, settings=SETTINGS_QA)
-    once = again.fit(CANDIDATES, VALIDATION, checkpoint=tmp_path)
-    assert llm.calls == []
-    assert len(once.history) == 6
-    longer = replace(SETTINGS_QA, epochs=3)
-    more = trained(longer, checkpoint=tmp_path)
-    assert more.ranker.head.weight.tobytes() == trained(longer).ranker.head.weight.tobytes()
+    once = trained(RUN, llm, checkpoint=tmp_path)
+    assert (llm.calls, len(once.history)) == ([], 6)
+    with pytest.raises(ArtifactMismatch, match="a run of 2 epochs, more than epochs=1"):
+        trained(replace(RUN, epochs=1), checkpoint=tmp_path)
+    longer = replace(RUN, epochs=3)
+    assert numbers(trained(longer, checkpoint=tmp_path)) == numbers(trained(longer))
 
 
-OTHERS = {
-    "candidates": lambda t: t.fit(CANDIDATES[1:], VALIDATION, checkpoint=t.folder),
-    "an answer": lambda t: t.fit(
-        [replace(CANDIDATES[0], answers=("grey",)), *CANDIDATES[1:]],
-        VALIDATION,
-        checkpoint=t.folder,
-    ),
-    "questions": lambda t: t.fit(CANDIDATES, VALIDATION[1:], checkpoint=t.folder),
-    "order": lambda t: t.fit(CANDIDATES, VALIDATION[::-1], checkpoint=t.folder),
+REWARDS = (lambda *_: 1.0, lambda *_: -5.0)
+OTHER_RUNS = {
+    "candidates": {"candidates": CANDIDATES[1:]},
+    "an answer": {"candidates": [replace(CANDIDATES[0], answers=("grey",)), *CANDIDATES[1:]]},
+    "questions": {"validation": VALIDATION[1:]},
+    "order": {"validation": VALIDATION[::-1]},
+    "encoder": {"encoder": Nonsense(name="other")},
+    "model": {"llm": moody_llm("other")},
+    "seed": {"settings": replace(RUN, seed=3)},
+    "batch size": {"settings": replace(RUN, batch_size=5)},
+    "format": {"settings": SETTINGS},
+    "reward": {"settings": replace(RUN, reward="f1")},
+    "reward function": {"settings": replace(RUN, reward=REWARDS[1])},
 }
 
 
-@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_a_checkpoint_of_other_data_is_refused_and_left_as_it_was(other, tmp_path):
-    trained(checkpoint=tmp_path, max_calls=1)
+@pytest.mark.parametrize("other", OTHER_RUNS)
+def test_a_checkpoint_of_another_run_is_refused_and_left_as_it_was(other, tmp_path):
+    own = replace(RUN, reward=REWARDS[0]) if other == "reward function" else RUN
+    trained(own, checkpoint=tmp_path, max_calls=1)
     before = (tmp_path / "checkpoint.safetensors").read_bytes()
-
-    class Trainer:
-        folder = tmp_path
-        fit = DURTrainer(Nonsense(), moody_llm(), settings=SETTINGS_QA).fit
-
-    with pytest.raises(ArtifactMismatch, match=r"another folder, or move it away"):
-        other(Trainer)
+    with pytest.raises(ArtifactMismatch, match=r"(?s)other candidates.*another folder, or move it"):
+        trained(**({"settings": RUN} | OTHER_RUNS[other]), checkpoint=tmp_path)
     assert (tmp_path / "checkpoint.safetensors").read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    ("encoder", "llm", "settings"),
-    [
-        (Nonsense(name="other"), moody_llm(), SETTINGS_QA),
-        (Nonsense(), moody_llm("other"), SETTINGS_QA),
-        (Nonsense(), moody_llm(), replace(SETTINGS_QA, seed=3)),
-        (Nonsense(), moody_llm(), replace(SETTINGS_QA, batch_size=5)),
-        (Nonsense(), moody_llm(), replace(SETTINGS_QA, format=SETTINGS.format)),
-        (Nonsense(), moody_llm(), replace(SETTINGS_QA, reward=lambda *_: 0.0)),
-    ],
-    ids=["encoder", "model", "seed", "batch size", "format", "reward"],
-)
-def test_a_checkpoint_of_another_run_is_refused(encoder, llm, settings, tmp_path):
-    trained(checkpoint=tmp_path, max_calls=1)
-    with pytest.raises(ArtifactMismatch, match="other candidates, questions, settings, encoder"):
-        DURTrainer(encoder, llm, settings=settings).fit(CANDIDATES, VALIDATION, checkpoint=tmp_path)
 
 
 def rewrite_state(change):
     def harm(path):
-        from safetensors import safe_open
-
         with safe_open(path, framework="numpy") as file:
             told = json.loads(file.metadata()["state"])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -272,42 +206,64 @@ BROKEN = {
 
 @pytest.mark.parametrize("harm", BROKEN.values(), ids=BROKEN)
 def test_a_checkpoint_that_was_damaged_is_named_and_left_as_it_was(harm, tmp_path):
-    trained(checkpoint=tmp_path, max_calls=1)
+    trained(RUN, checkpoint=tmp_path, max_calls=1)
     path = tmp_path / "checkpoint.safetensors"
     harm(path)
     before = path.read_bytes()
     with pytest.raises(UnreadableArtifact, match=r"no readable checkpoint.*Move it away"):
-        trained(checkpoint=tmp_path)
+        trained(RUN, checkpoint=tmp_path)
     assert path.read_bytes() == before
 
 
-def test_what_a_killed_run_was_writing_does_not_disturb_the_next(tmp_path):
-    trained(checkpoint=tmp_path, max_calls=1)
-    (tmp_path / "checkpoint.safetensors.new").write_bytes(b"half of")
-    assert trained(checkpoint=tmp_path).history == trained().history
+def raising(error):
+    raise error
 
 
-def test_a_model_that_raises_in_the_middle_leaves_its_whole_batches(tmp_path):
-    calls = []
+FAILURES = {
+    "the model raises": ("llm", lambda: raising(ConnectionResetError("hung up")), "hung up"),
+    "the reward raises": ("reward", lambda: raising(ZeroDivisionError("oops")),
+                          "the reward raised ZeroDivisionError: oops, .* to 'What colour is house"),
+    "no number": ("reward", lambda: math.nan, "the reward function returned nan"),
+    "infinity": ("reward", lambda: -math.inf, "the reward function returned -inf"),
+    "a word": ("reward", lambda: "good", "the reward raised ValueError"),
+}  # fmt: skip
 
-    def fit(answers_at_most):
-        def fragile(prompt):
-            calls.append(prompt)
-            if len(calls) >= answers_at_most:  # from then on, also where it is tried again
-                raise ConnectionResetError("hung up")
-            return moody(prompt)
 
-        llm = ScriptedLLM(fragile, name="moody")
-        return DURTrainer(Nonsense(), llm, settings=SETTINGS_QA).fit(
-            CANDIDATES, VALIDATION, checkpoint=tmp_path
-        )
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_in_the_middle_loses_nothing_of_what_was_learned_or_paid_for(failure, tmp_path):
+    which, value, match = FAILURES[failure]
+    paid, worth, broken = [], [], True
 
-    with pytest.raises(ModelFailed, match="hung up") as caught:
-        fit(answers_at_most=30)
-    assert isinstance(caught.value.__cause__, ConnectionResetError)
-    kept = trained(checkpoint=tmp_path, max_calls=0).history
+    def model(prompt):
+        if which == "llm" and broken and len(paid) > 30:
+            return value()
+        paid.append(prompt)
+        return moody(prompt)
+
+    def own(said, question):
+        worth.append(said)
+        if which == "reward" and len(worth) > 40:
+            return value()
+        return float(said == question.answers[0])
+
+    def mended(said, question):
+        return float(said == question.answers[0])
+
+    mended.__qualname__ = own.__qualname__
+
+    def fit(reward):
+        with CachedLLM(ScriptedLLM(model, name="moody"), tmp_path / "answers") as llm:
+            return trained(replace(RUN, reward=reward), llm, checkpoint=tmp_path / "run")
+
+    with pytest.raises(ModelFailed if which == "llm" else InvalidInput, match=match) as caught:
+        fit(own)
+    if "raises" in failure:
+        assert isinstance(caught.value.__cause__, ConnectionResetError | ZeroDivisionError)
+    kept = trained(replace(RUN, reward=own), checkpoint=tmp_path / "run", max_calls=0).history
     assert 0 < len(kept) < 6
-    again = fit(answers_at_most=10_000)
-    whole = trained()
+    broken = False
+    again, whole = fit(mended), trained(replace(RUN, reward=mended))
     assert again.history == whole.history
-    assert again.ranker.head.weight.tobytes() == whole.ranker.head.weight.tobytes()
+    assert numbers(again) == numbers(whole)
+    if which == "reward":  # what a model said in a call that it then broke off is lost
+        assert len(paid) == len(set(paid))

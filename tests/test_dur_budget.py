@@ -74,16 +74,15 @@ def test_the_threshold_is_the_nearest_that_keeps_the_bounds(sigma, scores, most,
         assert told == counts(sigma, scores, most)
 
 
-def test_the_floor_brings_a_sigma_down_that_would_end_the_training():
-    assert shot_counts([SCORES, SCORES], 0.9, FREE) == [0, 0]
-    assert shot_counts([SCORES, SCORES], 0.9, replace(FREE, least_shots=1.0)) == [1, 1]
-
-
-def test_the_budget_raises_sigma_until_the_batch_can_be_paid():
-    settings = DURSettings(least_shots=1.0, budget=0.6)  # of 10 shots
-    assert shot_counts([SCORES, SCORES], 0.0, settings) == [2, 2]
-
-
-def test_a_prompt_that_stands_alone_is_paid_for_alone():
-    settings = DURSettings(least_shots=1.0, budget=0.6, rungs="last", credit="outcome")
-    assert shot_counts([SCORES, SCORES], 0.0, settings) == [3, 3]
+@pytest.mark.parametrize(
+    ("sigma", "bounds", "shots"),
+    [
+        (0.9, {}, 0),
+        (0.9, {"least_shots": 1.0}, 1),  # the floor brings down a sigma that would end the training
+        (0.0, {"least_shots": 1.0, "budget": 0.6}, 2),  # of 10 shots
+        # a prompt that stands alone is paid for alone
+        (0.0, {"least_shots": 1.0, "budget": 0.6, "rungs": "last", "credit": "outcome"}, 3),
+    ],
+)
+def test_bounds_worked_by_hand(sigma, bounds, shots):
+    assert shot_counts([SCORES, SCORES], sigma, replace(FREE, **bounds)) == [shots] * 2

@@ -5,6 +5,7 @@ order of the questions and the model are handed over. `DURSettings.promptpg()` l
 """
 
 import math
+import random
 from collections import Counter
 from dataclasses import replace
 from typing import get_args
@@ -13,14 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from ltrag_plugins.dur import DURSettings, DURTrainer, Preset
+from ltrag_plugins.dur import DURSettings, Preset
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from tests.dur_parts import Nonsense, asked, colour, house, houses, moody_llm, number, shuffled
+from tests.dur_parts import Nonsense, asked, colour, house, houses, number, shots_of, trained
 
-K, POOL, DIM = 5, 20, 12
-CANDIDATES = shuffled(houses(1000, 30), 1)
+K, POOL = 5, 20
+CANDIDATES = random.Random(1).sample(houses(1000, 30), 30)
 VALIDATION = houses(1, 45)  # with batches of 20 the last one of an epoch has 5
-ENCODER = Nonsense(dim=DIM)
 
 
 def test_every_declared_preset_is_a_start_of_its_own():
@@ -52,7 +52,7 @@ def bm25(query: str, texts: list[str], k1: float = 1.5, b: float = 0.75) -> list
 
 
 def vectors(texts: list[str]) -> torch.Tensor:
-    return torch.tensor(Nonsense(dim=DIM).encode(texts), dtype=torch.float64)
+    return torch.tensor(Nonsense().encode(texts), dtype=torch.float64)
 
 
 def prompt(shots, question) -> str:
@@ -67,9 +67,8 @@ def orders(seed: int, epochs: int, count: int) -> list[list[int]]:
 
 def first_head(settings: DURSettings) -> torch.nn.Linear:
     """Handed over: the numbers a run begins with."""
-    trainer = DURTrainer(Nonsense(dim=DIM), moody_llm(), settings=replace(settings, epochs=0))
-    head = trainer.fit(CANDIDATES, VALIDATION).ranker.head
-    linear = torch.nn.Linear(DIM, settings.dim, dtype=torch.float64)
+    head = trained(replace(settings, epochs=0), None, CANDIDATES, VALIDATION).ranker.head
+    linear = torch.nn.Linear(12, settings.dim, dtype=torch.float64)
     with torch.no_grad():
         linear.weight.copy_(torch.tensor(head.weight))
         linear.bias.copy_(torch.tensor(head.bias))
@@ -145,7 +144,7 @@ def test_the_paper_preset_is_algorithm_1_batch_by_batch(reading, model, rate):
     assert (settings.shots, settings.preselected, settings.epochs) == (K, POOL, 10)
     settings = replace(settings, learning_rate=rate, epochs=4)
     expected, h = algorithm_1(settings, reading, model)
-    result = DURTrainer(ENCODER, ScriptedLLM(model), settings=settings).fit(CANDIDATES, VALIDATION)
+    result = trained(settings, ScriptedLLM(model), CANDIDATES, VALIDATION)
     assert [b.shots for b in result.history] == [shots for _, shots, _ in expected]
     assert [b.sigma for b in result.history] == pytest.approx([s for *_, s in expected], rel=1e-9)
     assert [b.loss for b in result.history] == pytest.approx([x for x, *_ in expected], rel=1e-8)
@@ -162,30 +161,20 @@ def test_as_printed_the_last_turn_of_a_ladder_has_the_last_word_on_sigma():
         return f" The answer is {colour(house(asked(prompt))) if right else 'grey'}."
 
     settings = replace(DURSettings.paper(), epochs=1)
-    [batch] = (
-        DURTrainer(ENCODER, ScriptedLLM(always), settings=settings)
-        .fit(CANDIDATES, VALIDATION[:1])
-        .history
-    )
+    [batch] = trained(settings, ScriptedLLM(always), CANDIDATES, VALIDATION[:1]).history
     h = first_head(settings)
     pool = [CANDIDATES[i] for i in bm25(VALIDATION[0].text, [c.text for c in CANDIDATES])[:POOL]]
     s = torch.softmax(h(vectors([c.text for c in pool])) @ h(vectors([VALIDATION[0].text]))[0], 0)
     assert batch.sigma == pytest.approx(s.sort(descending=True).values[4].item())
 
 
-def shots_of(prompt: str) -> list[str]:
-    """The questions of the shots in a prompt, in their order."""
-    return [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]
-
-
 @pytest.mark.parametrize("preselect", ["none", "bm25"])
 def test_the_promptpg_preset_is_promptpg_batch_by_batch(preselect):
     """One reward for the set of shots that was drawn; the draws are read off the prompts."""
-    settings = replace(
-        DURSettings.promptpg(preselect=preselect, seed=5), learning_rate=0.02, epochs=2
-    )
+    settings = DURSettings.promptpg(preselect=preselect, seed=5)
+    settings = replace(settings, learning_rate=0.02, epochs=2)
     llm = ScriptedLLM(unsteady)
-    result = DURTrainer(ENCODER, llm, settings=settings).fit(CANDIDATES, VALIDATION)
+    result = trained(settings, llm, CANDIDATES, VALIDATION)
     h = first_head(settings)
     optimizer = torch.optim.Adam(h.parameters(), lr=0.02)
     calls, losses, drawn = iter(llm.calls), [], set()

@@ -1,71 +1,31 @@
 """What a training history adds up to, and its pictures."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
+import matplotlib
 import numpy as np
 import pytest
 from matplotlib.image import imread
 from pictured_runs import HISTORY, batch
 
 from ltrag_plugins.cli.io import training
-from ltrag_plugins.dur import DURSettings, DURTrainer
+from ltrag_plugins.dur import DURSettings
 from ltrag_plugins.dur.batch import by_epoch, total
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.report.dur_figures import dur_pictures
-from ltrag_plugins.types import Question
+from tests.dur_parts import moody_llm, trained
+from tests.import_parts import python
 
 
-class Letters:
-    """An encoder that counts letters."""
-
-    name = "letters"
-
-    def encode(self, texts):
-        counted = [[text.count(letter) for letter in "abcdefgh"] for text in texts]
-        return np.array(counted, dtype=np.float32).reshape(len(texts), 8)
-
-
-def trained(llm: ScriptedLLM, told=None, **settings):
-    examples = [Question(f"a{'b' * (i % 3)} {i}", (str(i),)) for i in range(9)]
-    asked = [Question(f"c{'b' * (i % 3)} {i}", (str(i),)) for i in range(7)]
-    chosen = DURSettings(shots=3, batch_size=4, epochs=2, held_out=0.0, **settings)
-    return DURTrainer(Letters(), llm, settings=chosen).fit(examples, asked, **told or {})
-
-
-# --- history
-
-
-def test_the_shots_of_a_history_are_those_in_the_prompts():
-    llm = ScriptedLLM(lambda prompt: prompt[-9:])
-    result = trained(llm)
-    whole = total(result.history)
-    in_prompts = [prompt.count("The answer is") for prompt in llm.prompts]
-    assert whole.shots == sum(in_prompts)
-    assert whole.questions == 7 * 2  # each question once an epoch
-
-
-def test_promptpg_shows_the_fixed_number_of_shots():
-    settings = DURSettings.promptpg()
-    kept = {n: getattr(settings, n) for n in ("rungs", "credit", "sigma", "budget", "least_shots")}
-    result = trained(ScriptedLLM(lambda prompt: "no"), **kept)
-    assert [(epoch.shots, epoch.questions) for epoch in by_epoch(result.history)] == [(21, 7)] * 2
-
-
-def test_epochs_add_up_to_the_whole():
+def test_epochs_add_up_to_the_whole_and_their_reward_is_a_mean_over_questions():
     first, second = by_epoch(HISTORY)
     whole = total(HISTORY)
     assert (first.epoch, second.epoch) == (0, 1)
     assert second == replace(HISTORY[2], reward=second.reward)
     for name in ("questions", "shots", "calls", "tokens", "turned_hard"):
         assert getattr(first, name) + getattr(second, name) == getattr(whole, name)
-
-
-def test_the_reward_of_an_epoch_is_a_mean_over_questions():
     # 20 questions at -1 and 10 at 0.5, written out one by one
-    assert by_epoch(HISTORY)[0].reward == pytest.approx(np.mean([-1.0] * 20 + [0.5] * 10))
+    assert first.reward == pytest.approx(np.mean([-1.0] * 20 + [0.5] * 10))
 
 
 def test_what_one_batch_does_not_tell_the_total_does_not_guess():
@@ -75,24 +35,14 @@ def test_what_one_batch_does_not_tell_the_total_does_not_guess():
     assert unknown.turned_hard == 24
 
 
-# --- progress
-
-
-def test_a_bar_counts_what_was_sent_and_where_the_run_is(capsys, monkeypatch):
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    llm = ScriptedLLM(lambda prompt: "no")
-    with training(epochs=2, batches=2) as shown:
-        result = trained(llm, shown)
-    said = capsys.readouterr().err
-    assert f"calls {len(llm.prompts)}" in said
-    assert len(llm.prompts) == result.calls
-    assert "4/4" in said
-
-
 def test_a_bar_shows_how_far_the_run_is_also_where_it_goes_on(capsys, monkeypatch):
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     monkeypatch.setenv("COLUMNS", "80")
+    llm = moody_llm()
+    with training(epochs=3, batches=2) as shown:
+        trained(DURSettings(epochs=1, batch_size=6, held_out=0.0), llm, **shown)
+    said = capsys.readouterr().err
+    assert f"calls {len(llm.prompts)}" in said
     with training(epochs=3, batches=2) as shown:
         shown["on_batch"](batch(1, 1, reward=0.25, shots=67))
     said = capsys.readouterr().err
@@ -100,12 +50,11 @@ def test_a_bar_shows_how_far_the_run_is_also_where_it_goes_on(capsys, monkeypatc
     assert "4/6" in said
 
 
-# --- pictures
-
-
 def test_each_picture_is_written_where_and_how_it_was_wanted(tmp_path):
     starts = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    before = matplotlib.rcParams["backend"], sorted(matplotlib.rcParams)
     paths = dur_pictures(HISTORY, tmp_path, shots=5, formats=starts)
+    assert (matplotlib.rcParams["backend"], sorted(matplotlib.rcParams)) == before
     assert [path.name for path in paths] == [
         f"{name}.{suffix}" for name in ("shots", "loss", "turns") for suffix in starts
     ]
@@ -151,23 +100,15 @@ def test_an_empty_history_has_no_picture(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_the_callers_backend_is_left_alone(tmp_path):
-    import matplotlib as mpl
-
-    before = mpl.rcParams["backend"], sorted(mpl.rcParams)
-    dur_pictures(HISTORY, tmp_path, shots=5)
-    assert (mpl.rcParams["backend"], sorted(mpl.rcParams)) == before
-
-
 def test_without_matplotlib_the_command_that_installs_it_is_named():
-    code = (
-        "import sys\n"
-        "sys.modules['matplotlib'] = None\n"
-        "from ltrag_plugins.errors import MissingExtra\n"
-        "try:\n"
-        "    import ltrag_plugins.report.dur_figures\n"
-        "except MissingExtra as error:\n"
-        "    print(error)\n"
+    told = python(
+        """
+        from ltrag_plugins.errors import MissingExtra
+        try:
+            import ltrag_plugins.report.dur_figures
+        except MissingExtra as error:
+            print(error)
+        """,
+        without=("matplotlib",),
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert told.stdout.strip().endswith("pip install 'ltrag-plugins[plots]'"), told.stderr
+    assert told.endswith("pip install 'ltrag-plugins[plots]'")

@@ -10,67 +10,35 @@ from ltrag_plugins.dur.prompts import format_for
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 
-SOUTH = Question(
-    "Do swallows fly south?",
-    ("yes",),
-    options=("yes", "no", "maybe"),
-    context="Swallows were ringed in May and found in Africa.",
+YES_NO = {"options": ("yes", "no", "maybe")}
+NAMES = ["Q-A", "QO-A", "SQO-A"]
+SOUTH = Question("Do swallows fly south?", ("yes",), context="They were ringed in May.", **YES_NO)
+COCONUT = Question("Do swallows carry coconuts?", ("no",), context="It weighs a pound.", **YES_NO)
+ASKED = Question("Do swallows sleep?", ("maybe",), context="Birds were watched at night.", **YES_NO)
+
+
+SQO_A = """Statement: They were ringed in May.
+Question: Do swallows fly south?
+Options: (A) yes (B) no (C) maybe
+Answer: The answer is yes
+
+Statement: It weighs a pound.
+Question: Do swallows carry coconuts?
+Options: (A) yes (B) no (C) maybe
+Answer: The answer is no
+
+Statement: Birds were watched at night.
+Question: Do swallows sleep?
+Options: (A) yes (B) no (C) maybe
+Answer:"""
+
+
+@pytest.mark.parametrize(
+    ("name", "left_out"), [("SQO-A", " "), ("QO-A", "Statement"), ("Q-A", ("Statement", "Options"))]
 )
-COCONUT = Question(
-    "Do swallows carry coconuts?",
-    ("no",),
-    options=("yes", "no", "maybe"),
-    context="A coconut weighs a pound.",
-)
-ASKED = Question(
-    "Do swallows sleep?",
-    ("maybe",),
-    options=("yes", "no", "maybe"),
-    context="Birds were watched at night.",
-)
-
-
-def test_the_prompt_of_table_5_for_plain_questions():
-    assert FORMATS["Q-A"].prompt([SOUTH, COCONUT], ASKED) == (
-        "Question: Do swallows fly south?\n"
-        "Answer: The answer is yes\n"
-        "\n"
-        "Question: Do swallows carry coconuts?\n"
-        "Answer: The answer is no\n"
-        "\n"
-        "Question: Do swallows sleep?\n"
-        "Answer:"
-    )
-
-
-def test_the_prompt_of_table_5_for_questions_with_options():
-    assert FORMATS["QO-A"].prompt([SOUTH, COCONUT], ASKED) == (
-        "Question: Do swallows fly south?\n"
-        "Options: (A) yes (B) no (C) maybe\n"
-        "Answer: The answer is yes\n"
-        "\n"
-        "Question: Do swallows carry coconuts?\n"
-        "Options: (A) yes (B) no (C) maybe\n"
-        "Answer: The answer is no\n"
-        "\n"
-        "Question: Do swallows sleep?\n"
-        "Options: (A) yes (B) no (C) maybe\n"
-        "Answer:"
-    )
-
-
-def test_the_prompt_of_table_5_for_questions_about_a_statement():
-    assert FORMATS["SQO-A"].prompt([SOUTH], ASKED) == (
-        "Statement: Swallows were ringed in May and found in Africa.\n"
-        "Question: Do swallows fly south?\n"
-        "Options: (A) yes (B) no (C) maybe\n"
-        "Answer: The answer is yes\n"
-        "\n"
-        "Statement: Birds were watched at night.\n"
-        "Question: Do swallows sleep?\n"
-        "Options: (A) yes (B) no (C) maybe\n"
-        "Answer:"
-    )
+def test_the_prompts_of_table_5(name, left_out):
+    wanted = "\n".join(line for line in SQO_A.split("\n") if not line.startswith(left_out))
+    assert FORMATS[name].prompt([SOUTH, COCONUT], ASKED) == wanted
 
 
 def test_passages_stand_before_the_question():
@@ -80,7 +48,7 @@ def test_passages_stand_before_the_question():
     )
 
 
-@pytest.mark.parametrize("name", ["Q-A", "QO-A", "SQO-A"])
+@pytest.mark.parametrize("name", NAMES)
 def test_each_rung_of_a_ladder_begins_with_the_shots_of_the_one_before(name):
     form = FORMATS[name]
     query = form.prompt([], ASKED)
@@ -91,16 +59,10 @@ def test_each_rung_of_a_ladder_begins_with_the_shots_of_the_one_before(name):
         assert longer.endswith(query)
 
 
-def test_the_right_answer_of_the_question_itself_is_nowhere_in_its_prompt():
-    secret = replace(ASKED, answers=("xyzzy",), options=())
-    for name in ("Q-A", "QO-A", "SQO-A"):
-        assert "xyzzy" not in FORMATS[name].prompt([SOUTH], secret)
-
-
 BRACES = "{answer} {question} {} {0} {{x}} {context!r:>9}"
 
 
-@pytest.mark.parametrize("name", ["Q-A", "QO-A", "SQO-A"])
+@pytest.mark.parametrize("name", NAMES)
 def test_braces_in_the_data_are_nothing_but_braces(name):
     odd = Question(BRACES, (BRACES,), options=(BRACES, "no"), context=BRACES)
     prompt = FORMATS[name].prompt([odd], odd)
@@ -122,7 +84,7 @@ def test_a_template_of_ones_own_may_hold_braces_of_its_own():
 
 def test_context_and_passages_are_cut_to_so_many_words():
     form = replace(FORMATS["SQO-A"], context_words=3)
-    assert form.prompt([SOUTH], ASKED).startswith("Statement: Swallows were ringed\nQuestion: Do")
+    assert form.prompt([SOUTH], ASKED).startswith("Statement: They were ringed\nQuestion: Do")
     assert "\n\nStatement: Birds were watched\nQuestion:" in form.prompt([SOUTH], ASKED)
     short = replace(FORMATS["passages"], context_words=2)
     assert short.prompt([Passage("one two three")], ASKED).startswith("\none two\n\n")
@@ -131,22 +93,26 @@ def test_context_and_passages_are_cut_to_so_many_words():
     assert FORMATS["passages"].prompt([spaced], ASKED).startswith("\n  one\n two  \n\n")
 
 
-def test_passages_in_a_format_that_has_no_place_for_them_are_refused():
-    for name in ("Q-A", "QO-A", "SQO-A"):
-        with pytest.raises(InvalidInput, match=r"no place for.*format='passages'"):
-            FORMATS[name].prompt([Passage("They fly south.")], ASKED)
+MANY = replace(ASKED, options=tuple(f"option {i}" for i in range(27)))
 
 
-def test_a_solved_example_in_a_format_that_hides_its_answer_is_refused():
-    with pytest.raises(InvalidInput, match=r"no place for.*\{answer\}.*'Q-A'"):
-        FORMATS["passages"].prompt([Passage("They fly south."), SOUTH], ASKED)
+@pytest.mark.parametrize(
+    ("name", "shots", "asked", "match"),
+    [
+        *((name, [Passage("x")], ASKED, r"no place for.*format='passages'") for name in NAMES),
+        ("passages", [Passage("x"), SOUTH], ASKED, r"no place for.*\{answer\}.*'Q-A'"),
+        ("QO-A", [], MANY, r"27 options.*26"),
+        ("QA", [], ASKED, "no prompt format 'QA'; there are Q-A, QO-A, SQO-A"),
+    ],
+)
+def test_what_a_format_has_no_place_for_is_refused(name, shots, asked, match):
+    with pytest.raises(InvalidInput, match=match):
+        format_for(name).prompt(shots, asked)
 
 
-def test_a_question_with_more_options_than_letters_is_refused():
-    many = replace(ASKED, options=tuple(f"option {i}" for i in range(27)))
-    with pytest.raises(InvalidInput, match=r"27 options.*26"):
-        FORMATS["QO-A"].prompt([], many)
-    assert "(Z) option 25" in FORMATS["QO-A"].prompt([], replace(many, options=many.options[:26]))
+def test_a_letter_for_each_of_26_options():
+    most = replace(MANY, options=MANY.options[:26])
+    assert "(Z) option 25" in FORMATS["QO-A"].prompt([], most)
 
 
 @pytest.mark.parametrize(
@@ -168,11 +134,3 @@ def test_a_question_with_more_options_than_letters_is_refused():
 def test_a_template_that_cannot_be_filled_is_refused_when_it_is_made(fields, match):
     with pytest.raises(InvalidInput, match=match):
         PromptFormat(**{"shot": "{question}", "query": "{question}"} | fields)
-
-
-def test_a_format_is_found_by_name_or_given():
-    form = PromptFormat("{question}", "{question}")
-    assert format_for(form) is form
-    assert format_for("QO-A") is FORMATS["QO-A"]
-    with pytest.raises(InvalidInput, match="no prompt format 'QA'; there are Q-A, QO-A, SQO-A"):
-        format_for("QA")

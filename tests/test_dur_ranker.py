@@ -6,12 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from ltrag_plugins.dur import DURRanker, DURSettings, DURTrainer, Ranked
+from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.shots import ShotRanker
 from ltrag_plugins.errors import EmptyQuestion, InvalidInput, ModelError
 from ltrag_plugins.types import Passage
-from tests.dur_parts import Nonsense, houses, moody_llm
+from tests.dur_parts import Nonsense, houses, moody_llm, shots_of, trained
 from tests.import_parts import LOCAL, python
 
 CANDIDATES, QUESTIONS = houses(100, 25), houses(1, 8)
@@ -35,6 +35,7 @@ def by_hand(ranker, question, candidates):
 
 def test_candidates_are_ranked_by_the_softmax_of_dot_products():
     ranker = a_ranker()
+    assert repr(ranker) == "DURRanker(6x12, encoder='nonsense')"
     for question in QUESTIONS:
         told = ranker.rank(question.text, CANDIDATES)
         scores = by_hand(ranker, question.text, CANDIDATES)
@@ -79,18 +80,6 @@ def test_an_untrained_ranker_is_the_encoders_own_similarity():
     assert [r.index for r in told] == np.argsort(-(vectors @ asked[0])).tolist()
 
 
-def test_passages_are_ranked_by_title_and_text():
-    one, other = Passage("text", title="title"), Passage("title\ntext")
-    first, second = a_ranker().rank("Who?", [one, other])
-    assert first.score == pytest.approx(second.score)
-
-
-@pytest.mark.parametrize("question", ["", " \n"])
-def test_an_empty_question_is_refused(question):
-    with pytest.raises(EmptyQuestion, match="the question is empty"):
-        a_ranker().rank(question, CANDIDATES)
-
-
 @pytest.mark.parametrize(
     ("bounds", "match"),
     [
@@ -98,22 +87,13 @@ def test_an_empty_question_is_refused(question):
         ({"top_n": -1}, "top_n must be a whole number, at least 1 or None, got -1"),
         ({"sigma": 1.5}, "sigma must be a number, from 0 to 1, got 1.5"),
         ({"sigma": float("nan")}, "sigma must be a number, from 0 to 1"),
+        ({"question": " \n"}, "the question is empty"),
     ],
     ids=str,
 )
 def test_bounds_that_cannot_be_are_refused(bounds, match):
-    with pytest.raises(InvalidInput, match=match):
-        a_ranker().rank("Who?", CANDIDATES, **bounds)
-
-
-def test_an_encoder_that_gives_nan_ranks_nothing():
-    class Broken(Nonsense):
-        def encode(self, texts):
-            return super().encode(texts) * np.nan
-
-    ranker = a_ranker()
-    with pytest.raises(ModelError, match="encoder gave NaN"):
-        DURRanker(ranker.head, Broken(), ranker.settings).rank("Who?", CANDIDATES)
+    with pytest.raises((InvalidInput, EmptyQuestion), match=match):
+        a_ranker().rank(**{"question": "Who?", "candidates": CANDIDATES} | bounds)
 
 
 def test_the_plain_rankers():
@@ -142,20 +122,14 @@ def test_a_learned_ranker_asks_for_the_shots_that_training_would_have_climbed(pr
         learning_rate=1e-12, advantage=False,
     )  # fmt: skip
     llm = moody_llm()
-    result = DURTrainer(Nonsense(), llm, settings=settings).fit(CANDIDATES, QUESTIONS)
+    result = trained(settings, llm, CANDIDATES, QUESTIONS)
     told = ShotRanker.learned(result.ranker, CANDIDATES)(QUESTIONS)
     longest = [p for p in llm.prompts if p.count("Question:") == 6]
     for question, shots in zip(QUESTIONS, told, strict=True):
         [prompt] = [p for p in longest if p.endswith(f"Question: {question.text}\nAnswer:")]
-        asked = [part.split("\n")[0] for part in prompt.split("Question: ")[1:-1]]
-        assert asked == [s.text for s in shots]
-    assert ShotRanker.learned(result.ranker, CANDIDATES, shots=2)(QUESTIONS) == [
-        s[:2] for s in told
-    ]
-
-
-def test_a_ranker_says_what_it_is():
-    assert repr(a_ranker()) == "DURRanker(6x12, encoder='nonsense')"
+        assert shots_of(prompt) == [s.text for s in shots]
+    fewer = ShotRanker.learned(result.ranker, CANDIDATES, shots=2)
+    assert fewer(QUESTIONS) == [s[:2] for s in told]
 
 
 def test_a_saved_head_is_loaded_and_used_without_torch(tmp_path):
@@ -174,14 +148,9 @@ def test_a_saved_head_is_loaded_and_used_without_torch(tmp_path):
     assert told == str([(r.index, r.score) for r in ranker.rank("Who?", CANDIDATES, top_n=4)])
 
 
-def test_a_place_has_an_index_and_a_score():
-    assert Ranked(2, 0.5) == Ranked(index=2, score=0.5)
-
-
 def kept_by(encoder, texts, **bounds):
-    return DURRanker(Head(np.eye(12), np.zeros(12)), encoder, DURSettings(), **bounds), [
-        Passage(text) for text in texts
-    ]
+    ranker = DURRanker(Head(np.eye(12), np.zeros(12)), encoder, DURSettings(), **bounds)
+    return ranker, [Passage(text) for text in texts]
 
 
 def test_a_candidate_is_encoded_once_while_it_is_among_the_last_ones_seen():
@@ -208,22 +177,16 @@ def test_nothing_is_kept_where_no_text_may_be():
 
 def test_a_vector_that_is_no_number_and_a_count_that_is_wrong_are_not_kept():
     class Ill(Nonsense):
-        ill = True
-
         def encode(self, texts):
-            rows = super().encode(texts)
-            return rows * np.nan if self.ill else rows[: 1 + self.short]
+            return self.harm(super().encode(texts))
 
     encoder = Ill()
-    encoder.short = 99
     ranker, passages = kept_by(encoder, "ab")
-    with pytest.raises(ModelError, match="NaN"):
-        ranker.rank("q", passages)
-    encoder.ill = False
-    encoder.short = 1
-    with pytest.raises(ModelError, match="3 texts"):
-        ranker.rank("q", passages)
-    encoder.short = 99
+    for harm, match in ((lambda rows: rows * np.nan, "NaN"), (lambda rows: rows[:2], "3 texts")):
+        encoder.harm = harm
+        with pytest.raises(ModelError, match=match):
+            ranker.rank("q", passages)
+    encoder.harm = np.asarray
     encoder.texts.clear()
     assert ranker.rank("q", passages) == kept_by(Nonsense(), "ab")[0].rank("q", passages)
     assert encoder.texts == ["q", "a", "b"]

@@ -70,19 +70,10 @@ def test_seconds_are_kept_by_kind_and_add_up():
         + received(Embed(("t", "u", "v")), list(np.zeros((3, 2))), 0.25)
         + received(agree, [GradientAgreement(0.1)], 2.0)
     )
-    assert cost == Cost(
-        calls=1,
-        batches=1,
-        prompt_tokens=1,
-        completion_tokens=1,
-        retrievals=2,
-        embeddings=3,
-        gradients=1,
-        model_seconds=1.0,
-        retrieval_seconds=0.5,
-        embedding_seconds=0.25,
-        gradient_seconds=2.0,
-    )
+    counts = {"calls": 1, "batches": 1, "prompt_tokens": 1, "completion_tokens": 1}
+    counts |= {"retrievals": 2, "embeddings": 3, "gradients": 1}
+    seconds = {"model": 1.0, "retrieval": 0.5, "embedding": 0.25, "gradient": 2.0}
+    assert cost == Cost(**counts, **{f"{name}_seconds": s for name, s in seconds.items()})
     assert cost.seconds == 3.75
 
 

@@ -1,10 +1,9 @@
 """Questions that offer options: every method shows them, and its reply is read as one of them."""
 
-import re
 from dataclasses import replace
 
 import pytest
-from contracts.methods import LABELLED, Letters, Scoring, taught, world
+from contracts.methods import LABELLED, Letters, Scoring, learned
 
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import Flow, World, run
@@ -28,9 +27,7 @@ def asking(reply: str) -> World:
 
 def answer(name: str, question: Question, reply: str) -> str:
     """Of a method that learned what it learns; a scripted model says the same to every prompt."""
-    row = METHODS[name]
-    learned = row.taught(LABELLED, row.settings(), world(taught))
-    return run(row.flow(question, None, learned), asking(reply)).text
+    return run(METHODS[name].flow(question, None, learned(name)), asking(reply)).text
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -57,15 +54,6 @@ def test_a_reply_is_read_once():
     odd = Question("Which sentence is longer?", options=("eight", "The answer is eight"))
     for name in METHODS:
         assert answer(name, odd, "B") == "The answer is eight", name
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_a_prompt_shows_every_option_in_its_order(name):
-    row, llm = METHODS[name], Scoring(lambda _: "D")
-    learned = row.taught(LABELLED, row.settings(), world(taught))
-    run(row.flow(INDEX, None, learned), replace(asking("D"), llm=llm))
-    shown = [prompt for prompt in llm.prompts if INDEX.text in prompt]
-    assert re.search(r"Options: \W*(A\W*)?8\b.*\b2\b.*\b24\b.*\b120\b", shown[-1])
 
 
 class Refusing:

@@ -1,12 +1,9 @@
 """Solved examples in front of a question: random ones, and BM25's."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
-from rank_bm25 import BM25Plus
 
-from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
@@ -55,10 +52,7 @@ def test_one_prompt_with_two_solved_examples_worked_by_hand():
     llm = ScriptedLLM(lambda _: " Jane Austen \nQuestion: and then?")
     ones = [Question("What is 1 plus 1?", ("2", "two")), Question("Who wrote It?", ("King",))]
     found = answer("random-shots", EMMA, ones, llm, RandomShotsSettings(shots=2))
-    shown = [
-        "Question: What is 1 plus 1?\nAnswer: 2",
-        "Question: Who wrote It?\nAnswer: King",
-    ]
+    shown = ["Question: What is 1 plus 1?\nAnswer: 2", "Question: Who wrote It?\nAnswer: King"]
     head = "Answer each question in a few words, as the examples do.\n\n"
     tail = "\n\nQuestion: Who wrote Emma?\nAnswer:"
     assert llm.prompts in ([head + "\n\n".join(s) + tail] for s in (shown, shown[::-1]))
@@ -115,48 +109,12 @@ def test_a_question_is_never_its_own_example(text):
     assert EMMA not in nearest(Question(text), [EMMA, *BOOKS])
 
 
-def test_a_question_that_is_left_out_takes_no_place():
-    found = nearest(Question("who wrote middlemarch"), [*BOOKS, BOOKS[2]], shots=2)
-    assert [q.text for q in found] == ["Who wrote Persuasion?", "Who painted Guernica?"]
-
-
-def test_the_same_words_about_another_text_are_another_question():
-    twin = Question("Is it true?", ("yes",), context="The sun is hot.")
-    assert drawn(replace(twin, context="Ice is hot."), [twin])
-    assert not drawn(twin, [twin])
-
-
-def test_the_order_is_that_of_another_bm25():
-    asked = "who wrote what about bread"
-    other = BM25Plus([q.text.lower().strip("?").split() for q in BOOKS], delta=0)
-    scores = other.get_scores(asked.split())
-    by_hand = sorted(range(4), key=lambda i: -scores[i])
-    assert nearest(Question(asked)) == [BOOKS[i] for i in by_hand]
-
-
 def test_with_no_other_example_it_asks_without():
     llm = ScriptedLLM(lambda _: "me")
     answer("random-shots", EMMA, [EMMA], llm)
     answer("bm25-shots", Question("3 + 4 ="), BOOKS, llm)  # shares no word with any
     without = "Answer the question in a few words, without explanation.\nQuestion: {}\nAnswer:"
     assert llm.prompts == [without.format("Who wrote Emma?"), without.format("3 + 4 =")]
-
-
-def test_no_examples_and_unsolved_ones_are_refused_by_name():
-    with pytest.raises(CalibrationError, match="random-shots learns from labelled questions"):
-        learned("random-shots", [])
-    with pytest.raises(MissingReferences, match=r"question 'Why\?' has no"):
-        learned("bm25-shots", [EMMA, Question("Why?")])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"shots": 0}, {"max_tokens": 0}, {"context_words": 0}, {"template": "{shots}"}, {"seed": -1}],
-    ids=str,
-)
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        RandomShotsSettings(**wrong)
 
 
 def test_an_example_that_speaks_of_placeholders_changes_nothing_but_itself():

@@ -1,18 +1,15 @@
-"""What every row of `METHODS` must do."""
+"""A small world that every row of `METHODS` can be run in."""
 
-import dataclasses
 import re
+from functools import cache
 
 import numpy as np
-import pytest
 
-from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.flow import World, arun, run, run_many
+from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods import METHODS, Method
-from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.methods import METHODS
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
-from ltrag_plugins.types import Answer, Generation, GenerationSettings, Passage, Question, Token
+from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 PASSAGES = [
     Passage("Emma is a novel by Jane Austen. It was printed in 1815.", id="p0", title="Emma"),
@@ -110,116 +107,10 @@ def taught(prompt: str) -> str:
     return next((known[text] for text in known if text in prompt), plausible(prompt))
 
 
-def learned(method: Method, settings: object) -> object:
-    return method.taught(LABELLED, settings, world(taught))
-
-
-class MethodContract:
-    """A subclass for each method sets `name`, and `settings` where the defaults will not do."""
-
-    name: str
-    settings: object = None
-
-    @property
-    def method(self) -> Method:
-        return METHODS[self.name]
-
-    def flows(self):
-        settings = self.method.settings() if self.settings is None else self.settings
-        knows = learned(self.method, settings)
-        return [self.method.flow(question, settings, knows) for question in QUESTIONS]
-
-    def test_it_is_a_row_of_its_own_name_with_checked_settings(self):
-        method = self.method
-        assert method.name == self.name
-        assert method.summary
-        assert method.source
-        assert dataclasses.is_dataclass(method.settings)
-        assert method.settings.__dataclass_params__.frozen
-
-    def test_settings_of_another_method_are_refused(self):
-        with pytest.raises(InvalidInput, match=self.name):
-            self.method.flow(QUESTIONS[0], object())
-
-    def test_every_question_is_answered_within_its_bound(self):
-        settings = self.method.settings() if self.settings is None else self.settings
-        for flow in self.flows():
-            counter, there = CostCounter(), world()
-            answer = run(flow, there, observers=[counter])
-            assert isinstance(answer, Answer)
-            assert len(there.llm.prompts) <= self.method.most_calls(settings)
-            assert counter.cost.calls == len(there.llm.prompts)
-            assert counter.cost.retrievals == len(there.retriever.queries)
-            assert all(isinstance(passage, Passage) for passage in answer.passages)
-
-    def test_a_retriever_that_hands_back_too_much_makes_it_read_and_cost_no_more(self):
-        settings = self.method.settings() if self.settings is None else self.settings
-        for flow in self.flows():
-            llm, shelf = Scoring(lambda _: "yes"), Noting(too_much)
-            answer = run(flow, World(llm=llm, retriever=shelf, encoder=Letters()))
-            assert len(llm.prompts) <= self.method.most_calls(settings)
-            words = [pair for prompt in llm.prompts for pair in re.findall(r"p(\d+)w(\d+)", prompt)]
-            assert all(int(i) < shelf.most and int(j) < 200 for i, j in words)
-            assert all(int(passage.id) < shelf.most for passage in answer.passages)
-            if answer.passages:
-                assert max(int(j) for _, j in words) == 199
-
-    @pytest.mark.parametrize("reply", ["", "\n\n", "Doc: 0", "I don't know.", "[9] > [1] > [1]"])
-    def test_replies_of_no_use_break_nothing(self, reply):
-        settings = self.method.settings() if self.settings is None else self.settings
-        for flow in self.flows():
-            counter = CostCounter()
-            run(flow, world(lambda _: reply), observers=[counter])
-            assert counter.cost.calls <= self.method.most_calls(settings)
-
-    async def test_alone_side_by_side_and_on_an_event_loop_are_the_same(self):
-        alone = [run(flow, world()) for flow in self.flows()]
-        assert run_many(self.flows(), world()) == alone
-        assert [await arun(flow, world()) for flow in self.flows()] == alone
-
-    def test_where_nothing_is_found_it_answers_all_the_same(self):
-        nothing = World(llm=Scoring(plausible), retriever=Nothing(), encoder=Letters())
-        for flow in self.flows():
-            assert isinstance(run(flow, nothing), Answer)
-
-    @pytest.mark.parametrize("learned_alike", [True, False])
-    def test_what_a_question_offers_and_is_about_is_shown_and_never_searched_for(
-        self, learned_alike
-    ):
-        """Both are put where methods look that know texts alone; a search would be led astray."""
-        settings = self.method.settings() if self.settings is None else self.settings
-        asked = Question(
-            "Who wrote Emma?", ("Austen",), "q", options=("Austen", "Zola"), context="A quizz."
-        )
-        others = [
-            dataclasses.replace(q, options=("Zola", q.answers[0]), context="A quizz.")
-            if learned_alike
-            else q
-            for q in LABELLED
-        ]
-        knows = self.method.taught(others, settings, world(taught))
-        seen, searched, shelf = [], [], BM25Retriever(PASSAGES)
-
-        class Shelf:
-            def search(self, queries, k):
-                searched.extend(queries)
-                return shelf.search(queries, k)
-
-        class Encoded(Letters):
-            def encode(self, texts):
-                searched.extend(texts)
-                return super().encode(texts)
-
-        def reply(prompt):
-            seen.append(prompt)
-            return "It was Emma"
-
-        there = World(llm=Scoring(reply), retriever=Shelf(), encoder=Encoded())
-        run(self.method.flow(asked, settings, knows), there)
-        last = [prompt for prompt in seen if "Who wrote Emma?" in prompt][-1]
-        assert "Zola" in last
-        assert "quizz" in last
-        assert not [text for text in searched if "Zola" in text or "quizz" in text]
+@cache
+def learned(name: str) -> object:
+    """What the method of that name learns with its defaults."""
+    return METHODS[name].taught(LABELLED, METHODS[name].settings(), world(taught))
 
 
 class Nothing:
