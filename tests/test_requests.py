@@ -273,12 +273,7 @@ TIMED: dict[str, Callable[[str], Any]] = {  # three tenths of a second an answer
     ),
     "llama_index": lambda url: LlamaIndexLLM(
         OpenAILike(
-            model="m",
-            api_base=url,
-            api_key="k",
-            is_chat_model=True,
-            timeout=0.15,
-            max_retries=1,
+            model="m", api_base=url, api_key="k", is_chat_model=True, timeout=0.15, max_retries=1
         )
     ),
 }

@@ -55,10 +55,7 @@ def test_one_prompt_with_two_solved_examples_worked_by_hand():
     llm = ScriptedLLM(lambda _: " Jane Austen \nQuestion: and then?")
     ones = [Question("What is 1 plus 1?", ("2", "two")), Question("Who wrote It?", ("King",))]
     found = answer("random-shots", EMMA, ones, llm, RandomShotsSettings(shots=2))
-    shown = [
-        "Question: What is 1 plus 1?\nAnswer: 2",
-        "Question: Who wrote It?\nAnswer: King",
-    ]
+    shown = ["Question: What is 1 plus 1?\nAnswer: 2", "Question: Who wrote It?\nAnswer: King"]
     head = "Answer each question in a few words, as the examples do.\n\n"
     tail = "\n\nQuestion: Who wrote Emma?\nAnswer:"
     assert llm.prompts in ([head + "\n\n".join(s) + tail] for s in (shown, shown[::-1]))
