@@ -34,9 +34,6 @@ def test_their_requests_merge():
     llm = ScriptedLLM(lambda _: "x")
     run(together([direct("a?"), direct("b?"), direct("c?")]), World(llm=llm))
     assert [len(call) for call in llm.calls] == [3]
-
-
-def test_no_flows_need_nothing():
     assert run(together([]), World()) == []
 
 
