@@ -4,14 +4,8 @@ import copy
 
 import pytest
 import torch
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    LlamaConfig,
-    LlamaForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from model_parts import random_model
+from transformers import LlamaForCausalLM
 
 from ltrag_plugins.errors import InvalidInput, ModelError, PromptTooLong
 from ltrag_plugins.flow import World, run
@@ -33,29 +27,16 @@ PROMPT = (
     + "\n".join(f"Document [{i}]: {text}" for i, text in enumerate(DOCUMENTS, 1))
     + "\nQuestion: Where is Dirleton Castle?\nAnswer:"
 )
-SIZES = {
-    "vocab_size": 49152, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "initializer_range": 0.5,
-    "eos_token_id": 2,
-}  # fmt: skip
+SIZES = {"vocab_size": 49152, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 4}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+SIZES |= {"initializer_range": 0.5, "eos_token_id": 2}
+KINDS = [*["sliding_attention"] * 3, "full_attention"]
+GEMMA = {"layer_types": KINDS, "sliding_window": 24, "pad_token_id": 0}
+"""Its first three layers see the last 24 tokens only."""
 
 
-def llama(**more) -> LlamaForCausalLM:
-    torch.manual_seed(0)
-    return LlamaForCausalLM(LlamaConfig(**SIZES, **more)).eval()
-
-
-def qwen3() -> Qwen3ForCausalLM:
-    torch.manual_seed(1)
-    return Qwen3ForCausalLM(Qwen3Config(**SIZES)).eval()
-
-
-def gemma3() -> Gemma3ForCausalLM:
-    """Its first three layers see the last 24 tokens only."""
-    torch.manual_seed(2)
-    kinds = [*["sliding_attention"] * 3, "full_attention"]
-    config = Gemma3TextConfig(**SIZES, layer_types=kinds, sliding_window=24, pad_token_id=0)
-    return Gemma3ForCausalLM(config).eval()
+def llama(**more):
+    return random_model("llama", **SIZES, **more)
 
 
 @pytest.fixture(scope="module")
@@ -85,23 +66,22 @@ def by_hand(llm, text: str, documents, *, special: bool) -> tuple[list[float], f
     shares, start = [], 0
     for document in documents:
         start = text.index(document, start)
-        first, end = (
-            len(ids(text[:start].removesuffix(" "))),
-            len(ids(text[: start + len(document)])),
-        )
-        shares.append(float(row[first:end].sum()))
+        first = len(ids(text[:start].removesuffix(" ")))
+        shares.append(float(row[first : len(ids(text[: start + len(document)]))].sum()))
     return shares, float(row.sum())
 
 
-@pytest.mark.parametrize("build", [llama, qwen3, gemma3])
-def test_shares_are_those_of_a_full_pass(build, tokenizer):
-    llm = TransformersLLM(build(), tokenizer, chat=False)
+@pytest.mark.parametrize(
+    ("family", "seed", "more"), [("llama", 0, {}), ("qwen3", 1, {}), ("gemma3_text", 2, GEMMA)]
+)
+def test_shares_are_those_of_a_full_pass(family, seed, more, tokenizer):
+    llm = TransformersLLM(random_model(family, seed=seed, **SIZES, **more), tokenizer, chat=False)
     found = attention_shares(llm, PROMPT, DOCUMENTS)
     expected, whole = by_hand(llm, PROMPT, DOCUMENTS, special=True)
     assert whole == pytest.approx(1, abs=1e-5)
     assert found.documents == pytest.approx(expected, abs=1e-5)
     assert sum(found.documents) + found.elsewhere == pytest.approx(1, abs=1e-6)
-    assert build is gemma3 or min(found.documents) > 0.01
+    assert more or min(found.documents) > 0.01
     relative = [share / sum(expected) if sum(expected) else 0 for share in expected]
     assert found.relative == pytest.approx(relative, abs=1e-4)
 
@@ -110,17 +90,13 @@ def test_the_prompt_is_wrapped_as_the_model_reads_it(tokenizer):
     llm = TransformersLLM(llama(), tokenizer, system="Be brief.")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
     text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    found = attention_shares(llm, PROMPT, DOCUMENTS)
-    assert found.documents == pytest.approx(
-        by_hand(llm, text, DOCUMENTS, special=False)[0], abs=1e-5
-    )
+    expected, _ = by_hand(llm, text, DOCUMENTS, special=False)
+    assert attention_shares(llm, PROMPT, DOCUMENTS).documents == pytest.approx(expected, abs=1e-5)
 
 
 def test_a_template_that_strips_the_prompt_moves_its_documents_along(tokenizer):
     strips = copy.deepcopy(tokenizer)
-    strips.chat_template = (
-        "{% for m in messages %}<|im_start|>{{ m['content'] | trim }}{% endfor %}"
-    )
+    strips.chat_template = "{% for m in messages %}<|s|>{{ m['content'] | trim }}{% endfor %}"
     llm = TransformersLLM(llama(), strips)
     plain = attention_shares(llm, PROMPT, DOCUMENTS)
     assert attention_shares(llm, f"  \n {PROMPT} \n", DOCUMENTS) == plain
@@ -147,16 +123,14 @@ def test_the_model_handed_in_is_not_changed(mode, tokenizer):
     model.set_attn_implementation(mode)
     llm = TransformersLLM(model, tokenizer)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    settings, said = (
-        model.config.to_dict(),
-        llm.generate([PROMPT], GenerationSettings(max_tokens=3)),
-    )
+    settings, brief = model.config.to_dict(), GenerationSettings(max_tokens=3)
+    said = llm.generate([PROMPT], brief)
     attention_shares(llm, PROMPT, DOCUMENTS)
     assert model.config._attn_implementation == mode
     assert model.config.to_dict() == settings
     assert all(weight.requires_grad for weight in model.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
-    assert llm.generate([PROMPT], GenerationSettings(max_tokens=3)) == said
+    assert llm.generate([PROMPT], brief) == said
 
 
 def test_only_one_row_of_weights_is_ever_made(tiny, monkeypatch):
@@ -195,9 +169,8 @@ def test_a_model_without_weights_here_is_refused(tmp_path):
 
 def test_a_model_that_hands_out_no_weights_is_named(tokenizer, monkeypatch):
     llm = TransformersLLM(llama(), tokenizer)
-    monkeypatch.setattr(
-        LlamaForCausalLM, "set_attn_implementation", lambda self, name: None
-    )  # stays with sdpa, which has none
+    # stays with sdpa, which has none
+    monkeypatch.setattr(LlamaForCausalLM, "set_attn_implementation", lambda self, name: None)
     with pytest.raises(ModelError, match="LlamaForCausalLM hands out no attention weights"):
         attention_shares(llm, PROMPT, DOCUMENTS)
 

@@ -22,6 +22,7 @@ from ltrag_plugins.settings import (
     described,
     with_values,
 )
+from ltrag_plugins.types import GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,20 @@ def test_a_value_is_checked_against_its_annotation(name, inside, outside):
     for value in outside:
         with pytest.raises(InvalidInput, match=name):
             Everything(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"max_tokens": 0}, "at least 1"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"stop": [""]}, "stop string is empty"),
+    ],
+)
+def test_generation_settings_out_of_range_are_refused(settings, why):
+    with pytest.raises(InvalidInput, match=why):
+        GenerationSettings(**settings)
 
 
 def test_the_message_names_what_came_and_what_is_taken():
