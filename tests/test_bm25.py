@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput, MissingExtra
-from ltrag_plugins.retrieval import Retriever
 from ltrag_plugins.retrieval import bm25 as module
 from ltrag_plugins.retrieval.base import _best
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -47,48 +46,28 @@ def score_by_hand(query, passage, pool, k1=1.5, b=0.75):
     return total
 
 
-def test_it_is_a_retriever(engine):
-    assert isinstance(BM25Retriever(POOL, engine=engine), Retriever)
-
-
-def test_scores_are_the_formula_worked_out(engine):
-    retriever = BM25Retriever(POOL, engine=engine)
-    [found] = retriever.search(["the cat, the mat"], 4)
-    for passage in found:
-        expected = score_by_hand("the cat, the mat", passage, POOL)
-        assert passage.score == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize("how", [{}, {"k1": 0.9, "b": 0.4}], ids=str)
+def test_scores_are_the_formula_worked_out(engine, how):
+    asked = "the cat, the mat"
+    [found] = BM25Retriever(POOL, **how, engine=engine).search([asked], 4)
+    wanted = [score_by_hand(asked, passage, POOL, **how) for passage in found]
+    assert [p.score for p in found] == pytest.approx(wanted, rel=1e-12)
     assert [p.id for p in found] == ["mat", "won"]
 
 
-def test_k1_and_b_reach_the_formula(engine):
-    retriever = BM25Retriever(POOL, k1=0.9, b=0.4, engine=engine)
-    [[first, *_]] = retriever.search(["cat"], 4)
-    assert first.score == pytest.approx(score_by_hand("cat", first, POOL, 0.9, 0.4), rel=1e-12)
-
-
-def test_queries_keep_their_order_and_k_is_a_most(engine):
-    retriever = BM25Retriever(POOL, engine=engine)
-    found = retriever.search(["dog", "Würzburg", "cat"], 1)
-    assert ids(found) == [["won"], ["rays"], ["won"]]
-    assert retriever.search([], 3) == []
-
-
-def test_the_title_is_searched_too(engine):
-    assert ids(BM25Retriever(POOL, engine=engine).search(["physics"], 2)) == [["nobel"]]
-
-
-@pytest.mark.parametrize("query", ["RÖNTGEN?", "ro\u0308ntgen", "WÜRZBURG"])
-def test_words_are_unicode_and_caseless(engine, query):
-    assert ids(BM25Retriever(POOL, engine=engine).search([query], 2)) == [["rays"]]
-
-
-def test_more_than_there_is_gives_what_there_is(engine):
-    assert ids(BM25Retriever(POOL, engine=engine).search(["cat"], 1000)) == [["won", "mat"]]
-
-
-@pytest.mark.parametrize("query", ["", "?!", "unheard words", "東京"])
-def test_a_query_without_a_known_word_finds_nothing(engine, query):
-    assert BM25Retriever(POOL, engine=engine).search([query], 3) == [[]]
+@pytest.mark.parametrize(
+    ("queries", "k", "wanted"),
+    [
+        (["dog", "Würzburg", "cat"], 1, [["won"], ["rays"], ["won"]]),  # in their order
+        ([], 3, []),
+        (["cat"], 1000, [["won", "mat"]]),
+        (["physics"], 2, [["nobel"]]),  # which is in the title
+        (["RÖNTGEN?", "ro\u0308ntgen", "WÜRZBURG"], 2, [["rays"]] * 3),
+        (["", "?!", "unheard words", "東京"], 3, [[]] * 4),
+    ],
+)
+def test_passages_with_a_word_of_the_query_are_found_best_first(engine, queries, k, wanted):
+    assert ids(BM25Retriever(POOL, engine=engine).search(queries, k)) == wanted
 
 
 def test_a_word_in_every_passage_still_counts(engine):
@@ -104,19 +83,13 @@ def test_equal_scores_keep_the_order_they_were_handed_in(engine):
     assert ids(BM25Retriever(pool, engine=engine).search(["text"], 7)) == [list("0123456")]
 
 
-def test_copies_are_handed_back_and_the_callers_passages_stay_as_they_were(engine):
-    before = [replace(p) for p in POOL]
-    [[found]] = BM25Retriever(POOL, engine=engine).search(["rays"], 1)
-    assert before == POOL
-    assert found.score is not None
+def test_copies_with_new_scores_are_handed_back_and_the_callers_passages_stay(engine):
+    pool = [replace(p, score=99.0) for p in POOL]
+    [[found]] = BM25Retriever(pool, engine=engine).search(["rays"], 1)
+    assert pool == [replace(p, score=99.0) for p in POOL]
     assert found == replace(POOL[2], score=found.score)
     assert found.metadata == {"page": 7}
-
-
-def test_an_old_score_is_replaced(engine):
-    pool = [Passage("cat", score=99.0), Passage("dog", score=98.0)]
-    [[found]] = BM25Retriever(pool, engine=engine).search(["dog"], 2)
-    assert found.score == pytest.approx(score_by_hand("dog", pool[1], pool))
+    assert found.score == pytest.approx(score_by_hand("rays", POOL[2], POOL))
 
 
 def test_passages_without_words_among_others_do_no_harm(engine):
@@ -169,19 +142,12 @@ def test_auto_takes_bm25s_for_large_pools_only(monkeypatch):
     assert BM25Retriever(POOL[:3], engine="auto").engine == "rank-bm25"
 
 
-@pytest.fixture
-def without_bm25s(monkeypatch):
+def test_without_bm25s_auto_makes_do_and_the_error_has_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-
-
-def test_without_bm25s_the_error_has_the_command_that_installs_it(without_bm25s):
-    with pytest.raises(MissingExtra, match=r"pip install 'ltrag-plugins\[fast\]'"):
-        BM25Retriever(POOL, engine="bm25s")
-
-
-def test_without_bm25s_auto_makes_do_with_rank_bm25(without_bm25s, monkeypatch):
     monkeypatch.setattr(module, "_LARGE_POOL", 4)
     assert ids(BM25Retriever(POOL, engine="auto").search(["dog"], 1)) == [["won"]]
+    with pytest.raises(MissingExtra, match=r"pip install 'ltrag-plugins\[fast\]'"):
+        BM25Retriever(POOL, engine="bm25s")
 
 
 @pytest.mark.parametrize(
@@ -191,16 +157,12 @@ def test_without_bm25s_auto_makes_do_with_rank_bm25(without_bm25s, monkeypatch):
         ([Passage("..."), Passage("")], {}, "2 passages and no word"),
         (POOL, {"k1": -1.0}, "k1=-1"),
         (POOL, {"b": 1.5}, r"b in \[0, 1\]"),
+        (POOL, {"engine": "lucene"}, "'rank-bm25', .* got 'lucene'"),
     ],
 )
 def test_what_cannot_be_indexed_is_refused(pool, settings, why):
     with pytest.raises(InvalidInput, match=why):
         BM25Retriever(pool, **settings)
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(InvalidInput, match=r"'rank-bm25', .* got 'lucene'"):
-        BM25Retriever(POOL, engine="lucene")
 
 
 @pytest.mark.parametrize(("queries", "k", "why"), [("cat", 3, "list"), (["cat"], 0, "at least 1")])

@@ -44,33 +44,15 @@ def distributed(*tables: list[float], shown: int | None = None) -> Generation:
     return Generation("", tuple(tokens))
 
 
-probabilities = st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30)
-
-
-@given(probabilities)
-def test_each_figure_is_numpys(ps):
-    p, written = np.array(ps), generation(*map(math.log, ps))
-    assert uncertainty.mean_probability(written) == pytest.approx(p.mean())
-    assert uncertainty.mean_logprob(written) == pytest.approx(np.log(p).mean(), abs=1e-12)
-    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - p.prod(), abs=1e-12)
-    assert uncertainty.least_probability(written) == pytest.approx(p.min())
-
-
-def test_the_worked_example():
-    written = generation(math.log(0.5), math.log(0.8))
-    assert uncertainty.mean_probability(written) == pytest.approx((0.5 + 0.8) / 2)
-    assert uncertainty.product_uncertainty(written) == pytest.approx(1 - 0.5 * 0.8)
-    assert uncertainty.mean_logprob(written) == pytest.approx((math.log(0.5) + math.log(0.8)) / 2)
-
-
-def test_a_product_of_two_thousand_tokens_neither_underflows_nor_rounds_to_certain():
-    assert uncertainty.product_uncertainty(generation(*[math.log(0.3)] * 2000)) == 1.0
+def test_thousands_of_tokens_neither_underflow_nor_round_to_certain():
+    unsure, chance = generation(*[math.log(0.3)] * 2000), pytest.approx(0.7)
+    wanted = {"product": 1.0, "length_normalized": chance, "least_probability": chance}
+    for name, value in wanted.items():
+        assert estimate(Generation("a", unsure.tokens), name) == value
+    assert uncertainty.mean_logprob(unsure) == pytest.approx(math.log(0.3))
     # 1 - (1 - 1e-15)^2000 is 2e-12, which plain floats blur beside 1
     nearly = generation(*[-1e-15] * 2000)
     assert uncertainty.product_uncertainty(nearly) == pytest.approx(2e-12, rel=1e-6, abs=0)
-    assert uncertainty.mean_logprob(generation(*[math.log(0.3)] * 2000)) == pytest.approx(
-        math.log(0.3)
-    )
 
 
 tables = st.lists(st.floats(0.01, 1.0), min_size=3, max_size=8).map(
@@ -108,36 +90,28 @@ def test_margin_is_the_lead_of_the_first_over_the_second_in_whatever_order_they_
 
 
 @pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
-def test_a_generation_without_token_probabilities_is_refused_with_the_remedy(figure):
+def test_what_cannot_be_read_is_refused_with_the_remedy(figure):
     with pytest.raises(NoTokenProbabilities, match="logprobs=True"):
         figure(Generation("Paris"))
-
-
-@pytest.mark.parametrize("figure", OF_TOKENS + OF_DISTRIBUTIONS)
-@pytest.mark.parametrize("logprob", [math.nan, 0.5, math.inf])
-def test_what_cannot_be_a_log_probability_is_refused(figure, logprob):
-    with pytest.raises(InvalidLogProbability, match="at most 0"):
-        figure(generation(-0.1, logprob))
+    for wrong in (math.nan, 0.5, math.inf):
+        with pytest.raises(InvalidLogProbability, match="at most 0"):
+            figure(generation(-0.1, wrong))
 
 
 @pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
-@pytest.mark.parametrize("logprob", [math.nan, 0.5])
-def test_alternatives_are_held_to_the_same(figure, logprob):
-    token = Token("a", -0.1, alternatives=(("a", -0.1), ("b", logprob)))
-    with pytest.raises(InvalidLogProbability):
-        figure(Generation("a", (token,)))
+def test_alternatives_are_held_to_the_same(figure):
+    with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
+        figure(generation(-0.1))
+    for wrong in (math.nan, 0.5):
+        token = Token("a", -0.1, alternatives=(("a", -0.1), ("b", wrong)))
+        with pytest.raises(InvalidLogProbability):
+            figure(Generation("a", (token,)))
 
 
 @pytest.mark.parametrize("reported", [math.nan, math.inf, -1.0])
 def test_what_cannot_be_an_entropy_is_refused(reported):
     with pytest.raises(InvalidLogProbability, match="entropy"):
         uncertainty._mean_entropy(Generation("a", (Token("a", -0.1, entropy=reported),)))
-
-
-@pytest.mark.parametrize("figure", OF_DISTRIBUTIONS)
-def test_without_alternatives_the_message_says_how_to_get_them(figure):
-    with pytest.raises(NoTokenProbabilities, match="top_logprobs"):
-        figure(generation(-0.1))
 
 
 def test_rounding_above_zero_is_forgiven_and_stays_in_range():
@@ -157,12 +131,8 @@ def test_a_placeholder_for_no_number_does_not_swamp_the_mean(placeholder):
 def test_a_generation_without_a_token_is_the_least_certain_there_is():
     nothing, unsure = Generation("", ()), distributed([0.01] * 100)
     assert uncertainty.product_uncertainty(nothing) == 1.0
-    for figure in (
-        uncertainty.mean_probability,
-        uncertainty.least_probability,
-        uncertainty._mean_margin,
-    ):
-        assert figure(nothing) == 0.0
+    for name in ("mean_probability", "least_probability", "_mean_margin"):
+        assert getattr(uncertainty, name)(nothing) == 0.0
     assert uncertainty.mean_logprob(nothing) < uncertainty.mean_logprob(unsure)
     assert uncertainty._mean_entropy(nothing) > uncertainty._mean_entropy(unsure)
 
@@ -198,12 +168,15 @@ def test_each_estimator_is_its_formula_in_numpy(told):
 
 @pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
 @given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
-def test_larger_is_less_certain(estimator, length, likeliest, less):
-    def table(first: float) -> list[float]:
-        return [first, (1 - first) * 0.6, (1 - first) * 0.4]
+def test_larger_is_less_certain_and_the_sign_says_so_of_a_signal(
+    estimator, length, likeliest, less
+):
+    def answer(first: float) -> Generation:
+        return written(*[[first, (1 - first) * 0.6, (1 - first) * 0.4]] * length)
 
-    sure, unsure = ([table(first)] * length for first in (likeliest + less, likeliest))
-    assert estimate(written(*sure), estimator) <= estimate(written(*unsure), estimator)
+    signal, sure, unsure = TOKEN_SIGNALS[estimator], answer(likeliest + less), answer(likeliest)
+    assert estimate(sure, estimator) <= estimate(unsure, estimator)
+    assert signal.sign * signal.value(sure) <= signal.sign * signal.value(unsure)
 
 
 @pytest.mark.parametrize("estimator", TOKEN_SIGNALS)
@@ -222,38 +195,18 @@ def test_an_answer_without_what_is_read_is_refused_with_the_remedy(estimator):
         estimate(Generation("a", (nan,)), estimator)
 
 
-@pytest.mark.parametrize("name", ["bert", ""])
-def test_no_such_estimator(name):
-    with pytest.raises(InvalidInput, match="there are product, "):
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [("bert", "there are product, "), ("", "there are product, "), ("agreement", "measured")],
+)
+def test_what_does_not_read_a_single_answer_is_refused(name, why):
+    with pytest.raises(InvalidInput, match=why):
         estimate(generation(-0.1), name)
-
-
-def test_agreement_reads_no_single_answer():
-    with pytest.raises(InvalidInput, match="measured"):
-        estimate(generation(-0.1), "agreement")
 
 
 def test_the_name_that_a_signal_had_in_saved_files_still_names_it():
     assert checked_estimator("least_token") == "least_probability"
     assert estimate(written([0.6, 0.4]), "least_token") == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize("name", TOKEN_SIGNALS)
-@given(st.integers(1, 5), st.floats(0.5, 0.98), st.floats(0.001, 0.01))
-def test_the_sign_says_which_way_a_signal_points(name, length, likeliest, less):
-    signal = TOKEN_SIGNALS[name]
-    sure, unsure = (
-        signal.sign * signal.value(written(*[[first, 1 - first]] * length))
-        for first in (likeliest + less, likeliest)
-    )
-    assert sure <= unsure
-
-
-def test_two_thousand_tokens_surprise_no_estimator():
-    long = Generation("a", generation(*[math.log(0.3)] * 2000).tokens)
-    assert estimate(long, "product") == 1.0
-    assert estimate(long, "length_normalized") == pytest.approx(0.7)
-    assert estimate(long, "least_probability") == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +221,8 @@ def test_two_thousand_tokens_surprise_no_estimator():
     ],
 )
 def test_agreement_is_the_word_f1_with_the_samples(samples, wanted):
-    found = estimate(
-        Generation("East Lothian"), "agreement", [Generation(text) for text in samples]
-    )
-    assert found == pytest.approx(wanted)
+    drawn = [Generation(text) for text in samples]
+    assert estimate(Generation("East Lothian"), "agreement", drawn) == pytest.approx(wanted)
 
 
 def test_agreement_on_nothing_is_no_certainty():
