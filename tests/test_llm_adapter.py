@@ -5,6 +5,7 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -26,13 +27,16 @@ def llm(smollm2):
     return tiny_llm(smollm2.tokenizer)
 
 
-@pytest.fixture(scope="module")
-def base(llm, tmp_path_factory):
+def saved(llm, folder):
     """The model as a folder."""
-    folder = tmp_path_factory.mktemp("base")
     for part in (llm.model, llm.tokenizer):
         part.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def base(llm, tmp_path_factory):
+    return saved(llm, tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="module", params=[None, 1], ids=["all layers", "the last layer"])
@@ -67,76 +71,77 @@ def test_merged_it_says_what_peft_says_with_the_adapter_beside_the_weights(llm, 
     assert {type(part) for part in merged.model.modules()} == {type(p) for p in llm.model.modules()}
 
 
-def test_its_name_tells_it_from_the_model_alone(llm, base, trained):
+def test_its_name_tells_it_from_the_model_alone_in_whatever_precision(llm, base, trained):
     plain = TransformersLLM.load(base, device="cpu")
     assert fingerprints(plain.model) == fingerprints(llm.model)
     merged = TransformersLLM.load(base, device="cpu", adapter=trained)
     assert merged.name != plain.name
     assert merged.name == TransformersLLM.load(base, device="cpu", adapter=str(trained)).name
-
-
-def test_it_goes_with_the_same_weights_in_another_precision(base, trained):
     half = TransformersLLM.load(base, device="cpu", dtype="bfloat16", adapter=trained)
     assert half.model.dtype == torch.bfloat16
 
 
 def test_it_goes_with_no_other_model(trained, smollm2, tmp_path):
-    other = tiny_llm(smollm2.tokenizer, seed=1)
-    for part in (other.model, other.tokenizer):
-        part.save_pretrained(tmp_path)
-    with pytest.raises(ArtifactMismatch, match="was trained for 'tiny'"):
-        TransformersLLM.load(tmp_path, adapter=trained)
-    with pytest.raises(ArtifactMismatch, match="was trained for 'tiny'"):
-        embedded(device="cpu", adapter=trained)
+    saved(tiny_llm(smollm2.tokenizer, seed=1), tmp_path)
+    for load in (partial(TransformersLLM.load, tmp_path), embedded):
+        with pytest.raises(ArtifactMismatch, match="was trained for 'tiny'"):
+            load(device="cpu", adapter=trained)
 
 
-def broken(base, adapter):
-    with pytest.raises(UnreadableArtifact) as caught:
-        TransformersLLM.load(base, device="cpu", adapter=adapter)
-    return str(caught.value)
+def manifest_says(adapter, **changed):
+    told = json.loads((adapter / "finetune.json").read_text()) | changed
+    (adapter / "finetune.json").write_text(json.dumps(told))
 
 
-@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_config.json"])
-def test_a_file_that_was_changed_or_is_missing_is_named(base, adapter, name):
-    content = (adapter / name).read_bytes()
-    (adapter / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert f"{name} is not the file" in broken(base, adapter)
-    (adapter / name).unlink()
-    assert name in broken(base, adapter)
+def with_a_bit_flipped(name):
+    def harm(adapter):
+        content = (adapter / name).read_bytes()
+        (adapter / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+    return harm
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 99}', '{"format": 1}'])
-def test_a_manifest_that_cannot_be_read_is_named(base, adapter, content):
-    (adapter / "finetune.json").write_text(content)
-    assert "finetune.json cannot be read" in broken(base, adapter)
-
-
-def test_an_adapter_without_a_manifest_is_not_guessed_at(base, adapter, tmp_path):
-    (adapter / "finetune.json").unlink()
-    assert "nothing tells which model it is for" in broken(base, adapter)
-    assert "there is no folder" in broken(base, tmp_path / "nowhere")
-
-
-def test_a_pickle_is_never_read(base, adapter):
+def pickled(adapter):
     (adapter / "finetune.json").unlink()
     (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
-    assert "pickled" in broken(base, adapter)
 
 
-def test_matrices_that_the_configuration_does_not_name_are_refused(base, adapter):
+def of_other_matrices(adapter):
     told = json.loads((adapter / "adapter_config.json").read_text())
     content = json.dumps(told | {"target_modules": ["q_proj"]}).encode()
     (adapter / "adapter_config.json").write_bytes(content)
-    manifest = json.loads((adapter / "finetune.json").read_text())
-    manifest["files"]["adapter_config.json"] = hashlib.sha256(content).hexdigest()
-    (adapter / "finetune.json").write_text(json.dumps(manifest))
-    assert "not those its configuration names" in broken(base, adapter)
+    files = json.loads((adapter / "finetune.json").read_text())["files"]
+    digest = hashlib.sha256(content).hexdigest()
+    manifest_says(adapter, files=files | {"adapter_config.json": digest})
 
 
-def test_a_whole_model_is_not_taken_for_an_adapter(base, adapter):
-    manifest = json.loads((adapter / "finetune.json").read_text())
-    (adapter / "finetune.json").write_text(json.dumps(manifest | {"method": "full"}))
-    assert "holds a whole model" in broken(base, adapter)
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+
+
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        *((with_a_bit_flipped(name), f"{name} is not the file") for name in (WEIGHTS, CONFIG)),
+        (lambda adapter: (adapter / WEIGHTS).unlink(), WEIGHTS),
+        (lambda adapter: (adapter / CONFIG).unlink(), CONFIG),
+        *(
+            (
+                lambda adapter, content=content: (adapter / "finetune.json").write_text(content),
+                "finetune.json cannot be read",
+            )
+            for content in ("{", "[]", "{}", '{"format": 99}', '{"format": 1}')
+        ),
+        (lambda adapter: (adapter / "finetune.json").unlink(), "nothing tells which model it is"),
+        (shutil.rmtree, "there is no folder"),
+        (pickled, "pickled"),
+        (of_other_matrices, "not those its configuration names"),
+        (lambda adapter: manifest_says(adapter, method="full"), "holds a whole model"),
+    ],
+)
+def test_what_is_no_sound_adapter_is_named(base, adapter, harm, why):
+    harm(adapter)
+    with pytest.raises(UnreadableArtifact, match=why):
+        TransformersLLM.load(base, device="cpu", adapter=adapter)
 
 
 @pytest.mark.parametrize("package", ["peft", "trl"])

@@ -1,5 +1,6 @@
 """Replies as providers send them, replayed through both ecosystems into calibrated answers."""
 
+import asyncio
 import json
 import math
 from pathlib import Path
@@ -33,89 +34,61 @@ TEXTS = ["Dirleton Castle is a ruin.", "Yellowcraig is a beach."]
 AGREEING = SGICSettings(estimator="agreement", samples=3, rounds=0)
 
 
-def without_logprobs(body: dict) -> dict:
-    [choice] = body["choices"]
-    return {**body, "choices": [{**choice, "logprobs": None}]}
-
-
-class TestOpenAI:
-    def answered(self, body: dict, settings: SGICSettings):
-        with replaying(body) as (url, _):
-            llm = OpenAICompatibleLLM("gpt-4o-mini", base_url=url, api_key="-")
-            flow = calibrate(QUESTION, [Passage(text) for text in TEXTS], settings)
-            return run(flow, World(llm=llm))
-
-    def test_log_probabilities_become_the_uncertainty_and_usage_the_tokens(self):
-        answer = self.answered(BODY, SGICSettings(rounds=1, certain_below=0))
-        assert answer.text == "Yellowcraig Beach"
-        assert answer.uncertainty == pytest.approx(UNCERTAINTY)
+def open_ai(body: dict, settings: SGICSettings):
+    with replaying(body) as (url, _):
+        llm = OpenAICompatibleLLM("gpt-4o-mini", base_url=url, api_key="-")
+        flow = calibrate(QUESTION, [Passage(text) for text in TEXTS], settings)
+        answer = run(flow, World(llm=llm))
+    if settings.rounds:
         assert [d.uncertainty for d in answer.documents] == pytest.approx([UNCERTAINTY] * 2)
-        assert (answer.calls, answer.tokens) == (4, 4 * 215)
-
-    def test_a_server_that_keeps_them_to_itself_is_refused_with_the_remedy(self):
-        with pytest.raises(NoTokenProbabilities, match="agreement"):
-            self.answered(without_logprobs(BODY), SGICSettings())
-
-    def test_unless_agreement_was_chosen(self):
-        answer = self.answered(without_logprobs(BODY), AGREEING)
-        assert (answer.uncertainty, answer.calls) == (0.0, 4)
+    yield answer.text, answer.uncertainty, answer.calls, answer.tokens
 
 
-class TestLangChain:
-    given = {"question": QUESTION, "documents": [Document(text) for text in TEXTS]}  # noqa: RUF012
-
-    def said(self, **metadata: object):
-        [message] = messages_from_dict([MESSAGE])
-        told = {**message.response_metadata, **metadata}
-        return message.model_copy(update={"response_metadata": told})
-
-    def test_chat_openais_log_probabilities_become_the_uncertainty(self):
-        chat = FunctionChat(lambda _: self.said())
-        out = LangChainCalibrator(chat, settings=SGICSettings(rounds=0)).invoke(self.given)
-        assert out["answer"] == "Yellowcraig Beach"
-        assert out["uncertainty"] == pytest.approx(UNCERTAINTY)
-        assert out["calibrated"].tokens == 215
-        assert chat.sent[0]["logprobs"] is True
-
-    async def test_asynchronously_too(self):
-        chat = FunctionChat(lambda _: self.said())
-        out = await LangChainCalibrator(chat).ainvoke(self.given)
-        assert out["uncertainty"] == pytest.approx(UNCERTAINTY)
-
-    def test_a_chat_model_that_has_none_is_refused_or_asked_again_as_was_chosen(self):
-        chat = FunctionChat(lambda _: self.said(logprobs=None))
-        with pytest.raises(NoTokenProbabilities, match="agreement"):
-            LangChainCalibrator(chat).invoke(self.given)
-        out = LangChainCalibrator(chat, settings=AGREEING).invoke(self.given)
-        assert (out["uncertainty"], out["calibrated"].calls) == (0.0, 4)
+def langchain(body: dict, settings: SGICSettings):
+    [message] = messages_from_dict([MESSAGE])
+    told = {**message.response_metadata, "logprobs": body["choices"][0]["logprobs"]}
+    chat = FunctionChat(lambda _: message.model_copy(update={"response_metadata": told}))
+    calibrator = LangChainCalibrator(chat, settings=settings)
+    given = {"question": QUESTION, "documents": [Document(text) for text in TEXTS]}
+    for out in (calibrator.invoke(given), asyncio.run(calibrator.ainvoke(given))):
+        answer = out["calibrated"]
+        yield out["answer"], out["uncertainty"], answer.calls, answer.tokens
+    wanted = True if settings.estimator == "product" else None
+    assert {sent.get("logprobs") for sent in chat.sent} == {wanted}
 
 
-class TestLlamaIndex:
-    nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]  # noqa: RUF012
+def llama_index(body: dict, settings: SGICSettings):
+    raw = ChatCompletion.model_validate(body)
+    said = CompletionResponse(text=raw.choices[0].message.content, raw=raw)
+    llm = LlamaIndexLLM(FunctionLLM(lambda _: said), logprobs=True)
+    calibrator = LlamaIndexCalibrator(llm, settings=settings)
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in TEXTS]
+    awaited = asyncio.run(calibrator.asynthesize(QUESTION, nodes))
+    for response in (calibrator.synthesize(QUESTION, nodes), awaited):
+        told = response.metadata["sgic"]
+        yield str(response), told["uncertainty"], told["calls"], told["tokens"]
 
-    def calibrator(self, body: dict, settings: SGICSettings) -> LlamaIndexCalibrator:
-        raw = ChatCompletion.model_validate(body)
-        said = CompletionResponse(text=raw.choices[0].message.content, raw=raw)
-        llm = LlamaIndexLLM(FunctionLLM(lambda _: said), logprobs=True)
-        return LlamaIndexCalibrator(llm, settings=settings)
 
-    def test_the_sdks_raw_reply_becomes_the_uncertainty(self):
-        response = self.calibrator(BODY, SGICSettings(rounds=0)).synthesize(QUESTION, self.nodes)
-        assert str(response) == "Yellowcraig Beach"
-        assert response.metadata["sgic"]["uncertainty"] == pytest.approx(UNCERTAINTY)
+EACH = pytest.mark.parametrize("answered", [open_ai, langchain, llama_index])
 
-    async def test_asynchronously_too(self):
-        calibrator = self.calibrator(BODY, SGICSettings())
-        response = await calibrator.asynthesize(QUESTION, self.nodes)
-        assert response.metadata["sgic"]["uncertainty"] == pytest.approx(UNCERTAINTY)
 
-    def test_a_reply_without_any_is_refused_or_asked_for_again_as_was_chosen(self):
-        body = without_logprobs(BODY)
-        with pytest.raises(NoTokenProbabilities, match="agreement"):
-            self.calibrator(body, SGICSettings()).synthesize(QUESTION, self.nodes)
-        response = self.calibrator(body, AGREEING).synthesize(QUESTION, self.nodes)
-        assert response.metadata["sgic"]["uncertainty"] == 0.0
-        assert response.metadata["sgic"]["calls"] == 4
+@EACH
+def test_log_probabilities_become_the_uncertainty_and_usage_the_tokens(answered):
+    one_round = SGICSettings(rounds=1, certain_below=0)
+    for text, uncertainty, calls, tokens in answered(BODY, one_round):
+        assert text == "Yellowcraig Beach"
+        assert uncertainty == pytest.approx(UNCERTAINTY)
+        assert (calls, tokens) == (4, 4 * 215)
+
+
+@EACH
+def test_a_provider_that_keeps_them_to_itself_is_refused_or_asked_again_as_was_chosen(answered):
+    [choice] = BODY["choices"]
+    silent = {**BODY, "choices": [{**choice, "logprobs": None}]}
+    with pytest.raises(NoTokenProbabilities, match="agreement"):
+        list(answered(silent, SGICSettings()))
+    for _, uncertainty, calls, _ in answered(silent, AGREEING):
+        assert (uncertainty, calls) == (0.0, 4)
 
 
 def test_the_langchain_message_is_that_reply():

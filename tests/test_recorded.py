@@ -9,7 +9,6 @@ from cli_parts import ltrag
 from ltrag_plugins.errors import BadRecord, InvalidInput
 from ltrag_plugins.evaluate import Cell, Recording, evaluate
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.flow import run
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Question
@@ -47,14 +46,11 @@ def test_a_gate_that_is_fitted_on_them_chooses_between_the_two(tmp_path):
     """Short questions were known, long ones were not: a gate that reads the text can learn it."""
     rows = {}
     for i in range(60):
-        known = i % 2 == 0
-        question = (
-            f"Who wrote book {i}?" if known else f"Who of all people on earth wrote book {i}?"
-        )
-        rows[question] = (f"Author {i}", "noise") if known else ("no idea", f"Author {i}")
+        whose = "Who" if i % 2 == 0 else "Who of all people on earth"
+        told = (f"Author {i}", "noise") if i % 2 == 0 else ("no idea", f"Author {i}")
+        rows[f"{whose} wrote book {i}?"] = told
     questions = [Question(text, (f"Author {i}",), f"q{i}") for i, text in enumerate(rows)]
-    world = Recording(rows).world()
-    single = METHODS["single"]
+    world, single = Recording(rows).world(), METHODS["single"]
     gate = GECEGate.fit(
         questions[:40],
         llm=world.llm,
@@ -62,8 +58,7 @@ def test_a_gate_that_is_fitted_on_them_chooses_between_the_two(tmp_path):
         retriever=world.retriever,
         retrieving=lambda question: single.answer(Question(question), single.settings(), None),
     )
-    cells = [Cell(single, gate=gate)]
-    [found] = evaluate(questions[40:], cells, world, out=tmp_path).values()
+    [found] = evaluate(questions[40:], [Cell(single, gate=gate)], world, out=tmp_path).values()
     chosen = [rows[r.question][bool(r.decision["retrieve"])] for r in found]
     assert [r.prediction for r in found] == chosen
     never, always = ([rows[r.question][i] in r.answers for r in found] for i in (0, 1))
@@ -91,42 +86,28 @@ def test_the_name_tells_recordings_apart(file):
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "said"),
+    ("line", "fields", "kind", "said"),
     [
-        (("none", "dense"), BadRecord, "line 1, field 'dense': missing"),
-        (("none",), InvalidInput, "two fields"),
+        (json.dumps(ROWS[0]), ("none", "dense"), BadRecord, "line 1, field 'dense': missing"),
+        (json.dumps(ROWS[0]), ("none",), InvalidInput, "two fields"),
+        ('{"question": "?", "a": 3, "b": "x"}', ("a", "b"), BadRecord, "expected a string or null"),
+        ("", ("a", "b"), InvalidInput, "no recorded answers"),
+        ('{"question": null, "a": "x", "b": "x"}', ("a", "b"), InvalidInput, "empty question"),
     ],
 )
-def test_what_is_no_recording_is_refused(file, fields, kind, said):
-    with pytest.raises(kind, match=said):
-        Recording.read([file], fields)
-
-
-def test_an_answer_that_is_no_text_is_refused(tmp_path):
+def test_what_is_no_recording_is_refused(tmp_path, line, fields, kind, said):
     path = tmp_path / "bad.jsonl"
-    path.write_text('{"question": "Who?", "direct": 3, "retrieved": "x"}\n')
-    with pytest.raises(BadRecord, match="line 1, field 'direct': expected a string or null"):
-        Recording.read([path])
-    path.write_text("")
-    with pytest.raises(InvalidInput, match="no recorded answers"):
-        Recording.read([path])
-    path.write_text('{"question": null, "direct": "x", "retrieved": "x"}\n')
-    with pytest.raises(InvalidInput, match="empty question"):
-        Recording.read([path])
+    path.write_text(line)
+    with pytest.raises(kind, match=said):
+        Recording.read([path], fields)
 
 
 def test_the_command_line_takes_them_for_the_model(file, tmp_path):
     asked = tmp_path / "asked.jsonl"
     lines = [{"question": q.text, "answers": list(q.answers), "id": q.id} for q in QUESTIONS]
     asked.write_text("\n".join(map(json.dumps, lines)))
-    given = (
-        "--set",
-        f"recorded={file}",
-        "--set",
-        "recorded_fields=none,bm25",
-        "--out",
-        tmp_path / "run",
-    )
+    recorded = ("--set", f"recorded={file}", "--set", "recorded_fields=none,bm25")
+    given = (*recorded, "--out", tmp_path / "run")
     result = ltrag("evaluate", asked, *given)
     assert result.exit_code == 0, result.output
     found = RunFolder(tmp_path / "run").records("single")
@@ -134,9 +115,3 @@ def test_the_command_line_takes_them_for_the_model(file, tmp_path):
     result = ltrag("evaluate", asked, "--methods", "direct,ircot", *given)
     assert result.exit_code == 1
     assert "ircot would ask the model for more" in result.stderr
-
-
-def test_a_flow_by_itself(file):
-    world = Recording.read([file], ("none", "bm25")).world()
-    answer = run(METHODS["single"].flow(QUESTIONS[2]), world)
-    assert answer.text == "George Eliot"

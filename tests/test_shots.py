@@ -139,21 +139,21 @@ def test_with_no_other_example_it_asks_without():
     assert llm.prompts == [without.format("Who wrote Emma?"), without.format("3 + 4 =")]
 
 
-def test_no_examples_and_unsolved_ones_are_refused_by_name():
-    with pytest.raises(CalibrationError, match="random-shots learns from labelled questions"):
-        learned("random-shots", [])
-    with pytest.raises(MissingReferences, match=r"question 'Why\?' has no"):
-        learned("bm25-shots", [EMMA, Question("Why?")])
-
-
 @pytest.mark.parametrize(
-    "wrong",
-    [{"shots": 0}, {"max_tokens": 0}, {"context_words": 0}, {"template": "{shots}"}, {"seed": -1}],
-    ids=str,
+    ("name", "examples", "settings", "error", "why"),
+    [
+        ("random-shots", [], {}, CalibrationError, "random-shots learns from labelled questions"),
+        ("bm25-shots", [EMMA, Question("Why?")], {}, MissingReferences, r"'Why\?' has no"),
+        *(
+            ("random-shots", SUMS, wrong, InvalidInput, next(iter(wrong)))
+            for wrong in ({"shots": 0}, {"max_tokens": 0}, {"context_words": 0}, {"seed": -1})
+        ),
+        ("random-shots", SUMS, {"template": "{shots}"}, InvalidInput, "template"),
+    ],
 )
-def test_settings_out_of_range_are_refused(wrong):
-    with pytest.raises(InvalidInput, match=next(iter(wrong))):
-        RandomShotsSettings(**wrong)
+def test_what_cannot_be_shown_is_refused_by_name(name, examples, settings, error, why):
+    with pytest.raises(error, match=why):
+        learned(name, examples, settings and RandomShotsSettings(**settings))
 
 
 def test_an_example_that_speaks_of_placeholders_changes_nothing_but_itself():

@@ -116,22 +116,27 @@ def test_training_stops_at_its_bound():
     assert len(asked.llm.prompts) <= 4 + TRAINING.shots + 1
 
 
-def test_what_cannot_be_trained_is_refused():
-    with pytest.raises(CalibrationError, match="at least two"):
-        _trained_shots(KNOWN[:1], DURShotsSettings(), world())
-    with pytest.raises(InvalidInput, match="lacks one"):
-        _trained_shots(KNOWN, DURShotsSettings(), World(llm=ScriptedLLM(reply)))
-    with pytest.raises(InvalidInput, match="examples"):
-        DURShotsSettings(examples=1.0)
-    with pytest.raises(InvalidInput, match="max_calls"):
-        DURShotsSettings(max_calls=0)
-    with pytest.raises(InvalidInput, match="training must be"):
-        DURShotsSettings(training="paper")
-    with pytest.raises(InvalidInput, match=r"method\.taught"):
-        METHODS["promptpg"].flow(ASKED[0])
+@pytest.mark.parametrize(
+    ("refused", "error", "why"),
+    [
+        (lambda: _trained_shots(KNOWN[:1], DURShotsSettings(), world()), CalibrationError, "two"),
+        (
+            lambda: _trained_shots(KNOWN, DURShotsSettings(), World(llm=ScriptedLLM(reply))),
+            InvalidInput,
+            "lacks one",
+        ),
+        (lambda: DURShotsSettings(examples=1.0), InvalidInput, "examples"),
+        (lambda: DURShotsSettings(max_calls=0), InvalidInput, "max_calls"),
+        (lambda: DURShotsSettings(training="paper"), InvalidInput, "training must be"),
+        (lambda: METHODS["promptpg"].flow(ASKED[0]), InvalidInput, r"method\.taught"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(refused, error, why):
+    with pytest.raises(error, match=why):
+        refused()
 
 
-def test_vectors_come_in_any_float(tmp_path):
+def test_vectors_come_in_any_float():
     class Short(Letters):
         def encode(self, texts):
             return super().encode(texts).astype(np.float16)
