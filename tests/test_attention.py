@@ -160,34 +160,28 @@ def test_documents_that_are_not_in_the_prompt_are_named(tiny, documents, why):
         attention_shares(tiny, PROMPT, documents)
 
 
-def test_a_model_without_weights_here_is_refused(tmp_path):
-    with pytest.raises(InvalidInput, match="local weights, got ScriptedLLM"):
-        attention_shares(ScriptedLLM(str), PROMPT, DOCUMENTS)  # pyright: ignore
-    with CachedLLM(ScriptedLLM(str), tmp_path / "cache") as cached, pytest.raises(InvalidInput):
-        attention_shares(cached, PROMPT, DOCUMENTS)  # pyright: ignore
+def test_a_model_without_weights_here_or_of_too_small_a_limit_is_refused(tokenizer, tmp_path):
+    for llm in (ScriptedLLM(str), CachedLLM(ScriptedLLM(str), tmp_path / "cache")):
+        with pytest.raises(InvalidInput, match=f"local weights, got {type(llm).__name__}"):
+            attention_shares(llm, PROMPT, DOCUMENTS)  # pyright: ignore
+    short = TransformersLLM(llama(max_position_embeddings=20), tokenizer)
+    with pytest.raises(PromptTooLong, match="at most 20"):
+        attention_shares(short, PROMPT, DOCUMENTS)
 
 
-def test_a_model_that_hands_out_no_weights_is_named(tokenizer, monkeypatch):
-    llm = TransformersLLM(llama(), tokenizer)
+def test_a_model_that_hands_out_no_weights_is_named(tiny, monkeypatch):
     # stays with sdpa, which has none
     monkeypatch.setattr(LlamaForCausalLM, "set_attn_implementation", lambda self, name: None)
     with pytest.raises(ModelError, match="LlamaForCausalLM hands out no attention weights"):
-        attention_shares(llm, PROMPT, DOCUMENTS)
-
-
-def test_a_prompt_beyond_the_models_limit_is_refused(tokenizer):
-    llm = TransformersLLM(llama(max_position_embeddings=20), tokenizer)
-    with pytest.raises(PromptTooLong, match="at most 20"):
-        attention_shares(llm, PROMPT, DOCUMENTS)
+        attention_shares(tiny, PROMPT, DOCUMENTS)
 
 
 # --- of an answered question
 
 
 def test_each_round_of_an_answer_has_its_shares(smollm2):
-    settings = SGICSettings(
-        rounds=1, cut_to=2, certain_below=0, keep_prompts=True, document_words=6
-    )
+    rounds = {"rounds": 1, "cut_to": 2, "certain_below": 0}
+    settings = SGICSettings(**rounds, keep_prompts=True, document_words=6)
     answer = run(calibrate(QUESTION, THREE, settings), World(llm=smollm2))
     first, second = (round_attention(smollm2, answer, settings, round=n) for n in (0, 1))
     assert all(share > 0 for share in first.documents)

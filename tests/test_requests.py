@@ -305,9 +305,7 @@ def test_failures_are_counted_over_calls_and_an_answer_begins_anew(client_of, ge
 def test_what_the_server_finds_fault_with_is_no_failure_of_the_server(tmp_path):
     with answering(lambda prompt: said("too long", 400)) as server:
         llm = client(server, max_concurrency=1)
-        found = evaluate(
-            questions(30), [Cell(METHODS["direct"])], World(llm=llm), out=tmp_path / "run"
-        )
+        found = evaluate(questions(30), [Cell(METHODS["direct"])], World(llm=llm), out=tmp_path)
     assert all(str(record.error).startswith("ModelFailed") for record in found["direct"])
 
 

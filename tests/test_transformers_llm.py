@@ -14,7 +14,7 @@ from finetune_parts import tiny
 from transformers.utils import logging as transformers_logging
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong
-from ltrag_plugins.llm.base import Encoder, GradientLLM
+from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.gradients import token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
@@ -64,21 +64,16 @@ class TestRandomWeightsWithoutChat(ScoringContract):
         return TransformersLLM(small.model, small.tokenizer, chat=False)
 
 
-def test_it_has_gradients_and_shares_prefixes(smollm2):
-    assert isinstance(smollm2, GradientLLM)
-    write(smollm2, ["Hello"], max_tokens=1)
-    assert isinstance(smollm2._engine, TreeEngine)
+def wrapped(llm, question):
+    told = [{"role": "user", "content": question}]
+    return llm.tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
 
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
     llm = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=chat)
     for question, ours in zip(QUESTIONS, write(llm, QUESTIONS, max_tokens=12), strict=True):
-        prompt = question
-        if chat:
-            prompt = llm.tokenizer.apply_chat_template(
-                [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-            )
+        prompt = wrapped(llm, question) if chat else question
         ids = llm.tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
         written = llm.model.generate(**ids, max_new_tokens=12, do_sample=False)
         new = written[0, ids["input_ids"].shape[1] :]
@@ -89,10 +84,7 @@ def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
 
 def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
     [ours] = smollm2.score(QUESTIONS[:1], [" Michael Crawford."])
-    prompt = smollm2.tokenizer.apply_chat_template(
-        [{"role": "user", "content": QUESTIONS[0]}], tokenize=False, add_generation_prompt=True
-    )
-    ids = smollm2.tokenizer.encode(prompt, add_special_tokens=False)
+    ids = smollm2.tokenizer.encode(wrapped(smollm2, QUESTIONS[0]), add_special_tokens=False)
     new = smollm2.tokenizer.encode(" Michael Crawford.", add_special_tokens=False)
     with torch.inference_mode():
         logits = smollm2.model(input_ids=torch.tensor([ids + new])).logits[0].double()
@@ -101,10 +93,9 @@ def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
         assert token.logprob == pytest.approx(float(row[new_id]), abs=1e-3)
         assert token.entropy == pytest.approx(float(-(row.exp() * row).sum()), abs=1e-3)
         best = row.topk(5)
-        assert [text for text, _ in token.alternatives] == [
-            smollm2.tokenizer.decode([i]) for i in best.indices
-        ]
-        assert [p for _, p in token.alternatives] == pytest.approx(best.values.tolist(), abs=1e-3)
+        texts, chances = zip(*token.alternatives, strict=True)
+        assert list(texts) == [smollm2.tokenizer.decode([i]) for i in best.indices]
+        assert list(chances) == pytest.approx(best.values.tolist(), abs=1e-3)
 
 
 def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
@@ -118,26 +109,22 @@ def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
 
 def test_samples_come_in_the_proportions_of_the_tempered_softmax():
     logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
-    drawn = _next_tokens(
-        logits.expand(throws, -1), temperature, [_rng(str(i), 5) for i in range(throws)]
-    )
+    rngs = [_rng(str(i), 5) for i in range(throws)]
+    drawn = _next_tokens(logits.expand(throws, -1), temperature, rngs)
     shares = torch.bincount(drawn, minlength=4) / throws
     wanted = torch.softmax(logits[0] / temperature, dim=-1)
     assert shares.tolist() == pytest.approx(wanted.tolist(), abs=4 * math.sqrt(0.25 / throws))
 
 
-def test_a_sample_does_not_depend_on_the_rest_of_the_call(small):
+def test_a_sample_follows_from_the_prompt_and_the_seed_alone_and_is_new_without(small):
     together = write(small, QUESTIONS, max_tokens=6, temperature=1.0, seed=3)
     for question, sample in zip(QUESTIONS, together, strict=True):
         [alone] = write(small, [question], max_tokens=6, temperature=1.0, seed=3)
         assert alone.text == sample.text
     other = write(small, QUESTIONS, max_tokens=6, temperature=1.0, seed=4)
     assert [g.text for g in other] != [g.text for g in together]
-
-
-def test_without_a_seed_the_same_prompt_is_sampled_anew(small):
-    samples = write(small, QUESTIONS[:1] * 4, max_tokens=6, temperature=1.0)
-    assert len({sample.text for sample in samples}) > 1
+    anew = write(small, QUESTIONS[:1] * 4, max_tokens=6, temperature=1.0)
+    assert len({sample.text for sample in anew}) > 1
 
 
 def test_the_end_of_text_token_is_counted_and_not_written(smollm2):
@@ -184,17 +171,9 @@ def test_an_unfinished_character_at_the_end_still_joins(smollm2):
     assert written.text.endswith("\ufffd")
 
 
-def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
-    told = TransformersLLM(smollm2.model, smollm2.tokenizer, system="You answer in one word.")
-    ids = told.prompting.ids("Hello")
-    assert "You answer in one word." in smollm2.tokenizer.decode(ids)
-    assert told.name != smollm2.name
-
-
 def test_an_empty_prompt_is_answered(small):
     text = TransformersLLM(small.model, small.tokenizer, chat=False)
-    [generation] = write(text, [""], max_tokens=3)
-    assert_well_formed(generation)
+    assert_well_formed(write(text, [""], max_tokens=3)[0])
 
 
 def test_names_tell_weights_dtype_and_prompt_handling_apart(small):
@@ -202,10 +181,11 @@ def test_names_tell_weights_dtype_and_prompt_handling_apart(small):
     others = [
         TransformersLLM(tiny(1, width=16), small.tokenizer, label="tiny"),
         TransformersLLM(tiny(width=16), small.tokenizer, label="tiny", chat=False),
+        TransformersLLM(tiny(width=16), small.tokenizer, label="tiny", system="Be brief."),
         TransformersLLM(tiny(width=16).to(torch.bfloat16), small.tokenizer, label="tiny"),
     ]
     assert same.name == small.name
-    assert len({small.name, *(other.name for other in others)}) == 4
+    assert len({small.name, *(other.name for other in others)}) == 5
 
 
 def test_a_training_step_changes_the_fingerprint():

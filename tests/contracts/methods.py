@@ -124,10 +124,13 @@ class MethodContract:
     def method(self) -> Method:
         return METHODS[self.name]
 
+    @property
+    def chosen(self) -> object:
+        return self.method.settings() if self.settings is None else self.settings
+
     def flows(self):
-        settings = self.method.settings() if self.settings is None else self.settings
-        knows = learned(self.method, settings)
-        return [self.method.flow(question, settings, knows) for question in QUESTIONS]
+        knows = learned(self.method, self.chosen)
+        return [self.method.flow(question, self.chosen, knows) for question in QUESTIONS]
 
     def test_it_is_a_row_of_its_own_name_with_checked_settings(self):
         method = self.method
@@ -142,22 +145,20 @@ class MethodContract:
             self.method.flow(QUESTIONS[0], object())
 
     def test_every_question_is_answered_within_its_bound(self):
-        settings = self.method.settings() if self.settings is None else self.settings
         for flow in self.flows():
             counter, there = CostCounter(), world()
             answer = run(flow, there, observers=[counter])
             assert isinstance(answer, Answer)
-            assert len(there.llm.prompts) <= self.method.most_calls(settings)
+            assert len(there.llm.prompts) <= self.method.most_calls(self.chosen)
             assert counter.cost.calls == len(there.llm.prompts)
             assert counter.cost.retrievals == len(there.retriever.queries)
             assert all(isinstance(passage, Passage) for passage in answer.passages)
 
     def test_a_retriever_that_hands_back_too_much_makes_it_read_and_cost_no_more(self):
-        settings = self.method.settings() if self.settings is None else self.settings
         for flow in self.flows():
             llm, shelf = Scoring(lambda _: "yes"), Noting(too_much)
             answer = run(flow, World(llm=llm, retriever=shelf, encoder=Letters()))
-            assert len(llm.prompts) <= self.method.most_calls(settings)
+            assert len(llm.prompts) <= self.method.most_calls(self.chosen)
             words = [pair for prompt in llm.prompts for pair in re.findall(r"p(\d+)w(\d+)", prompt)]
             assert all(int(i) < shelf.most and int(j) < 200 for i, j in words)
             assert all(int(passage.id) < shelf.most for passage in answer.passages)
@@ -166,11 +167,10 @@ class MethodContract:
 
     @pytest.mark.parametrize("reply", ["", "\n\n", "Doc: 0", "I don't know.", "[9] > [1] > [1]"])
     def test_replies_of_no_use_break_nothing(self, reply):
-        settings = self.method.settings() if self.settings is None else self.settings
         for flow in self.flows():
             counter = CostCounter()
             run(flow, world(lambda _: reply), observers=[counter])
-            assert counter.cost.calls <= self.method.most_calls(settings)
+            assert counter.cost.calls <= self.method.most_calls(self.chosen)
 
     async def test_alone_side_by_side_and_on_an_event_loop_are_the_same(self):
         alone = [run(flow, world()) for flow in self.flows()]
@@ -183,21 +183,16 @@ class MethodContract:
             assert isinstance(run(flow, nothing), Answer)
 
     @pytest.mark.parametrize("learned_alike", [True, False])
-    def test_what_a_question_offers_and_is_about_is_shown_and_never_searched_for(
-        self, learned_alike
-    ):
+    def test_what_a_question_offers_is_shown_and_never_searched_for(self, learned_alike):
         """Both are put where methods look that know texts alone; a search would be led astray."""
-        settings = self.method.settings() if self.settings is None else self.settings
         asked = Question(
             "Who wrote Emma?", ("Austen",), "q", options=("Austen", "Zola"), context="A quizz."
         )
-        others = [
-            dataclasses.replace(q, options=("Zola", q.answers[0]), context="A quizz.")
-            if learned_alike
-            else q
-            for q in LABELLED
-        ]
-        knows = self.method.taught(others, settings, world(taught))
+        others = LABELLED
+        if learned_alike:
+            more = [{"options": ("Zola", q.answers[0]), "context": "A quizz."} for q in others]
+            others = [dataclasses.replace(q, **one) for q, one in zip(others, more, strict=True)]
+        knows = self.method.taught(others, self.chosen, world(taught))
         seen, searched, shelf = [], [], BM25Retriever(PASSAGES)
 
         class Shelf:
@@ -215,7 +210,7 @@ class MethodContract:
             return "It was Emma"
 
         there = World(llm=Scoring(reply), retriever=Shelf(), encoder=Encoded())
-        run(self.method.flow(asked, settings, knows), there)
+        run(self.method.flow(asked, self.chosen, knows), there)
         last = [prompt for prompt in seen if "Who wrote Emma?" in prompt][-1]
         assert "Zola" in last
         assert "quizz" in last
