@@ -133,31 +133,16 @@ def serving(reply: Callable[[dict[str, Any]], Any]) -> Iterator[Server]:
 def completion(text: str, probability: float) -> dict[str, object]:
     """A chat completion whose tokens are the words of the text."""
     pieces = [piece if i == 0 else f" {piece}" for i, piece in enumerate(text.split(" "))]
-    logprob = math.log(probability)
+    logprob, other = math.log(probability), math.log(1 - probability)
+    rest = {"token": " other", "logprob": other, "bytes": None}
     content = [
-        {
-            "token": piece,
-            "logprob": logprob,
-            "bytes": list(piece.encode()),
-            "top_logprobs": [
-                {"token": piece, "logprob": logprob, "bytes": None},
-                {"token": " other", "logprob": math.log(1 - probability), "bytes": None},
-            ],
-        }
+        {"token": piece, "logprob": logprob, "bytes": list(piece.encode())}
+        | {"top_logprobs": [{"token": piece, "logprob": logprob, "bytes": None}, rest]}
         for piece in pieces
     ]
-    return {
-        "id": "1",
-        "object": "chat.completion",
-        "created": 0,
-        "model": "scripted",
-        "choices": [
-            {
-                "index": 0,
-                "finish_reason": "stop",
-                "message": {"role": "assistant", "content": text},
-                "logprobs": {"content": content},
-            }
-        ],
-        "usage": {"prompt_tokens": 9, "completion_tokens": len(pieces), "total_tokens": 0},
-    }
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    choice["logprobs"] = {"content": content}
+    usage = {"prompt_tokens": 9, "completion_tokens": len(pieces), "total_tokens": 0}
+    body = {"id": "1", "object": "chat.completion", "created": 0, "model": "scripted"}
+    return {**body, "choices": [choice], "usage": usage}

@@ -169,21 +169,13 @@ def of_another_version(kind, path: Path) -> None:
     changed(path, "PRAGMA user_version = 99")
 
 
-def filled(kind, path: Path) -> bytearray:
-    with kind.cached(kind.model(), path) as cached:
-        kind.told(cached, [f"text {i}" for i in range(200)])
-    return bytearray(path.read_bytes())
+def damaged(change):
+    def made(kind, path: Path) -> None:
+        with kind.cached(kind.model(), path) as cached:
+            kind.told(cached, [f"text {i}" for i in range(200)])
+        path.write_bytes(change(path.read_bytes()))
 
-
-def with_a_torn_page(kind, path: Path) -> None:
-    data = filled(kind, path)
-    data[3 * 4096 : 4 * 4096] = os.urandom(4096)
-    path.write_bytes(data)
-
-
-def with_its_second_half_lost(kind, path: Path) -> None:
-    data = filled(kind, path)
-    path.write_bytes(data[: len(data) // 2])
+    return made
 
 
 @pytest.mark.parametrize(
@@ -195,8 +187,8 @@ def with_its_second_half_lost(kind, path: Path) -> None:
         (lambda _, path: changed(path, "CREATE TABLE precious (x)"), "another SQLite file"),
         (other_kind, "is no {noun} of layout 1: it is another SQLite file"),
         (of_another_version, "it is of layout 99"),
-        (with_a_torn_page, "the {noun} .* is corrupt"),
-        (with_its_second_half_lost, "corrupt"),
+        (damaged(lambda data: data[:12288] + os.urandom(4096) + data[16384:]), "is corrupt"),
+        (damaged(lambda data: data[: len(data) // 2]), "the {noun} .* is corrupt"),
         (lambda _, path: path.mkdir(), "directory"),
     ],
 )

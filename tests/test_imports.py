@@ -94,6 +94,8 @@ def test_a_gate_decides_without_frameworks_and_torch():
         ("llm.transformers", "torch", "local"),
         ("llm.transformers", "transformers", "local"),
         ("llm.encoders", "sentence_transformers", "local"),
+        ("training.tuning", "peft", "train"),
+        ("training.tuning", "trl", "train"),
     ],
 )
 def test_a_missing_package_is_named_with_the_command_that_installs_it(module, package, extra):

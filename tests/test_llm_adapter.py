@@ -17,7 +17,6 @@ from ltrag_plugins.llm.loading import fingerprints
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import FinetuneSettings, finetune
 from tests.finetune_parts import EXAMPLES, TAUGHT, tiny_llm
-from tests.import_parts import python
 
 SETTINGS = FinetuneSettings(steps=3, held_out=0, batch=4, learning_rate=1e-2, warmup=0)
 
@@ -142,18 +141,3 @@ def test_what_is_no_sound_adapter_is_named(base, adapter, harm, why):
     harm(adapter)
     with pytest.raises(UnreadableArtifact, match=why):
         TransformersLLM.load(base, device="cpu", adapter=adapter)
-
-
-@pytest.mark.parametrize("package", ["peft", "trl"])
-def test_a_missing_package_is_named_with_the_command_that_installs_it(package):
-    told = python(
-        """
-        from ltrag_plugins.errors import MissingExtra
-        try:
-            import ltrag_plugins.training.tuning
-        except MissingExtra as error:
-            print(error)
-        """,
-        without=(package,),
-    )
-    assert told.endswith("pip install 'ltrag-plugins[train]'")

@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from client_parts import ours
 from openai_server import Server, serving
 
 from ltrag_plugins.errors import InvalidInput, ModelFailed
@@ -25,10 +26,8 @@ def chat(text: str | None, entries: list[dict] | None = None) -> dict:
     message = {"role": "assistant", "content": text}
     choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": logprobs}
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-    return {"id": "1", "object": "chat.completion", "created": 0, "model": "m"} | {
-        "choices": [choice],
-        "usage": usage,
-    }
+    body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m"}
+    return {**body, "choices": [choice], "usage": usage}
 
 
 def speller(request: dict) -> dict:
@@ -42,9 +41,7 @@ def speller(request: dict) -> dict:
 
 
 def model(server: Server, **settings: Any) -> OpenAICompatibleLLM:
-    return OpenAICompatibleLLM(
-        "m", **{"base_url": server.base_url, "api_key": KEY, "max_retries": 0} | settings
-    )
+    return ours(server.base_url, **{"api_key": KEY} | settings)
 
 
 class TestAServer(LLMContract):
@@ -105,9 +102,8 @@ def test_a_chat_request_says_what_is_wanted():
 
 def test_a_text_request_continues_the_prompt():
     with serving(lambda _: {"choices": [{"text": " Austen"}]}) as server:
-        [told] = model(server, chat=False, logprobs=False).generate(
-            ["Jane"], GenerationSettings(max_tokens=2)
-        )
+        llm = model(server, chat=False, logprobs=False)
+        [told] = llm.generate(["Jane"], GenerationSettings(max_tokens=2))
     assert server.paths == ["/v1/completions"]
     assert server.asked == [{"model": "m", "prompt": "Jane", "max_tokens": 2, "temperature": 0.0}]
     assert told == Generation(" Austen")

@@ -337,8 +337,7 @@ def test_the_bound_is_reached_and_holds_over_all_calls(client_of, ask_all):
     def answer(prompt: str) -> str:
         nonlocal now, most
         with lock:
-            now += 1
-            most = max(most, now)
+            now, most = now + 1, max(most, now + 1)
         together.wait()
         with lock:
             now -= 1
