@@ -146,8 +146,8 @@ def test_a_folder_that_was_not_fitted_is_named(command, file, tmp_path):
 
 
 def test_a_folder_from_python_asks_for_its_model(tmp_path):
+    body = {"llm": "mine@1234", "encoder": "vectors@5678"}
     for name in ("gate", "sgic"):
-        body = {"llm": "mine@1234", "encoder": "vectors@5678"}
         (tmp_path / f"{name}.json").write_text(json.dumps(body), encoding="utf-8")
     explain = ("gate", "explain", "who?", "--gate", tmp_path)
     answer = ("sgic", "answer", "--question", "who?", "--calibration", tmp_path)

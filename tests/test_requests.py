@@ -152,8 +152,8 @@ def test_an_answer_that_cannot_be_kept_ends_the_call(client_of, generate):
         raise CacheUnreadable("the disk is full")
 
     prompts = [f"p{i}" for i in range(50)]
-    client = client_of(lambda prompt: asked.append(prompt) or "yes", 2)
-    with client as llm, pytest.raises(CacheUnreadable):
+    asking = client_of(lambda prompt: asked.append(prompt) or "yes", 2)
+    with asking as llm, pytest.raises(CacheUnreadable):
         generate(llm, prompts, GenerationSettings(), full)
     assert len(asked) <= 6
 
