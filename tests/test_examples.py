@@ -60,11 +60,14 @@ def test_rerank_trains_a_head_and_answers_in_both_frameworks(ran, tmp_path):
     assert (tmp_path / "dur.safetensors").exists()
 
 
-def test_the_agent_stops_when_it_is_sure_or_after_a_bounded_number_of_turns(ran):
+def test_the_agent_gives_up_after_a_bounded_number_of_turns(ran):
     printed = ran("agent_loop.py", "--questions", 1, "--turns", 2, "--sure-below", 0)
     assert "turn 2: reads 2 passages" in printed
     assert "turn 3" not in printed
     assert "gives up: I looked, and I am not sure." in printed
+
+
+def test_the_agent_stops_as_soon_as_it_is_sure(ran):
     printed = ran("agent_loop.py", "--questions", 1, "--sure-below", 1.01)
     assert "turn 2" not in printed
     assert "gives up" not in printed

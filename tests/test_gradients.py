@@ -4,7 +4,6 @@ import copy
 import gc
 import math
 import weakref
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -63,14 +62,9 @@ def batch_of(pairs: Pairs, *, pad: int = 0) -> TokenBatch:
     return TokenBatch(ids, mask, targets)
 
 
-def loss_of(
-    model: PreTrainedModel,
-    prompt: list[int],
-    continuation: list[int],
-    weights: Mapping[str, torch.Tensor] | None = None,
-) -> torch.Tensor:
+def loss_of(model, prompt, continuation, weights=None) -> torch.Tensor:
     read = {"input_ids": torch.tensor([prompt + continuation])}
-    output = torch.func.functional_call(model, dict(weights or {}), kwargs=read)
+    output = torch.func.functional_call(model, weights or {}, kwargs=read)
     logits = output.logits[0, len(prompt) - 1 : -1]
     return nn.functional.cross_entropy(logits, torch.tensor(continuation))
 
