@@ -62,6 +62,7 @@ def test_models_with_different_names_share_nothing(kind, path):
         for name in ("one", "another"):
             cached = kind.cached(kind.model(name), path)
             assert cached.name == name
+            assert repr(str(path)) in repr(cached)
             assert kind.told(cached, ["a"]) == kind.told(kind.model(name), ["a"])
     assert rows(path) == 2
 

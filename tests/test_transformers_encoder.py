@@ -98,6 +98,7 @@ def test_its_name_follows_the_weights_and_the_pooling(encoder, folder):
     again = TransformersEncoder.load(folder, device="cpu", label="tiny")
     assert again.name == encoder.name
     assert encoder.name.startswith("tiny/cls@")
+    assert repr(encoder) == "TransformersEncoder('tiny')"
     with torch.no_grad():
         next(again.model.parameters()).add_(1.0)
     fresh = TransformersEncoder(again.model, again.tokenizer, label="tiny")
