@@ -68,6 +68,15 @@ def test_a_question_is_never_its_own_example():
         assert question not in shown
 
 
+def test_options_are_answered_with_one_of_them():
+    offered = [replace(q, options=("yes", "no"), answers=("yes",)) for q in KNOWN]
+    settings = DURShotsSettings(replace(TRAINING, format="QO-A"))
+    says = World(llm=ScriptedLLM(lambda _: "(A) yes, surely"), encoder=Letters())
+    learned = _trained_shots(offered, settings, says)
+    answer = run(METHODS["dur-shots"].flow(offered[0], settings, learned), says)
+    assert answer.text == "yes"
+
+
 @pytest.mark.parametrize(
     ("given", "labelled", "context", "first", "last"),
     [
