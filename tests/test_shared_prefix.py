@@ -31,11 +31,10 @@ ATTENTION = {
     family: random_model(family, **(GPT2 if family == "gpt2" else SIZES | SPECIAL.get(family, {})))
     for family in sorted(_EXACT)
 }
+SMALL = {"vocab_size": 53, "hidden_size": 32}
 OTHERS = {
-    "bloom": random_model("bloom", vocab_size=53, hidden_size=32, n_layer=2, n_head=4),
-    "mamba": random_model(
-        "mamba", vocab_size=53, hidden_size=32, num_hidden_layers=2, state_size=4
-    ),
+    "bloom": random_model("bloom", **SMALL, n_layer=2, n_head=4),
+    "mamba": random_model("mamba", **SMALL, num_hidden_layers=2, state_size=4),
 }
 
 

@@ -39,7 +39,6 @@ def drawn(question, examples=SUMS, **settings):
 
 
 def shown(examples, question, **settings):
-    """The prompt of a question with these examples."""
     llm = ScriptedLLM(lambda _: "x")
     answer("bm25-shots", question, examples, llm, BM25ShotsSettings(**settings))
     [prompt] = llm.prompts

@@ -73,8 +73,7 @@ def test_options_are_answered_with_one_of_them():
     settings = DURShotsSettings(replace(TRAINING, format="QO-A"))
     says = World(llm=ScriptedLLM(lambda _: "(A) yes, surely"), encoder=Letters())
     learned = _trained_shots(offered, settings, says)
-    answer = run(METHODS["dur-shots"].flow(offered[0], settings, learned), says)
-    assert answer.text == "yes"
+    assert run(METHODS["dur-shots"].flow(offered[0], settings, learned), says).text == "yes"
 
 
 @pytest.mark.parametrize(

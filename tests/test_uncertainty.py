@@ -20,12 +20,8 @@ from ltrag_plugins.uncertainty import (
     measured,
 )
 
-OF_TOKENS = [
-    uncertainty.mean_probability,
-    uncertainty.mean_logprob,
-    uncertainty.product_uncertainty,
-    uncertainty.least_probability,
-]
+NAMES = ("mean_probability", "mean_logprob", "product_uncertainty", "least_probability")
+OF_TOKENS = [getattr(uncertainty, name) for name in NAMES]
 OF_DISTRIBUTIONS = [uncertainty._mean_entropy, uncertainty._mean_margin]
 
 
