@@ -87,36 +87,19 @@ def teaching() -> World:
 def test_every_method_and_a_gate_give_the_records_of_one_process(tmp_path):
     questions = [replace(q, passages=(Passage("a", metadata={"k": (1, 2)}),)) for q in many()[:12]]
     questions[3] = replace(questions[3], text="Who wrote\u2028Emma,\x85part 3?")
-    there = evaluate(
-        questions,
-        cells(),
-        teaching(),
-        out=tmp_path / "ray",
-        labelled=LABELLED,
-        batch=5,
-        engine=on_ray(lengths, workers=2, gates={"odd": Odd}),
-    )
-    here = here_as(lengths, questions, tmp_path / "here")
-    assert without_ms(there) == here
+
+    def here(jobs):  # where the world that was taught is not the one that is asked, as on Ray
+        yield from in_process((replace(work, world=lengths()), left) for work, left in jobs)
+
+    # in the same batches: a failed question has its neighbours asked again, and SGIC counts that
+    asking = partial(evaluate, questions, cells(), teaching(), labelled=LABELLED, batch=5)
+    engine = on_ray(lengths, workers=2, gates={"odd": Odd})
+    there = asking(out=tmp_path / "ray", engine=engine)
+    assert without_ms(there) == without_ms(asking(out=tmp_path / "here", engine=here))
     assert [r.id for r in there["direct"] if r.error] == ["q7"]
     assert {r.retrievals for r in there["single+odd"]} == {0, 1}
     written = (tmp_path / "ray" / "records" / "direct.jsonl").read_text()
     assert written.count("\n") == len(questions)
-
-
-def here_as(make_world, questions, out):
-    """The same cells in this process, taught by `teaching` and asked of the other world.
-
-    In the same batches: a failed question has its neighbours asked again, and SGIC counts that.
-    """
-
-    def engine(jobs):
-        yield from in_process((replace(work, world=make_world()), left) for work, left in jobs)
-
-    found = evaluate(
-        questions, cells(), teaching(), out=out, labelled=LABELLED, batch=5, engine=engine
-    )
-    return without_ms(found)
 
 
 @pytest.mark.parametrize("kept", [True, False])

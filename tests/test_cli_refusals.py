@@ -48,12 +48,7 @@ EVALUATE = "evaluate {q} --out {d}/out"
     ("record", "says"),
     [
         ("{oops}", "line 2, column 2: not JSON"),
-        ("[1]", "line 2: expected an object"),
         ({"q": "who?"}, "line 2, field 'question': missing; there is only 'q'"),
-        ({**NOVEL, "question": " "}, "line 2, field 'question'"),
-        ({**NOVEL, "question": 3}, "line 2, field 'question': expected a string, got int"),
-        ({**NOVEL, "answers": "a"}, "line 2, field 'answers': expected a list"),
-        ({**NOVEL, "answers": [1]}, "line 2, field 'answers[0]': expected a string"),
         ({"question": "who?"}, "line 2, field 'answers': no accepted answers"),
         ({**NOVEL, "passages": ["a"]}, "line 2, field 'passages[0]': expected an object"),
     ],
@@ -101,19 +96,16 @@ def test_a_file_that_is_missing_empty_or_cut_off_is_named(command, tmp_path):
         ([{"text": "a b"}, {"title": "a"}], "line 2, field 'text': missing"),
     ],
 )
-def test_a_wrong_candidate_is_named_with_its_file(records, says, tmp_path):
-    candidates = lines_file(tmp_path / "candidates.jsonl", *records)
-    questions = lines_file(tmp_path / "questions.jsonl", NOVEL)
-    line = one_line(ltrag("dur", "train", candidates, questions, *NO_SERVER, "--out", tmp_path))
-    assert line.startswith(str(candidates))
-    assert says in line
-
-
-def test_a_wrong_passage_is_named(tmp_path):
-    path = lines_file(tmp_path / "questions.jsonl", *[NOVEL] * 20)
-    pool = lines_file(tmp_path / "pool.jsonl", {"text": "a b"}, {"title": "no text"})
-    line = one_line(call(GATE, path, "--passages", pool))
-    assert line.startswith(f"{pool}, line 2, field 'text': missing")
+def test_a_wrong_candidate_or_passage_is_named_with_its_file(records, says, tmp_path):
+    pool = lines_file(tmp_path / "pool.jsonl", *records)
+    questions = lines_file(tmp_path / "questions.jsonl", *[NOVEL] * 20)
+    told = [ltrag("dur", "train", pool, questions, *NO_SERVER, "--out", tmp_path)]
+    if "text" in records[0]:
+        told.append(call(GATE, questions, "--passages", pool))
+    for result in told:
+        line = one_line(result)
+        assert line.startswith(str(pool))
+        assert says in line
 
 
 def test_too_few_questions_are_refused_before_a_model_is_loaded(tmp_path):
@@ -157,15 +149,16 @@ def test_a_folder_from_python_asks_for_its_model(tmp_path):
     body = {"llm": "mine@1234", "encoder": "vectors@5678"}
     for name in ("gate", "sgic"):
         (tmp_path / f"{name}.json").write_text(json.dumps(body), encoding="utf-8")
-    told = ["gate", "explain", "who?", "--gate", tmp_path]
-    line = one_line(ltrag(*told))
-    assert "mine@1234" in line
-    assert line.endswith("add --model")
-    line = one_line(ltrag(*told, "--model", "embedded"))
-    assert "vectors@5678" in line
-    assert line.endswith("add --encoder")
-    line = one_line(ltrag("sgic", "answer", "--question", "who?", "--calibration", tmp_path))
-    assert line.endswith("add --model")
+    explain = ("gate", "explain", "who?", "--gate", tmp_path)
+    answer = ("sgic", "answer", "--question", "who?", "--calibration", tmp_path)
+    for told, named, missing in (
+        (explain, "mine@1234", "--model"),
+        ((*explain, "--model", "embedded"), "vectors@5678", "--encoder"),
+        (answer, "", "--model"),
+    ):
+        line = one_line(ltrag(*told))
+        assert named in line
+        assert line.endswith(f"add {missing}")
 
 
 def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
@@ -224,7 +217,6 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (FIT, ["--cut-to", "many"], "no list of whole numbers"),
         (FIT, ["--rounds", "-1"], "rounds"),
         (BUILD, ["--set", "keep_wrong=2"], "keep_wrong"),
-        (BUILD, ["--set", "right=guess"], "right must be one of em, f1"),
         (BUILD, ["--set", "estimator=guess"], "estimator"),
         (EVALUATE, ["--rate", "1.5"], "rate must be a number, from 0 to 1"),
         (EVALUATE, ["--set", "search=best"], "search must be one of bm25, encoder"),
@@ -273,10 +265,13 @@ def refused(result, *said: str) -> None:
 
 
 def test_what_is_in_order_gets_as_far_as_the_model(place):
-    for more in (("--methods", "direct"), ("--methods", "single"), ("--methods", "all,direct")):
-        result = evaluated(place, *more)
-        assert result.exit_code == 1
-        assert MODEL in result.stderr
+    (place / "gate").mkdir()
+    (place / "gate" / "gate.json").write_text("{}")
+    for methods in ("direct", "single", "all,direct"):
+        for more in ((), ("--gate", place / "gate")):
+            result = evaluated(place, "--methods", methods, *more)
+            assert result.exit_code == 1
+            assert MODEL in result.stderr
 
 
 @pytest.mark.parametrize("methods", ["direct", "single", "all", "random-shots"])
@@ -285,12 +280,6 @@ def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
     for gone in ("nogate", "empty", "asked.jsonl"):
         refused(evaluated(place, *told, "--gate", place / gone), str(place / gone), "gate fit")
     assert not (place / "run").exists()
-
-
-def test_a_gate_that_is_there_is_read_when_the_model_is(place):
-    (place / "gate").mkdir()
-    (place / "gate" / "gate.json").write_text("{}")
-    assert MODEL in evaluated(place, "--gate", place / "gate").stderr
 
 
 @pytest.mark.parametrize("methods", ["dur", "direct", "all"])
@@ -330,17 +319,14 @@ def test_a_folder_that_another_run_writes_to_is_refused_at_once(place):
         (["--gate", "gece"], "add --labelled"),
         (["--set", "search=encoder"], "add --encoder embedded"),
         (["--set", "compare=nobody", "--methods", "direct"], "there will be direct"),
+        (["--methods", "all", "--set", "compare=nobody"], "there will be direct, single"),
         (["--methods", "dur", "--set", "head=head"], "add --encoder embedded"),
     ],
 )
 def test_what_a_run_lacks_is_said_at_once(place, more, said):
-    refused(evaluated(place, *more, asked="bare"), said)
+    asked = "asked" if "compare=nobody" in more else "bare"
+    refused(evaluated(place, *more, asked=asked), said)
     assert not (place / "run").exists()
-
-
-def test_what_gains_are_over_is_held_against_the_rows_of_all_too(place):
-    result = evaluated(place, "--methods", "all", "--set", "compare=nobody")
-    refused(result, "nobody", "there will be direct, single")
 
 
 # --- places to write to
@@ -394,61 +380,46 @@ def test_a_command_that_asks_no_model_says_the_same(words, tmp_path):
     assert line.startswith("cannot write to /proc")
 
 
-def test_trying_a_place_leaves_it_as_it_was(tmp_path):
+def test_trying_a_place_leaves_it_as_it_was(tmp_path, monkeypatch):
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "kept.txt").write_text("kept")
-    before = sorted(tmp_path.rglob("*"))
-    modes = [path.stat().st_mode for path in before]
+    before = {path: path.stat().st_mode for path in tmp_path.rglob("*")}
+    monkeypatch.chdir(tmp_path)
     for place in ("there", "new", "there/deep/er", "."):
-        assert checked_folder(tmp_path / place) == tmp_path / place
-    assert sorted(tmp_path.rglob("*")) == before
-    assert [path.stat().st_mode for path in before] == modes
+        for path in (tmp_path / place, Path(place)):
+            assert checked_folder(path) == path
+    assert {path: path.stat().st_mode for path in tmp_path.rglob("*")} == before
     assert (tmp_path / "there" / "kept.txt").read_text() == "kept"
 
 
-def test_a_place_beside_the_program_is_tried_as_well(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert checked_folder(Path("out")) == Path("out")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_files_and_folders_in_the_way_are_named(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("")
-    for place in (file, file / "x", file / "x" / "y"):
-        with pytest.raises(UnwritableArtifact, match=rf"cannot write to {place} \("):
-            checked_folder(place)
-
-
-def test_a_name_that_no_file_system_takes_is_one_error_and_leaves_nothing(tmp_path):
-    for place in (tmp_path / "new" / ("x" * 300), tmp_path / "new" / ("x" * 300) / "y"):
-        with pytest.raises(UnwritableArtifact, match="cannot write to"):
-            checked_folder(place)
+def test_what_is_in_the_way_and_a_name_that_no_file_system_takes_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
     os.symlink(tmp_path / "gone", tmp_path / "dangling")
-    with pytest.raises(UnwritableArtifact, match="cannot write to"):
-        checked_folder(tmp_path / "dangling")
-    assert [path.name for path in tmp_path.iterdir()] == ["dangling"]
+    long = "x" * 300
+    for place in ("file", "file/x", "file/x/y", f"new/{long}", f"new/{long}/y", "dangling"):
+        with pytest.raises(UnwritableArtifact, match=rf"cannot write to {tmp_path / place} \("):
+            checked_folder(tmp_path / place)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dangling", "file"]
 
 
 # --- as a program
 
 
-def test_the_program_tells_its_version():
-    process = program("--version")
-    stdout, stderr = process.communicate(timeout=600)
-    assert (process.returncode, stderr) == (0, "")
-    assert stdout.startswith("ltrag 0.")
+def test_the_program_tells_its_version_and_an_error_in_one_line_unless_debugged(tmp_path):
+    def told(*words):
+        process = program(*words)
+        stdout, stderr = process.communicate(timeout=600)
+        return process.returncode, stdout, stderr
 
-
-def test_an_error_of_the_program_is_one_line_unless_debugged(tmp_path):
-    told = ("gate", "fit", tmp_path / "nowhere", "--out", tmp_path / "gate")
-    process = program(*told)
-    stdout, stderr = process.communicate(timeout=600)
-    assert (process.returncode, stdout, stderr.count("\n")) == (1, "", 1)
+    code, stdout, stderr = told("--version")
+    assert (code, stdout[:8], stderr) == (0, "ltrag 0.", "")
+    wrong = ("gate", "fit", tmp_path / "nowhere", "--out", tmp_path / "gate")
+    code, stdout, stderr = told(*wrong)
+    assert (code, stdout, stderr.count("\n")) == (1, "", 1)
     assert "No such file" in stderr
-    debugged = program("--debug", *told)
-    assert "Traceback" in debugged.communicate(timeout=600)[1]
-    assert debugged.returncode == 1
+    code, stdout, stderr = told("--debug", *wrong)
+    assert code == 1
+    assert "Traceback" in stderr
 
 
 def test_help_loads_nothing_heavy():
@@ -480,12 +451,7 @@ def test_settings_lists_what_set_takes_with_its_meaning(name):
     assert name in ltrag("settings").stdout
 
 
-def test_settings_of_an_unknown_name_names_the_nearest():
-    assert "did you mean gate" in one_line(ltrag("settings", "gat"))
-
-
-def test_choices_and_ranges_are_listed_from_the_declarations():
-    text = ltrag("settings", "build").stdout
-    assert "form=" in text
-    assert "one of sgic, direct" in text
+def test_choices_and_ranges_are_listed_from_the_declarations_and_an_unknown_name_is_named():
+    assert "one of sgic, direct" in ltrag("settings", "build").stdout
     assert "one of bm25, encoder" in ltrag("settings", "evaluate").stdout
+    assert "did you mean gate" in one_line(ltrag("settings", "gat"))

@@ -8,7 +8,7 @@ from ltrag_plugins.data import read_passages, read_questions
 from ltrag_plugins.errors import BadRecord, InvalidInput, MissingReferences
 from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.tokenize import words
-from ltrag_plugins.types import Passage
+from ltrag_plugins.types import Passage, Question
 
 EMMA = {"question": "who wrote Emma?", "answers": ["Jane Austen", "Austen"], "id": "q1"}
 
@@ -24,22 +24,12 @@ def file(tmp_path):
     return write
 
 
-def test_a_question_is_read_with_its_answers_and_id(file):
+def test_a_question_is_read_with_its_answers_and_id_from_gzip_too(tmp_path, file):
     [question] = read_questions(file(EMMA))
-    assert (question.text, question.answers) == ("who wrote Emma?", ("Jane Austen", "Austen"))
-    assert question.id == "q1"
-    assert question.passages == ()
-
-
-def test_gzip_is_read_by_the_name(tmp_path, file):
+    assert question == Question("who wrote Emma?", ("Jane Austen", "Austen"), "q1")
     path = tmp_path / "q.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(EMMA).encode()))
-    assert read_questions(path) == read_questions(str(file(EMMA)))
-
-
-def test_one_answer_may_stand_alone(file):
-    [question] = read_questions(file({"question": "is it?", "answer": "yes"}))
-    assert question.answers == ("yes",)
+    assert read_questions(path) == read_questions(str(file(EMMA))) == [question]
 
 
 def test_answers_may_be_missing_until_they_are_required(file):
@@ -54,7 +44,7 @@ def test_blank_lines_byte_order_marks_and_windows_line_ends_are_forgiven(file):
     assert len(read_questions(path)) == 2
 
 
-def test_passages_come_with_ids_that_depend_on_title_and_text_alone(file):
+def test_without_an_id_there_is_one_of_the_text_and_title_alone(file):
     passages = [{"title": "Emma", "text": "a novel"}, {"text": "a novel"}, {"text": "x", "id": 3}]
     one, two = read_questions(file({**EMMA, "passages": passages}, {**EMMA, "passages": passages}))
     assert one.passages == two.passages
@@ -63,12 +53,8 @@ def test_passages_come_with_ids_that_depend_on_title_and_text_alone(file):
     # printf 'Emma\na novel' | sha1sum
     assert titled.id == "338ef08f16a0"
     assert titled.id != bare.id
-
-
-def test_a_question_without_an_id_gets_one_of_its_text(file):
-    one, two, other = read_questions(
-        file({"question": "who?"}, {"question": "who? "}, {"question": "what?"})
-    )
+    asked = [{"question": text} for text in ("who?", "who? ", "what?")]
+    one, two, other = read_questions(file(*asked))
     assert one.id == two.id != other.id
 
 
@@ -100,50 +86,40 @@ WORK = {"question": "how much work?", "options": ["0.015 J", "0.15 J", "0.015 J"
         (INDEX, ["B", "twenty-four"], ["2", "twenty-four"]),
         (CURVE, "A", ["L"]),
         (CURVE, "D", ["C"]),
+        (WORK, "B", ["0.15 J"]),  # the text of others comes twice
+        (WORK, ["A", "C"], ["0.015 J"]),
         (WORK | {"options": [*"hgfedcb", "last"]}, "H", ["last"]),
     ],
 )
 def test_an_answer_may_be_the_letter_of_its_option(file, line, letters, texts):
     field = "answer" if isinstance(letters, str) else "answers"
-    lettered, written = read_questions(file({**line, field: letters}, {**line, "answers": texts}))
-    assert lettered == written
-    assert lettered.answers == tuple(texts)
-    assert lettered.options == tuple(line["options"])
+    [question] = read_questions(file({**line, field: letters}))
+    assert (question.answers, question.options) == (tuple(texts), tuple(line["options"]))
 
 
 def test_an_answer_that_is_an_option_itself_is_no_letter_of_another(file):
-    options = {"question": "which grade?", "options": ["B", "A", "C"]}
-    one, both, neither = read_questions(
-        file(
-            {**CURVE, "answer": "C"},
-            {**options, "answers": ["A", "C"]},
-            {**CURVE, "answers": ["R", "A"]},  # "A" is another way to write it, not the first
-        )
-    )
-    assert (one.answers, both.answers, neither.answers) == (("C",), ("A", "C"), ("R", "A"))
-
-
-def test_with_its_answer_by_letter_a_question_may_offer_a_text_twice(file):
-    [plain, twice] = read_questions(file({**WORK, "answer": "B"}, {**WORK, "answers": ["A", "C"]}))
-    assert (plain.answers, plain.options) == (("0.15 J",), tuple(WORK["options"]))
-    assert twice.answers == ("0.015 J",)
+    grades = {"question": "which grade?", "options": ["B", "A", "C"], "answers": ["A", "C"]}
+    # "A" is another way to write "R" here, not the first option
+    lines = {**CURVE, "answer": "C"}, grades, {**CURVE, "answers": ["R", "A"]}
+    assert [q.answers for q in read_questions(file(*lines))] == [("C",), ("A", "C"), ("R", "A")]
 
 
 def test_passage_ids_are_looked_up_in_a_pool(file):
-    path = file({**EMMA, "passage_ids": ["b", "a"]})
-    pool = [Passage("A", id="a"), Passage("B", id="b")]
-    [question] = read_questions(path, pool=pool)
-    assert [p.text for p in question.passages] == ["B", "A"]
+    pool = [Passage("A", id="a"), Passage("B", id="b"), Passage("C", id="3")]
+    path = file({**EMMA, "passage_ids": ["b", "a", 3]})
+    assert read_questions(path, pool=pool)[0].passages == (pool[1], pool[0], pool[2])
     assert read_questions(path)[0].passages == ()
     with pytest.raises(BadRecord, match=r"line 1, field 'passage_ids\[1\]': 'a' is not in the"):
         read_questions(path, pool=pool[1:])
+    with pytest.raises(BadRecord, match=r"passage_ids\[0\]"):
+        read_questions(file({**EMMA, "passage_ids": [["3"]]}), pool=pool)
 
 
-def test_a_pool_of_passages_is_read(file):
-    path = file({"id": "a", "title": "T", "text": "x"}, {"text": "y"}, name="pool.jsonl")
-    first, second = read_passages(path)
-    assert first == Passage("x", id="a", title="T")
-    assert len(second.id) == 12
+def test_a_pool_of_passages_is_read_and_one_that_comes_twice_taken_once(file):
+    lines = {"id": "a", "title": "T", "text": "x"}, {"text": "y"}, {"id": 3, "text": "z"}
+    first, second, third = read_passages(file(*lines, {"text": "y"}, name="pool.jsonl"))
+    assert (first, third) == (Passage("x", id="a", title="T"), Passage("z", id="3"))
+    assert (second.text, len(second.id)) == ("y", 12)
 
 
 @pytest.mark.parametrize(
@@ -196,33 +172,35 @@ def test_a_bad_line_is_one_message_with_file_line_and_field(file, line, message)
     assert len(said) < len(str(path)) + 200
 
 
-def test_a_passage_id_that_comes_twice_is_refused(file):
-    path = file({"id": "a", "text": "x"}, {"id": "a", "text": "y"})
-    with pytest.raises(BadRecord, match="line 2, field 'id': 'a' was on an earlier line"):
-        read_passages(path)
+CUT = gzip.compress(json.dumps(EMMA).encode())[:-12]
 
 
-@pytest.mark.parametrize("lines", [(), (b"", b" ")])
-@pytest.mark.parametrize("read", [read_questions, read_passages])
-def test_an_empty_file_is_refused(file, read, lines):
-    with pytest.raises(BadRecord, match=r"questions\.jsonl: no (questions|passages) in it"):
-        read(file(*lines))
-
-
-def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path):
-    with pytest.raises(InvalidInput, match=r"cannot read .*gone\.jsonl: No such file"):
-        read_questions(tmp_path / "gone.jsonl")
-    with pytest.raises(InvalidInput, match=r"cannot read .*: Is a directory"):
-        read_questions(tmp_path)
-
-
-def test_a_gzip_file_that_is_none_or_ends_too_soon_is_refused(file, tmp_path):
-    with pytest.raises(BadRecord, match="not a whole gzip file after line 0"):
-        read_questions(file(EMMA, name="q.jsonl.gz"))
-    path = tmp_path / "cut.jsonl.gz"
-    path.write_bytes(gzip.compress(json.dumps(EMMA).encode())[:-12])
-    with pytest.raises(BadRecord, match="not a whole gzip file"):
-        read_questions(path)
+@pytest.mark.parametrize(
+    ("read", "name", "content", "error", "why"),
+    [
+        *(
+            (read, "a.jsonl", content, BadRecord, rf"a\.jsonl: no {what} in it")
+            for read, what in ((read_questions, "questions"), (read_passages, "passages"))
+            for content in (b"", b"\n ")
+        ),
+        (
+            read_passages,
+            "a.jsonl",
+            b'{"id": "a", "text": "x"}\n{"id": "a", "text": "y"}',
+            BadRecord,
+            "line 2, field 'id': 'a' was on an earlier line",
+        ),
+        (read_questions, "a.jsonl.gz", b"{}", BadRecord, "not a whole gzip file after line 0"),
+        (read_questions, "a.jsonl.gz", CUT, BadRecord, "not a whole gzip file"),
+        (read_questions, "gone.jsonl", None, InvalidInput, r"cannot read .*gone\.jsonl: No such"),
+        (read_questions, ".", None, InvalidInput, "cannot read .*: Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_refused(tmp_path, read, name, content, error, why):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(error, match=why):
+        read(tmp_path / name)
 
 
 SLICE = Path(__file__).parent.parent / "examples" / "data"
@@ -247,18 +225,3 @@ def test_of_a_carried_questions_passages_the_gold_one_holds_an_answer(name):
         gold = words(pool[record["gold"]].text)
         answers = [words(answer) for answer in record["answers"]]
         assert any(f" {' '.join(a)} " in f" {' '.join(gold)} " for a in answers), record["id"]
-
-
-def test_ids_may_be_whole_numbers_everywhere(file):
-    pool = read_passages(file({"id": 3, "text": "Emma"}))
-    [question] = read_questions(
-        file({"question": "who?", "answers": ["a"], "passage_ids": [3]}), pool=pool
-    )
-    assert question.passages == tuple(pool)
-    with pytest.raises(BadRecord, match=r"passage_ids\[0\]"):
-        read_questions(file({"question": "who?", "passage_ids": [["3"]]}), pool=pool)
-
-
-def test_a_passage_without_an_id_that_comes_twice_is_taken_once(file):
-    twice = file({"text": "See also"}, {"text": "Emma"}, {"text": "See also"})
-    assert [passage.text for passage in read_passages(twice)] == ["See also", "Emma"]

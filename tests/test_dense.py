@@ -6,7 +6,6 @@ from contracts.methods import PASSAGES, Letters
 from sklearn.neighbors import NearestNeighbors
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.retrieval.dense import DenseRetriever
 from ltrag_plugins.types import Passage
 
@@ -38,11 +37,11 @@ def test_the_pool_is_not_changed_and_equal_passages_keep_their_order():
     assert found[2].score == 0
 
 
-def test_it_is_a_retriever_and_refuses_what_it_cannot_search():
+def test_what_cannot_be_searched_is_refused():
     retriever = DenseRetriever(PASSAGES, Letters())
-    assert isinstance(retriever, Retriever)
     assert retriever.search([], 3) == []
-    for wrong in (lambda: DenseRetriever([], Letters()), lambda: retriever.search("a query", 3),
-                  lambda: retriever.search(["a"], 0)):  # fmt: skip
+    for queries, k in (("a query", 3), (["a"], 0)):
         with pytest.raises(InvalidInput):
-            wrong()
+            retriever.search(queries, k)
+    with pytest.raises(InvalidInput):
+        DenseRetriever([], Letters())

@@ -72,15 +72,11 @@ def said(text: str, probability: float, read: int) -> Generation:
     words = re.findall(r"\s*\S+", text)
     chances = [float(np.log(probability ** (1 + i / 4))) for i in range(len(words))]
     other = float(np.log((1 - probability) / 2))
-    tokens = [
-        Token(word, chance, alternatives=tuple(sorted([(word, chance), ("x", other)], key=_least)))
-        for word, chance in zip(words, chances, strict=True)
-    ]
+    tokens = []
+    for word, chance in zip(words, chances, strict=True):
+        ranked = sorted([(word, chance), ("x", other)], key=lambda pair: -pair[1])
+        tokens.append(Token(word, chance, alternatives=tuple(ranked)))
     return Generation(text, tuple(tokens), read, len(tokens))
-
-
-def _least(pair: tuple[str, float]) -> float:
-    return -pair[1]
 
 
 def llm() -> ScriptedLLM:
@@ -154,9 +150,9 @@ GATES = {
 }
 
 
-def gate(name: str, folder: Path = SAVED) -> GECEGate:
+def gate(name: str) -> GECEGate:
     model, encoder = GATES[name]
-    return GECEGate.load(folder / name, llm=model(), encoder=None if encoder is None else encoder())
+    return GECEGate.load(SAVED / name, llm=model(), encoder=encoder and encoder())
 
 
 def decisions(gate: GECEGate) -> list[dict]:
@@ -170,12 +166,9 @@ def decisions(gate: GECEGate) -> list[dict]:
     return found
 
 
-def ranker(folder: Path = SAVED) -> DURRanker:
-    return DURRanker.load(folder / "head", encoder=Letters())
-
-
-def rankings(ranker: DURRanker) -> dict:
+def rankings() -> dict:
     """Of passages and of solved examples: all, the first three, and those above sigma."""
+    ranker = DURRanker.load(SAVED / "head", encoder=Letters())
     found = {"shots": ranker.shots, "sigma": ranker.sigma}
     candidates = {"passages": POOL[:9], "examples": [question(house) for house in range(120, 128)]}
     for kind, offered in candidates.items():
@@ -190,8 +183,8 @@ def rankings(ranker: DURRanker) -> dict:
 CALIBRATIONS = ("calibration", "calibration_isotonic")
 
 
-def calibration(name: str, folder: Path = SAVED) -> Calibration:
-    return Calibration.load(folder / name, llm=llm())
+def calibration(name: str) -> Calibration:
+    return Calibration.load(SAVED / name, llm=llm())
 
 
 def certainties(calibration: Calibration) -> dict:
@@ -229,13 +222,13 @@ def calibrated(calibration: Calibration) -> list[dict]:
     return found
 
 
-def cells(folder: Path = SAVED) -> list[Cell]:
+def cells() -> list[Cell]:
     """Those of the run; its gate is the one with token probabilities."""
     found = []
     for name in CELLS:
         word, _, gated = name.partition("+")
         cell = cell_of(word)
-        guard = gate("gate_probabilities", folder) if gated else None
+        guard = gate("gate_probabilities") if gated else None
         found.append(Cell(cell.method, cell.settings, guard, gated, label=cell.label))
     return found
 
@@ -255,59 +248,51 @@ def records(folder: Path) -> dict[str, list[Record]]:
     }
 
 
-def tables(records: dict[str, list[Record]]) -> list[str]:
+def tables() -> list[str]:
     """What is printed of a run, over the first row and over another."""
-    return [str(summarize(records)), str(summarize(records, compared=CELLS[1], level=0.9))]
+    found = records(SAVED / "run")
+    return [str(summarize(found)), str(summarize(found, compared=CELLS[1], level=0.9))]
 
 
-@pytest.fixture(scope="module")
-def expected() -> dict:
-    return json.loads((SAVED / "expected.json").read_bytes())
+def examples() -> list[list]:
+    from ltrag_plugins.training import load
+
+    found = load(SAVED / "dataset")
+    assert found.manifest["examples"] == len(found.examples)
+    return [[e.id, e.kind, e.round, e.prompt, e.target] for e in found.examples]
 
 
-def alike(found, wanted):
+SAYS = {
+    **{name: lambda name=name: decisions(gate(name)) for name in GATES},
+    "reports": lambda: {name: str(gate(name).report) for name in GATES},
+    "head": rankings,
+    **{name: lambda name=name: certainties(calibration(name)) for name in CALIBRATIONS},
+    **{f"{n}, answers": lambda name=n: calibrated(calibration(name)) for n in CALIBRATIONS},
+    "tables": tables,
+    "dataset": examples,
+}
+
+
+def assert_alike(found, wanted, at=""):
     """Everything equal, floats to twelve digits."""
-    found = json.loads(json.dumps(found))
     if isinstance(wanted, dict):
-        return list(found) == list(wanted) and all(alike(found[k], wanted[k]) for k in wanted)
-    if isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(alike, found, wanted))
-    if isinstance(wanted, float):
-        return found == pytest.approx(wanted, rel=1e-12, abs=1e-12)
-    return found == wanted and type(found) is type(wanted)
+        assert list(found) == list(wanted), at
+        for name in wanted:
+            assert_alike(found[name], wanted[name], f"{at}, {name}")
+    elif isinstance(wanted, list):
+        assert len(found) == len(wanted), at
+        for i, pair in enumerate(zip(found, wanted, strict=True)):
+            assert_alike(*pair, f"{at}, {i}")
+    elif isinstance(wanted, float):
+        assert found == pytest.approx(wanted, rel=1e-12, abs=1e-12), at
+    else:
+        assert (found, type(found)) == (wanted, type(wanted)), at
 
 
-@pytest.mark.parametrize("name", GATES)
-def test_a_saved_gate_of_every_kind_decides_what_it_decided(name, expected):
-    for found, wanted in zip(decisions(gate(name)), expected[name], strict=True):
-        assert alike(found, wanted), (found, wanted)
-
-
-def test_a_saved_gate_says_what_its_fit_found(expected):
-    assert {name: str(gate(name).report) for name in GATES} == expected["reports"]
-
-
-def test_a_saved_head_ranks_in_the_same_order_with_the_same_scores(expected):
-    for name, found in rankings(ranker()).items():
-        assert alike(found, expected["head"][name]), name
-
-
-@pytest.mark.parametrize("name", CALIBRATIONS)
-def test_a_saved_calibration_gives_the_same_scores_and_the_same_p_wrong(name, expected):
-    found = certainties(calibration(name))
-    for part, wanted in expected[name].items():
-        assert alike(found[part], wanted), (part, found[part], wanted)
-
-
-@pytest.mark.parametrize("name", CALIBRATIONS)
-def test_with_a_saved_calibration_the_same_answers_are_kept_back(name, expected):
-    found = calibrated(calibration(name))
-    for one, wanted in zip(found, expected[f"{name}, answers"], strict=True):
-        assert alike(one, wanted), (one, wanted)
-
-
-def test_the_records_of_a_saved_run_give_the_same_tables(expected):
-    assert tables(records(SAVED / "run")) == expected["tables"]
+@pytest.mark.parametrize("part", SAYS)
+def test_what_was_saved_says_what_it_said(part):
+    expected = json.loads((SAVED / "expected.json").read_bytes())
+    assert_alike(json.loads(json.dumps(SAYS[part]())), expected[part])
 
 
 def test_a_saved_run_has_a_report_with_every_question(tmp_path):
@@ -339,13 +324,4 @@ def test_a_saved_run_that_was_broken_off_goes_on_without_asking_the_model(tmp_pa
         for now, then in zip(found[name], before[name], strict=True):
             now, then = json.loads(now.as_line()), json.loads(then.as_line())
             del now["ms"], then["ms"]  # of the search, which is timed anew
-            assert alike(now, then), (name, now, then)
-
-
-def test_saved_training_data_holds_the_same_examples(expected):
-    from ltrag_plugins.training import load
-
-    found = load(SAVED / "dataset")
-    told = [[e.id, e.kind, e.round, e.prompt, e.target] for e in found.examples]
-    assert told == expected["dataset"]
-    assert found.manifest["examples"] == len(told)
+            assert_alike(now, then, name)

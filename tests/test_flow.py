@@ -57,12 +57,6 @@ class Words:
         return lambda passage: -len(set(passage.text.split()) & set(query.split()))
 
 
-class AsyncWords(Words):
-    async def asearch(self, queries, k):
-        await asyncio.sleep(0)
-        return self.search(queries, k)
-
-
 class Lengths:
     name = "lengths"
 
@@ -75,11 +69,15 @@ class Gradients:
 
     name = "gradients"
 
+    def __init__(self):
+        self.calls = []
+
     def generate(self, prompts, settings=GenerationSettings()):
         return [Generation(prompt) for prompt in prompts]
 
     def score(self, prompts, continuations):
-        return [Generation(text) for text in continuations]
+        self.calls.append((tuple(prompts), tuple(continuations)))
+        return [Generation(f"{p}+{c}") for p, c in zip(prompts, continuations, strict=True)]
 
     def mean_gradient(self, prompts, continuations, *, layers=4):
         return {}
@@ -144,32 +142,53 @@ def test_the_model_is_called_once_a_round_however_many_flows_there_are():
 
 
 def test_requests_with_different_settings_do_not_share_a_call():
-    settings = [
-        {},
-        {"max_tokens": 3},
-        {"stop": ["x"]},
-        {"temperature": 0.5},
-        {"temperature": 0.5, "seed": 1},
-        {"temperature": 0.5, "seed": 2},
-    ]
-    llm = ScriptedLLM(echo)
-    flows = [ask(f"{i}", **setting) for setting in settings for i in (1, 2)]
-    run_many(flows, World(llm=llm))
+    seeded = [{"temperature": 0.5, "seed": seed} for seed in (1, 2)]
+    settings = [{}, {"max_tokens": 3}, {"stop": ["x"]}, {"temperature": 0.5}, *seeded]
+    llm, retriever = ScriptedLLM(echo), Words()
+    run_many([ask(f"{i}", **setting) for setting in settings for i in (1, 2)], World(llm=llm))
     assert llm.calls == [("1", "2")] * len(settings)
-    retriever = Words()
     run_many([fetch("a", k=1), fetch("b", k=2), fetch("c", k=1)], World(retriever=retriever))
     assert retriever.calls == [(("a", "c"), 1), (("b",), 2)]
 
 
 def test_a_batch_bounds_a_call_and_cuts_no_request():
-    llm = ScriptedLLM(echo)
-    run_many([ask("a"), ask("b", "c"), ask("d"), ask("e", "f", "g"), ask("h")], World(llm), batch=2)
+    llm, flows = ScriptedLLM(echo), (ask("a"), ask("b", "c"), ask("d"), ask(*"efg"), ask("h"))
+    run_many(flows, World(llm), batch=2)
     assert llm.calls == [("a",), ("b", "c"), ("d",), ("e", "f", "g"), ("h",)]
-
-
-def test_a_batch_below_one_is_refused():
-    with pytest.raises(InvalidInput, match="batch"):
+    with pytest.raises(InvalidInput, match="batch must be at least 1, got 0"):
         run_many([], World(), batch=0)
+
+
+def asking(*prompts: str):
+    replies = yield from ask(*prompts)
+    second = yield from ask(f"again {replies[0].text}")
+    return [reply.text for reply in replies] + [second[0].text]
+
+
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=9), batch=st.integers(1, 6))
+def test_batches_change_no_answer_and_are_no_larger_than_asked(sizes, batch):
+    prompts = [[f"{i}.{j}" for j in range(size)] for i, size in enumerate(sizes)]
+    whole, cut = ScriptedLLM(str.upper), ScriptedLLM(str.upper)
+    together = run_many([asking(*p) for p in prompts], World(llm=whole))
+    apart = run_many([asking(*p) for p in prompts], World(llm=cut), batch=batch)
+    assert apart == together
+    assert cut.prompts == whole.prompts
+    assert len(whole.calls) == 2
+    # one flow's own request is never cut, so only a lone one may be larger
+    assert all(len(call) <= max(batch, *sizes) for call in cut.calls)
+    assert all(
+        len(a) + len(b) > batch
+        for a, b in zip(cut.calls, cut.calls[1:], strict=False)
+        if b[0].startswith("again") == a[0].startswith("again")
+    )
+
+
+def test_observers_see_each_batch():
+    seen = []
+    observers = [lambda step: seen.append((step.kind, len(step.flows)))]
+    flows = [asking(str(i)) for i in range(7)]
+    run_many(flows, World(llm=ScriptedLLM(str.upper)), observers=observers, batch=3)
+    assert seen == [(kind, n) for n in [3, 3, 1] * 2 for kind in ("request", "reply")]
 
 
 def test_gradient_requests_merge_along_one_direction_and_not_along_two():
@@ -188,63 +207,16 @@ def test_gradient_requests_merge_along_one_direction_and_not_along_two():
 
 
 def test_scores_merge_into_one_call_and_each_flow_gets_its_own():
-    class Lengths(Gradients):
-        def __init__(self):
-            self.calls = []
-
-        def score(self, prompts, continuations):
-            self.calls.append((tuple(prompts), tuple(continuations)))
-            return [Generation(f"{p}+{c}") for p, c in zip(prompts, continuations, strict=True)]
-
-    flows = [score(["a"], ["1"]), score(["b", "c"], ["2", "3"]), ask("d"), score([], [])]
-    llm, steps = Lengths(), []
-    told = run_many(flows, World(llm=llm), observers=[steps.append])
+    pairs = [score(["a"], ["1"]), score(["b", "c"], ["2", "3"])]
+    llm, steps = Gradients(), []
+    told = run_many([*pairs, ask("d"), score([], [])], World(llm=llm), observers=[steps.append])
     assert [[g.text for g in part] for part in told] == [["a+1"], ["b+2", "c+3"], ["d"], []]
     assert llm.calls == [(("a", "b", "c"), ("1", "2", "3"))]
     merged = [s for s in steps if isinstance(s.request, Score)]
     assert [(s.flows, s.shares) for s in merged] == [((0, 1, 3), (1, 2, 0))] * 2
-    bounded = Lengths()
+    bounded = Gradients()
     run_many([score(["a"], ["1"]), score(["b", "c"], ["2", "3"])], World(llm=bounded), batch=2)
     assert [len(prompts) for prompts, _ in bounded.calls] == [1, 2]
-
-
-async def test_a_score_is_the_same_under_every_driver():
-    world = World(llm=Gradients())
-    for told in await every_driver(lambda: score(["a", "b"], ["1", "2"]), world):
-        assert [g.text for g in told] == ["1", "2"]
-
-
-async def test_continuations_that_are_not_one_for_each_prompt_are_refused():
-    # merged with a neighbour's they would go to the wrong prompts
-    for error in await every_driver(lambda: score(["a", "b"], ["1"]), World(llm=Gradients())):
-        assert isinstance(error, InvalidInput)
-        assert "2 prompts came with 1 continuations" in str(error)
-
-
-async def test_a_model_that_cannot_score_is_named_with_a_remedy():
-    for error in await every_driver(lambda: score(["a"], ["1"]), World(llm=ScriptedLLM(str))):
-        assert isinstance(error, NoTokenProbabilities)
-        assert "scripted cannot tell" in str(error)
-        assert "reward='match'" in str(error)
-    for error in await every_driver(lambda: score(["a"], ["1"]), World()):
-        assert type(error) is ModelError
-
-
-async def test_a_scorer_that_raises_or_miscounts_is_named_as_the_model():
-    class Broken(Gradients):
-        def score(self, prompts, continuations):
-            raise OSError("gone")
-
-    class Short(Gradients):
-        def score(self, prompts, continuations):
-            return super().score(prompts[1:], continuations[1:])
-
-    for error in await every_driver(lambda: score(["a"], ["1"]), World(llm=Broken())):
-        assert isinstance(error, ModelFailed)
-        assert isinstance(error.__cause__, OSError)
-    for error in await every_driver(lambda: score(["a", "b"], ["1", "2"]), World(llm=Short())):
-        assert isinstance(error, ModelError)
-        assert "1 replies came for 2 items" in str(error)
 
 
 def test_flows_of_different_lengths_end_in_their_own_places():
@@ -252,13 +224,9 @@ def test_flows_of_different_lengths_end_in_their_own_places():
         return value
         yield
 
-    flows = [
-        silent("at once"),
-        ask("one"),
-        silent("too"),
-        curious("Emma", rounds=2, k=1, max_tokens=2),
-    ]
     world = World(llm=ScriptedLLM(str), retriever=Words(), encoder=Lengths())
+    longest = curious("Emma", rounds=2, k=1, max_tokens=2)
+    flows = [silent("at once"), ask("one"), silent("too"), longest]
     first, second, third, fourth = run_many(flows, world)
     assert (first, third) == ("at once", "too")
     assert second == [Generation("one", None, 1, 1)]
@@ -289,125 +257,147 @@ async def every_driver(flow, world, **settings):
     return outcomes
 
 
-async def test_a_models_exception_reaches_the_flow_at_its_yield_and_the_flow_goes_on():
-    def patient(prompt):
+async def test_a_models_exception_reaches_the_flow_which_may_go_on_or_answer():
+    def patient(again: bool):
         try:
-            yield from ask(prompt)
+            yield from ask("bad")
         except ModelFailed as error:
+            if not again:
+                return "never mind"
             [reply] = yield from ask("good")
             return reply.text, type(error.__cause__)
 
-    told = await every_driver(lambda: patient("bad"), World(llm=ScriptedLLM(moody)))
-    assert told == [("good", ConnectionResetError)] * 3
-
-
-async def test_a_flow_may_answer_a_failure_with_its_result():
-    def resigned():
-        try:
-            yield from ask("bad")
-        except ModelFailed:
-            return "never mind"
-
-    told = await every_driver(resigned, World(llm=ScriptedLLM(moody)))
-    assert told == ["never mind"] * 3
-
-
-async def test_what_a_flow_does_not_catch_reaches_the_caller_with_its_cause():
-    for error in await every_driver(lambda: ask("bad"), World(llm=ScriptedLLM(moody))):
-        assert isinstance(error, ModelFailed)
-        assert isinstance(error.__cause__, ConnectionResetError)
-        assert "hung up on bad" in str(error)
-
-
-async def test_a_retrievers_exception_is_named_as_such():
-    class Broken:
-        def search(self, queries, k):
-            raise OSError("index gone")
-
-    class AsyncBroken(Broken):
-        async def asearch(self, queries, k):
-            return self.search(queries, k)
-
-    for retriever in (Broken(), AsyncBroken()):
-        for error in await every_driver(lambda: fetch("q", k=1), World(retriever=retriever)):
-            assert isinstance(error, RetrieverFailed)
-            assert isinstance(error.__cause__, OSError)
-
-
-async def test_what_is_not_in_the_world_is_named():
-    direction = {}
-    for flow, world, kind in [
-        (lambda: ask("?"), World(), ModelError),
-        (lambda: fetch("?", k=1), World(llm=ScriptedLLM(str)), NoRetriever),
-        (lambda: embed("?"), World(llm=ScriptedLLM(str)), ModelError),
-        (lambda: agree(["?"], ["!"], along=direction), World(llm=ScriptedLLM(str)), NeedsGradients),
-        (lambda: agree(["?"], ["!"], along=direction), World(), ModelError),
-    ]:
-        for error in await every_driver(flow, world):
-            assert isinstance(error, kind)
-
-
-async def test_what_is_no_request_raises_unknown_request():
-    def confused():
-        yield ask("forgot the from")
-
-    for error in await every_driver(confused, World(llm=ScriptedLLM(str))):
-        assert isinstance(error, UnknownRequest)
-        assert "yield from ask" in str(error)
-
-
-async def test_too_many_or_too_few_replies_are_never_handed_to_the_wrong_prompt():
-    class Off:
-        name = "off"
-
-        def __init__(self, by):
-            self.by = by
-
-        def generate(self, prompts, settings=GenerationSettings()):
-            return [Generation(prompt) for prompt in [*prompts, "extra"][: len(prompts) + self.by]]
-
-        def search(self, queries, k):
-            return [[]] * (len(queries) + self.by)
-
-        def encode(self, texts):
-            return np.zeros((len(texts) + self.by, 2), dtype=np.float32)
-
-    class AsyncOff(Off):
-        async def agenerate(self, prompts, settings=GenerationSettings()):
-            return self.generate(prompts)
-
-        async def asearch(self, queries, k):
-            return self.search(queries, k)
-
-    for by, kind in [(by, kind) for by in (-1, 1) for kind in (Off, AsyncOff)]:
-        off = kind(by)
-        world = World(llm=off, retriever=off, encoder=off)
-        for flow, raised in (
-            (lambda: ask("a", "b"), ModelError),
-            (lambda: fetch("a", "b", k=1), RetrievalError),
-            (lambda: embed("a", "b"), ModelError),
-        ):
-            for error in await every_driver(flow, world):
-                assert isinstance(error, raised)
-                assert f"{2 + by} replies came for 2" in str(error)
-
-
-def test_one_failing_flow_leaves_its_neighbours_alone_if_asked_to():
-    def careful(question, settings):
-        [reply] = yield from ask(question, **settings)
-        return reply.text
-
-    def flows():
-        apart = {"max_tokens": 5}
-        return [careful("a", {}), careful("bad", apart), careful("c", {}), careful("bad d", apart)]
-
     world = World(llm=ScriptedLLM(moody))
-    first, second, third, fourth = run_many(flows(), world, return_exceptions=True)
-    assert (first, third) == ("a", "c")
-    assert isinstance(second, ModelFailed)
-    assert isinstance(fourth, ModelFailed)  # it was in the call that failed
-    with pytest.raises(ModelFailed, match="bad"):
-        run_many(flows(), world)
+    told = await every_driver(lambda: patient(True), world)
+    assert told == [("good", ConnectionResetError)] * 3
+    assert await every_driver(lambda: patient(False), world) == ["never mind"] * 3
+
+
+class Threads:
+    """Says on which thread it was called, in more replies than it was asked for, or fewer."""
+
+    name = "threads"
+
+    def __init__(self, more: int = 0):
+        self.more = more
+
+    def generate(self, prompts, settings=GenerationSettings()):
+        return [Generation(str(threading.get_ident()))] * (len(prompts) + self.more)
+
+    def search(self, queries, k):
+        return [[Passage(str(threading.get_ident()))]] * (len(queries) + self.more)
+
+    def encode(self, texts):
+        return np.full((len(texts) + self.more, 1), threading.get_ident())
+
+    def score(self, prompts, continuations):
+        return self.generate(prompts)
+
+
+class AsyncThreads(Threads):
+    async def agenerate(self, prompts, settings=GenerationSettings()):
+        return self.generate(prompts)
+
+    async def asearch(self, queries, k):
+        return self.search(queries, k)
+
+
+class Broken(Threads):
+    def search(self, queries, k):
+        raise OSError("gone")
+
+    score = search
+
+
+class AsyncBroken(Broken):
+    async def asearch(self, queries, k):
+        return self.search(queries, k)
+
+
+def confused():
+    yield ask("forgot the from")
+
+
+def of_agreement():
+    return agree(["?"], ["!"], along={})
+
+
+PAIR = (
+    (lambda: ask("a", "b"), ModelError),
+    (lambda: fetch("a", "b", k=1), RetrievalError),
+    (lambda: embed("a", "b"), ModelError),
+    (lambda: score(["a", "b"], ["1", "2"]), ModelError),
+)
+SCRIPT, FULL = World(llm=ScriptedLLM(moody)), World(Gradients(), Words(), Lengths())
+
+
+@pytest.mark.parametrize(
+    ("flow", "world", "kind", "says"),
+    [
+        *(
+            (flow, World(off, off, off), kind, f"{2 + off.more} replies came for 2")
+            for off in (Threads(-1), Threads(1), AsyncThreads(-1), AsyncThreads(1))
+            for flow, kind in PAIR
+        ),
+        (lambda: ask("bad"), SCRIPT, ModelFailed, "hung up on bad"),
+        (lambda: score(["a"], ["1"]), World(llm=Broken()), ModelFailed, "gone"),
+        (lambda: fetch("q", k=1), World(retriever=Broken()), RetrieverFailed, "gone"),
+        (lambda: fetch("q", k=1), World(retriever=AsyncBroken()), RetrieverFailed, "gone"),
+        (lambda: ask("?"), World(), ModelError, "needs the llm"),
+        (lambda: score(["a"], ["1"]), World(), ModelError, "needs the llm"),
+        (of_agreement, World(), ModelError, "needs the llm"),
+        (lambda: fetch("?", k=1), SCRIPT, NoRetriever, "needs the retriever"),
+        (lambda: embed("?"), SCRIPT, ModelError, "needs the encoder"),
+        (of_agreement, SCRIPT, NeedsGradients, "scripted has no gradients"),
+        (lambda: score(["a"], ["1"]), SCRIPT, NoTokenProbabilities, "reward='match'"),
+        # merged with a neighbour's they would go to the wrong prompts
+        (lambda: score(["a", "b"], ["1"]), FULL, InvalidInput, "2 prompts came with 1 contin"),
+        (confused, FULL, UnknownRequest, "yield from ask"),
+    ],
+)
+async def test_what_goes_wrong_is_one_named_error_under_every_driver(flow, world, kind, says):
+    for error in await every_driver(flow, world):
+        assert type(error) is kind
+        assert says in str(error)
+        assert isinstance(error.__cause__, OSError) == (kind in (ModelFailed, RetrieverFailed))
+
+
+class Strict:
+    """Answers a call as a whole or not at all; counts the calls."""
+
+    name = "strict"
+
+    def __init__(self, *refused: str) -> None:
+        self.refused, self.calls = refused, []
+
+    def generate(self, prompts, settings=GenerationSettings()):
+        self.calls.append(list(prompts))
+        if set(prompts) & set(self.refused):
+            raise RuntimeError("no")
+        return ScriptedLLM(str.upper).generate(prompts)
+
+
+def test_a_prompt_that_fails_takes_no_other_of_its_call_with_it():
+    world, seen, flows = World(llm=Strict("2")), [], [asking(str(i)) for i in range(5)]
+    found = run_many(flows, world, return_exceptions=True, observers=[seen.append])
+    assert [isinstance(f, ModelFailed) for f in found] == [False, False, True, False, False]
+    assert [found[i] for i in (0, 1, 3, 4)] == [run(asking(str(i)), world) for i in (0, 1, 3, 4)]
+    asked = [step.flows for step in seen if step.kind == "request"]
+    assert asked == [(0, 1, 2, 3, 4), (0, 1, 3, 4)]  # five at first, then four that went on
+
+
+def test_a_model_that_is_down_is_not_tried_for_each():
+    llm = Strict(*map(str, range(50)))
+    found = run_many([asking(str(i)) for i in range(50)], World(llm=llm), return_exceptions=True)
+    assert all(isinstance(one, ModelFailed) for one in found)
+    assert [len(call) for call in llm.calls] == [50, 1, 1, 1]
+
+
+def test_a_batch_that_fails_ends_the_others_where_exceptions_are_raised():
+    llm = Strict("2")
+    with pytest.raises(ModelFailed):
+        run_many([asking(str(i)) for i in range(5)], World(llm=llm), batch=2)
+    assert llm.calls[-2:] == [["2", "3"], ["2"]]
 
 
 def test_prompts_that_may_not_repeat_are_not_sent_once_more():
@@ -472,13 +462,9 @@ async def test_what_an_observer_raises_ends_the_run_and_closes_the_flows(kind):
     assert [type(outcome) for outcome in outcomes] == [Tripped] * 3
     assert log == ["closed"] * 3
     log.clear()
+    flows = [closing_down(log, "a"), closing_down(log, "b")]
     with pytest.raises(Tripped):
-        run_many(
-            [closing_down(log, "a"), closing_down(log, "b")],
-            world,
-            observers=[observer],
-            return_exceptions=True,
-        )
+        run_many(flows, world, observers=[observer], return_exceptions=True)
     assert log == ["closed"] * 2
 
 
@@ -508,54 +494,24 @@ async def test_cancelling_closes_the_flow():
 
 async def test_two_hundred_flows_wait_for_a_slow_model_together():
     together = asyncio.Barrier(200)
-    now = most = 0
 
     async def slow(prompt):
-        nonlocal now, most
-        now += 1
-        most = max(most, now)
         await together.wait()  # nobody is answered before all have asked
-        now -= 1
         return prompt
 
     world = World(llm=ScriptedLLM(slow))
     told = await asyncio.gather(*(arun(ask(f"{i}"), world) for i in range(200)))
     assert [reply.text for [reply] in told] == [f"{i}" for i in range(200)]
-    assert most == 200
-
-
-class WhereAmI:
-    """Says on which thread it was called."""
-
-    name = "where"
-
-    def generate(self, prompts, settings=GenerationSettings()):
-        return [Generation(str(threading.get_ident())) for _ in prompts]
-
-    def search(self, queries, k):
-        return [[Passage(str(threading.get_ident()))] for _ in queries]
-
-    def encode(self, texts):
-        return np.array([[threading.get_ident()] for _ in texts], dtype=np.float64)
-
-
-class AsyncWhereAmI(WhereAmI):
-    async def agenerate(self, prompts, settings=GenerationSettings()):
-        return self.generate(prompts)
-
-    async def asearch(self, queries, k):
-        return self.search(queries, k)
 
 
 async def test_what_is_async_runs_on_the_loops_thread_and_the_rest_beside_it():
-    here = threading.get_ident()
-    plain = World(llm=WhereAmI(), retriever=WhereAmI(), encoder=WhereAmI())
-    native = World(llm=AsyncWhereAmI(), retriever=AsyncWhereAmI())
-    assert (await arun(ask("?"), plain))[0].text != str(here)
-    assert (await arun(fetch("?", k=1), plain))[0][0].text != str(here)
-    assert (await arun(embed("?"), plain))[0][0] != here
-    assert (await arun(ask("?"), native))[0].text == str(here)
-    assert (await arun(fetch("?", k=1), native))[0][0].text == str(here)
+    plain, native = World(Threads(), Threads(), Threads()), World(AsyncThreads(), AsyncThreads())
+    here = str(threading.get_ident())
+    assert (await arun(ask("?"), plain))[0].text != here
+    assert (await arun(fetch("?", k=1), plain))[0][0].text != here
+    assert (await arun(embed("?"), plain))[0][0] != int(here)
+    assert (await arun(ask("?"), native))[0].text == here
+    assert (await arun(fetch("?", k=1), native))[0][0].text == here
 
 
 async def test_observers_see_every_step_in_order():
@@ -564,31 +520,17 @@ async def test_observers_see_every_step_in_order():
         _, reply = yield from ask(passage.text, "b", max_tokens=2)
         return reply.text
 
-    for drive in ("run", "arun", "run_many"):
-        seen, order = [], []
-        world = World(llm=ScriptedLLM(str), retriever=AsyncWords())
-        observers = [
-            lambda step, seen=seen: seen.append(step),
-            lambda step, order=order: order.append("first"),
-            lambda step, order=order: order.append("second"),
-        ]
-        if drive == "run":
-            await asyncio.to_thread(run, flow(), world, observers=observers)
-        elif drive == "arun":
-            await arun(flow(), world, observers=iter(observers))
-        else:
-            await asyncio.to_thread(run_many, [flow()], world, observers=observers)
-        found, asked = Fetch(("Emma",), 1), Ask((TEXTS[0], "b"), GenerationSettings(2))
-        assert [(s.kind, s.request) for s in seen] == [
-            ("request", found),
-            ("reply", found),
-            ("request", asked),
-            ("reply", asked),
-        ]
-        assert [s.reply is None for s in seen] == [True, False] * 2
-        assert seen[3].reply[1].text == "b"
-        assert all(s.seconds >= 0 and (s.seconds == 0) == (s.kind == "request") for s in seen)
-        assert order == ["first", "second"] * 4
+    seen, order = [], []
+    observers = [seen.append, lambda _: order.append("first"), lambda _: order.append("second")]
+    world = World(llm=ScriptedLLM(str), retriever=Words())
+    await every_driver(flow, world, observers=observers)
+    found, asked = Fetch(("Emma",), 1), Ask((TEXTS[0], "b"), GenerationSettings(2))
+    steps = [(kind, request) for request in (found, asked) for kind in ("request", "reply")]
+    assert [(s.kind, s.request) for s in seen] == steps * 3
+    assert [s.reply is None for s in seen] == [True, False] * 6
+    assert [s.reply[1].text for s in seen[3::4]] == ["b"] * 3
+    assert all(s.seconds >= 0 and (s.seconds == 0) == (s.kind == "request") for s in seen)
+    assert order == ["first", "second"] * 12
 
 
 def test_every_prompt_of_a_merged_call_knows_whose_it_is(tmp_path):

@@ -25,18 +25,12 @@ def flows():
     ]
 
 
-def test_flows_in_a_flow_return_what_run_many_returns_for_them():
-    assert run(together(flows()), WORLD) == run_many(flows(), WORLD)
-    assert run(together(flows()), WORLD) == [run(flow, WORLD) for flow in flows()]
-
-
-def test_their_requests_merge():
+def test_flows_in_a_flow_return_what_run_many_returns_for_them_and_their_requests_merge():
+    alone = [run(flow, WORLD) for flow in flows()]
+    assert run(together(flows()), WORLD) == run_many(flows(), WORLD) == alone
     llm = ScriptedLLM(lambda _: "x")
     run(together([direct("a?"), direct("b?"), direct("c?")]), World(llm=llm))
     assert [len(call) for call in llm.calls] == [3]
-
-
-def test_no_flows_need_nothing():
     assert run(together([]), World()) == []
 
 

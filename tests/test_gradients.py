@@ -1,75 +1,40 @@
 """The gradient term beside a backward loop, finite differences and explicit gradients."""
 
+import copy
 import gc
 import math
 import weakref
-from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
 import torch
+from model_parts import random_model
 from torch import nn
-from transformers import (
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from transformers import PreTrainedModel
 
 from ltrag_plugins.errors import InvalidInput, NeedsGradients
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.llm.gradients import TokenBatch, gradient_agreement, mean_gradient
 
-SIZES = {
-    "vocab_size": 53,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 4,
-    "initializer_range": 0.4,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
+SIZES = {"vocab_size": 53, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 4}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4}
+SIZES |= {"initializer_range": 0.4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+KINDS = ["sliding_attention", "full_attention"] * 2
+FAMILIES = {
+    "llama": {"tie_word_embeddings": True, "attention_dropout": 0.3},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma3_text": {"layer_types": KINDS, "sliding_window": 5, "final_logit_softcapping": 2.0},
 }
 
 
-def llama() -> PreTrainedModel:
-    return LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True, attention_dropout=0.3))
+def build(family: str) -> PreTrainedModel:
+    return random_model(family, **SIZES | FAMILIES[family])
 
 
-def qwen2() -> PreTrainedModel:
-    return Qwen2ForCausalLM(Qwen2Config(**SIZES))
-
-
-def qwen3() -> PreTrainedModel:
-    return Qwen3ForCausalLM(Qwen3Config(**SIZES))
-
-
-def gemma3() -> PreTrainedModel:
-    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
-    config = Gemma3TextConfig(
-        **SIZES, layer_types=kinds, sliding_window=5, final_logit_softcapping=2.0
-    )
-    return Gemma3ForCausalLM(config)
-
-
-FAMILIES = pytest.mark.parametrize("family", [llama, qwen2, qwen3, gemma3])
-
-
-def build(family: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    torch.manual_seed(0)
-    return family().eval()
+@pytest.fixture(params=FAMILIES)
+def model(request):
+    return build(request.param)
 
 
 Pairs = list[tuple[list[int], list[int]]]
@@ -82,6 +47,7 @@ PAIRS: Pairs = [
 OPENING = list(range(3, 43))
 SHARING: Pairs = [(OPENING + prompt, continuation) for prompt, continuation in PAIRS]
 """All begin alike, far beyond gemma's window, and long enough to be computed once."""
+pairings = pytest.mark.parametrize("pairs", [PAIRS, SHARING], ids=["nothing shared", "an opening"])
 
 
 def batch_of(pairs: Pairs, *, pad: int = 0) -> TokenBatch:
@@ -96,14 +62,9 @@ def batch_of(pairs: Pairs, *, pad: int = 0) -> TokenBatch:
     return TokenBatch(ids, mask, targets)
 
 
-def loss_of(
-    model: PreTrainedModel,
-    prompt: list[int],
-    continuation: list[int],
-    weights: Mapping[str, torch.Tensor] | None = None,
-) -> torch.Tensor:
+def loss_of(model, prompt, continuation, weights=None) -> torch.Tensor:
     read = {"input_ids": torch.tensor([prompt + continuation])}
-    output = torch.func.functional_call(model, dict(weights or {}), kwargs=read)
+    output = torch.func.functional_call(model, weights or {}, kwargs=read)
     logits = output.logits[0, len(prompt) - 1 : -1]
     return nn.functional.cross_entropy(logits, torch.tensor(continuation))
 
@@ -129,13 +90,9 @@ def dots(model: PreTrainedModel, pairs: Pairs, along: Direction, **settings: int
     return [a.dot for a in gradient_agreement(model, batch_of(pairs), along=along, **settings)]
 
 
-@FAMILIES
-@pytest.mark.parametrize("pairs", [PAIRS, SHARING], ids=["nothing shared", "shared opening"])
+@pairings
 @pytest.mark.parametrize("layers", [1, 2, 4])
-def test_forward_mode_and_a_backward_loop_give_the_same_products(
-    family: Callable[[], PreTrainedModel], pairs: Pairs, layers: int
-):
-    model = build(family)
+def test_forward_mode_and_a_backward_loop_give_the_same_products(model, pairs, layers):
     along = some_direction(model, layers)
     found = dots(model, pairs, along, layers=layers)
     for dot, gradient in zip(found, backward_loop(model, pairs, list(along)), strict=True):
@@ -145,17 +102,13 @@ def test_forward_mode_and_a_backward_loop_give_the_same_products(
 
 
 def test_a_model_in_float64_has_the_products_of_float32():
-    model = build(gemma3)
+    model = build("gemma3_text")
     along = some_direction(model)
     expected = dots(model, SHARING, along)
     assert dots(model.double(), SHARING, along) == pytest.approx(expected, rel=1e-3)
 
 
-@FAMILIES
-def test_the_products_are_the_slopes_of_the_losses_along_the_direction(
-    family: Callable[[], PreTrainedModel],
-):
-    model = build(family)
+def test_the_products_are_the_slopes_of_the_losses_along_the_direction(model):
     along = some_direction(model)
     exact = dots(model, PAIRS, along)
     weights, step = dict(model.double().named_parameters()), 1e-3
@@ -170,12 +123,8 @@ def test_the_products_are_the_slopes_of_the_losses_along_the_direction(
     assert exact == pytest.approx(((8 * near - far) / (12 * step)).tolist(), rel=1e-3)
 
 
-@FAMILIES
-@pytest.mark.parametrize("pairs", [PAIRS, SHARING], ids=["nothing shared", "shared opening"])
-def test_the_mean_gradient_is_the_mean_of_the_instances_gradients_whatever_the_batches(
-    family: Callable[[], PreTrainedModel], pairs: Pairs
-):
-    model = build(family)
+@pairings
+def test_the_mean_gradient_is_the_mean_of_the_instances_whatever_the_batches(model, pairs):
     uneven = mean_gradient(model, [batch_of(pairs[:2]), batch_of(pairs[2:])], layers=2)
     single = backward_loop(model, pairs, list(uneven))
     for name, array in uneven.items():
@@ -184,21 +133,13 @@ def test_the_mean_gradient_is_the_mean_of_the_instances_gradients_whatever_the_b
         np.testing.assert_allclose(array, expected, rtol=1e-4, atol=1e-5)
 
 
-@FAMILIES
-def test_the_squared_length_of_the_mean_is_the_mean_of_the_products_with_it(
-    family: Callable[[], PreTrainedModel],
-):
-    model = build(family)
+def test_the_squared_length_of_the_mean_is_the_mean_of_the_products_with_it(model):
     mean = mean_gradient(model, [batch_of(SHARING)])
     assert np.mean(dots(model, SHARING, mean)) == pytest.approx(product(mean, mean), rel=1e-4)
 
 
-@FAMILIES
-@pytest.mark.parametrize("pairs", [PAIRS, SHARING], ids=["nothing shared", "shared opening"])
-def test_the_cosine_is_that_of_explicit_gradients(
-    family: Callable[[], PreTrainedModel], pairs: Pairs
-):
-    model = build(family)
+@pairings
+def test_the_cosine_is_that_of_explicit_gradients(model, pairs):
     along = some_direction(model, layers=2)
     expected = [
         product(g, along) / np.sqrt(product(g, g) * product(along, along))
@@ -210,17 +151,13 @@ def test_the_cosine_is_that_of_explicit_gradients(
 
 
 def test_a_direction_of_no_length_has_cosine_zero():
-    model = build(llama)
+    model = build("llama")
     nowhere = {name: 0 * array for name, array in some_direction(model).items()}
     found = gradient_agreement(model, batch_of(PAIRS), along=nowhere, cosine=True)
     assert {a.cosine for a in found} == {0.0}
 
 
-@FAMILIES
-def test_neither_padding_nor_order_nor_company_changes_a_product(
-    family: Callable[[], PreTrainedModel],
-):
-    model = build(family)
+def test_neither_padding_nor_order_nor_company_changes_a_product(model):
     along = some_direction(model)
     together = dots(model, PAIRS, along)
     padded = gradient_agreement(model, batch_of(PAIRS, pad=9), along=along)
@@ -231,7 +168,7 @@ def test_neither_padding_nor_order_nor_company_changes_a_product(
 
 
 def test_the_direction_names_the_last_layers_matrices_and_nothing_else():
-    model = build(gemma3)
+    model = build("gemma3_text")
     names = set(mean_gradient(model, [batch_of(PAIRS)], layers=2))
     wanted = ("layers.2.mlp", "layers.3.mlp")
     ours = {n for n, _ in model.named_parameters() if any(w in n for w in wanted)}
@@ -240,7 +177,7 @@ def test_the_direction_names_the_last_layers_matrices_and_nothing_else():
 
 
 def test_the_model_is_left_as_it_was():
-    model = build(llama).train()
+    model = build("llama").train()
     model.set_attn_implementation("sdpa")
     frozen = "model.layers.3.mlp.up_proj.weight"
     dict(model.named_parameters())[frozen].requires_grad_(False)
@@ -261,15 +198,15 @@ def test_the_model_is_left_as_it_was():
 
 
 def test_dropout_is_off_even_for_a_model_in_training():
-    model = build(llama)
+    model = build("llama")
     along = some_direction(model)
     quiet = dots(model, PAIRS, along)
     assert dots(model.train(), PAIRS, along) == quiet
 
 
 @pytest.mark.parametrize("without", [torch.no_grad, torch.inference_mode])
-def test_it_works_where_the_caller_has_switched_gradients_off(without: type):
-    model = build(qwen2)
+def test_it_works_where_the_caller_has_switched_gradients_off(without):
+    model = build("qwen2")
     along = some_direction(model)
     expected = gradient_agreement(model, batch_of(SHARING), along=along, cosine=True)
     with without():
@@ -278,7 +215,7 @@ def test_it_works_where_the_caller_has_switched_gradients_off(without: type):
 
 
 def test_nothing_is_kept_after_a_call():
-    model = build(llama)
+    model = build("llama")
     mean = mean_gradient(model, [batch_of(PAIRS)])
     gradient_agreement(model, batch_of(PAIRS), along=mean, cosine=True)
     watch = weakref.ref(model)
@@ -287,12 +224,9 @@ def test_nothing_is_kept_after_a_call():
     assert watch() is None
 
 
-@FAMILIES
-def test_a_half_precision_model_has_its_last_layers_computed_in_float32(
-    family: Callable[[], PreTrainedModel],
-):
-    model = build(family).bfloat16()
-    wide = build(family).bfloat16().float()
+def test_a_half_precision_model_has_its_last_layers_computed_in_float32(model):
+    model = model.bfloat16()
+    wide = copy.deepcopy(model).float()
     # all layers are last layers here; from below them come the embeddings, the same in both,
     # and the rotary angles, which the model rounds
     wide.model.rotary_emb.register_forward_hook(
@@ -335,32 +269,25 @@ def test_on_a_real_model_the_products_agree_with_the_backward_loop_within_a_thou
     assert {name.split(".")[2] for name in mean} == {"26", "27", "28", "29"}
 
 
-def test_no_instances_have_no_mean_gradient():
+def test_what_has_no_agreement_is_refused():
+    model = build("llama")
+    for layers in (0, 5):
+        with pytest.raises(InvalidInput, match="take 1 to 4"):
+            mean_gradient(model, [batch_of(PAIRS)], layers=layers)
     with pytest.raises(InvalidInput, match="no instances"):
-        mean_gradient(build(llama), [])
-
-
-@pytest.mark.parametrize("layers", [0, 5])
-def test_more_layers_than_there_are_and_none_are_refused(layers: int):
-    with pytest.raises(InvalidInput, match="take 1 to 4"):
-        mean_gradient(build(llama), [batch_of(PAIRS)], layers=layers)
-
-
-def test_a_direction_of_other_layers_is_refused():
-    model = build(llama)
+        mean_gradient(model, [])
     with pytest.raises(InvalidInput, match="same number of layers"):
         gradient_agreement(model, batch_of(PAIRS), along=some_direction(model, 2), layers=3)
 
 
-def gpt2() -> PreTrainedModel:
-    return GPT2LMHeadModel(GPT2Config(vocab_size=53, n_embd=16, n_layer=2, n_head=2))
+OTHERS = {
+    "gpt2": {"vocab_size": 53, "n_embd": 16, "n_layer": 2, "n_head": 2},
+    "qwen3_moe": {**SIZES, "num_experts": 2, "moe_intermediate_size": 8},
+}
 
 
-def mixture_of_experts() -> PreTrainedModel:
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, num_experts=2, moe_intermediate_size=8))
-
-
-@pytest.mark.parametrize("family", [gpt2, mixture_of_experts, lambda: nn.Linear(2, 2)])
-def test_other_architectures_are_refused_with_what_is_supported(family: Callable[[], nn.Module]):
+@pytest.mark.parametrize("family", [*OTHERS, "no language model"])
+def test_other_architectures_are_refused_with_what_is_supported(family):
+    model = random_model(family, **OTHERS[family]) if family in OTHERS else nn.Linear(2, 2)
     with pytest.raises(NeedsGradients, match=r"Llama.*Gemma-3.*gradients='never'"):
-        mean_gradient(family(), [batch_of(PAIRS)])
+        mean_gradient(model, [batch_of(PAIRS)])

@@ -61,20 +61,19 @@ def test_the_frameworks_own_models_and_retrievers_will_do():
     assert str(engine.query("Who wrote Middlemarch?")) == "George Eliot"
 
 
+REFLECTING, TOKENS = "reflection tokens", "[Retrieval][Relevant]yes[Utility:5]"
+
+
 @pytest.mark.parametrize(
-    ("settings", "reply", "mode"),
+    ("reply", "mode"),
     [
-        (SelfRAGSettings(), lambda _: "yes", "yes-no texts"),
-        (SelfRAGSettings(), lambda prompt: likely(prompt, "yes"), "yes-no probabilities"),
-        (
-            SelfRAGSettings(reflection_tokens=True),
-            lambda _: "[Retrieval][Relevant]yes[Utility:5]",
-            "reflection tokens",
-        ),
+        (lambda _: "yes", "yes-no texts"),
+        (lambda prompt: likely(prompt, "yes"), "yes-no probabilities"),
+        (lambda _: TOKENS, REFLECTING),
     ],
 )
-def test_both_say_what_self_rag_reads_its_critiques_from(settings, reply, mode):
-    llm = ScriptedLLM(reply)
+def test_both_say_what_self_rag_reads_its_critiques_from(reply, mode):
+    llm, settings = ScriptedLLM(reply), SelfRAGSettings(reflection_tokens=mode == REFLECTING)
     chain = as_runnable("self-rag", llm, BM25, settings=settings, return_answer=True)
     engine = as_query_engine("self-rag", llm, BM25, settings=settings)
     assert chain.invoke(TEXTS[0]).mode == mode
@@ -93,16 +92,14 @@ def test_it_stands_in_a_chain_and_its_calls_are_runs_of_it():
 @pytest.mark.parametrize("name", ["ircot", "sure", "sgic"])
 async def test_a_gate_stands_before_it_in_both_frameworks(name):
     """One question is the model's own to answer, the other goes to the method, as by hand."""
-    direct, retrieved = TEXTS[0], TEXTS[1]
-    draft = World(ScriptedLLM(lambda _: "a draft"))
-    gate = RuleGate(draft, lambda question, _: question != direct)
+    asked, draft = TEXTS[:2], World(ScriptedLLM(lambda _: "a draft"))
+    gate = RuleGate(draft, lambda question, _: question != asked[0])
     chain = GECERouter(gate, as_runnable(name, Scoring(plausible), BM25))
     engine = EngineRouter(gate, as_query_engine(name, Scoring(plausible), BM25))
     expected = ["a draft", alone(name)[1].text]
-    assert chain.batch([direct, retrieved]) == expected
-    assert [await chain.ainvoke(text) for text in (direct, retrieved)] == expected
-    assert [str(engine.query(text)) for text in (direct, retrieved)] == expected
-    assert [str(await engine.aquery(text)) for text in (direct, retrieved)] == expected
+    assert chain.batch(asked) == [await chain.ainvoke(text) for text in asked] == expected
+    assert [str(engine.query(text)) for text in asked] == expected
+    assert [str(await engine.aquery(text)) for text in asked] == expected
 
 
 def test_an_input_without_a_question_is_its_own_error_in_a_batch():

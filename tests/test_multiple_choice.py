@@ -43,9 +43,8 @@ def test_what_is_no_option_stays_as_it_is_and_so_does_every_answer_without_optio
 
 
 def test_an_answer_without_options_is_the_methods_own_to_the_character():
-    said = " The answer is D.\n"
-    alone = run(direct(PLAIN.text), asking(said))
-    assert run(METHODS["direct"].flow(PLAIN), asking(said)) == alone
+    alone = run(direct(PLAIN.text), asking(" The answer is D.\n"))
+    assert run(METHODS["direct"].flow(PLAIN), asking(" The answer is D.\n")) == alone
     assert alone.text == "The answer is D."
 
 

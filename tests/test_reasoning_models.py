@@ -5,23 +5,28 @@ import asyncio
 import logging
 
 import pytest
+from client_parts import CLIENTS, chat_openai, openai_like
 from langchain_core.documents import Document
-from langchain_openai import ChatOpenAI
 from llama_index.core.schema import NodeWithScore, TextNode
-from llama_index.llms.openai_like import OpenAILike
 from openai_server import completion, serving
 
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import NoTokenProbabilities
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.types import Passage, Question
 
 ASKED, FACT = "Who wrote Emma?", "Emma is a novel by Jane Austen."
+
+
+def silent(text: str) -> dict:
+    """A reply without log-probabilities."""
+    body = completion(text, 0.5)
+    body["choices"][0]["logprobs"] = None
+    return body
 
 
 class Reasoning:
@@ -40,9 +45,7 @@ class Reasoning:
         self.sent.append(sent)
         prompt = sent["messages"][-1]["content"]
         unsure = "Ulysses" in prompt and sent.get("seed", 0) % 2
-        body = completion("somebody" if unsure or "Emma" not in prompt else "Jane Austen", 0.5)
-        body["choices"][0]["logprobs"] = None
-        return body
+        return silent("somebody" if unsure or "Emma" not in prompt else "Jane Austen")
 
 
 @pytest.fixture
@@ -50,21 +53,6 @@ def server():
     reasoning = Reasoning()
     with serving(reasoning) as (reasoning.url, _):
         yield reasoning
-
-
-def chat_openai(url: str) -> ChatOpenAI:
-    return ChatOpenAI(model="o", base_url=url, api_key="k", max_retries=0)
-
-
-def openai_like(url: str) -> OpenAILike:
-    return OpenAILike(model="o", api_base=url, api_key="k", is_chat_model=True, max_retries=0)
-
-
-CLIENTS = {
-    "ours": lambda url: OpenAICompatibleLLM("o", base_url=url, api_key="k", max_retries=0),
-    "langchain": lambda url: langchain.LangChainLLM(chat_openai(url)),
-    "llama_index": lambda url: llama_index.LlamaIndexLLM(openai_like(url)),
-}
 
 
 def warnings_of(caplog, name: str) -> list[str]:
@@ -143,13 +131,7 @@ def test_what_was_fitted_on_token_probabilities_needs_them(server):
 
 def test_a_model_that_refuses_nothing_is_not_asked_for_samples_unasked(caplog):
     caplog.set_level(logging.WARNING)
-
-    def silent(sent):
-        body = completion("Jane Austen", 0.5)
-        body["choices"][0]["logprobs"] = None
-        return body
-
-    with serving(silent) as (url, asked):
+    with serving(lambda sent: silent("Jane Austen")) as (url, asked):
         with pytest.raises(NoTokenProbabilities, match="agreement"):
             Calibrator(CLIENTS["ours"](url)).answer(ASKED, [Passage(FACT)])
         assert len(asked) == 1

@@ -6,11 +6,9 @@ import json
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import repeat
 from time import sleep
 from typing import Any
@@ -18,9 +16,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from langchain_openai import ChatOpenAI
+from client_parts import CLIENTS, ours
 from llama_index.core.llms.callbacks import llm_completion_callback
-from llama_index.llms.openai_like import OpenAILike
+from openai_server import Answer, Server, answering, completion
 
 from ltrag_plugins.errors import CacheUnreadable, ModelFailed, ModelUnavailable
 from ltrag_plugins.evaluate import Cell, evaluate
@@ -33,81 +31,6 @@ from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Generation, GenerationSettings, Question
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
-from tests.openai_server import completion
-
-Answer = tuple[int, dict[str, str], Iterable[bytes]]
-"""Status, headers, and the body in pieces; without a Content-Length it ends with the connection.
-Of status 0 the pieces are all that is sent."""
-
-
-class Server:
-    """What came, and what is open."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.asked: list[str] = []
-        self.connections = 0
-        self.open = 0
-        self.changed = threading.Condition()
-
-    def all_closed(self) -> bool:
-        with self.changed:
-            return self.changed.wait_for(lambda: self.open == 0, timeout=20)
-
-
-@contextmanager
-def serving(answer: Callable[[str], Answer]) -> Iterator[Server]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def setup(self) -> None:
-            super().setup()
-            with server.changed:
-                server.open += 1
-                server.connections += 1
-
-        def finish(self) -> None:
-            super().finish()
-            with server.changed:
-                server.open -= 1
-                server.changed.notify_all()
-
-        def do_POST(self) -> None:
-            sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = sent["messages"][-1]["content"]
-            server.asked.append(prompt)
-            status, headers, body = answer(prompt)
-            if status:
-                self.send_response(status)
-                for name, value in headers.items():
-                    self.send_header(name, value)
-                self.end_headers()
-            self.close_connection |= "Content-Length" not in headers
-            try:
-                for piece in body:
-                    self.wfile.write(piece)
-            except OSError:
-                self.close_connection = True  # the client has gone
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
-
-    class Listener(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """An answer that raises is a connection that breaks."""
-
-    httpd = Listener(("127.0.0.1", 0), Handler)
-    server = Server(f"http://127.0.0.1:{httpd.server_address[1]}/v1")
-    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        httpd.shutdown()
-        httpd.server_close()
-        thread.join()
 
 
 def said(text: str, status: int = 200, **headers: str) -> Answer:
@@ -118,13 +41,18 @@ def said(text: str, status: int = 200, **headers: str) -> Answer:
 
 
 def client(server: Server, **settings: Any) -> OpenAICompatibleLLM:
-    told = {"base_url": server.url, "api_key": "none", "logprobs": False, "max_retries": 0}
-    return OpenAICompatibleLLM("m", **told | settings)
+    return ours(server.base_url, **{"logprobs": False} | settings)
 
 
-def asked_both_ways(make: Callable[[], Any], prompts: list[str]) -> Iterator[Callable[[], Any]]:
-    yield lambda: make().generate(prompts)
-    yield lambda: asyncio.run(make().agenerate(prompts))
+@pytest.fixture(params=["generate", "agenerate"])
+def generate(request):
+    """Asks a model, sync or on an event loop of its own."""
+
+    def generate(llm: Any, *asked: Any) -> list[Generation]:
+        found = getattr(llm, request.param)(*asked)
+        return asyncio.run(found) if request.param == "agenerate" else found
+
+    return generate
 
 
 # --- each answer is kept when it comes
@@ -145,7 +73,7 @@ class EitherLLM(FunctionLLM):
 
 @contextmanager
 def our_client(answer: Callable[[str], str], bound: int) -> Iterator[Any]:
-    with serving(lambda prompt: said(answer(prompt))) as server:
+    with answering(lambda prompt: said(answer(prompt))) as server:
         yield client(server, max_concurrency=bound)
 
 
@@ -163,8 +91,7 @@ EVERY = pytest.mark.parametrize("client_of", [our_client, langchains, llama_inde
 
 
 @EVERY
-@pytest.mark.parametrize("way", ["generate", "agenerate"])
-def test_each_answer_is_in_the_file_before_the_next_prompt_is_asked(client_of, way, tmp_path):
+def test_each_answer_is_in_the_file_before_the_next_prompt_is_asked(client_of, generate, tmp_path):
     kept_before = []
 
     def answer(prompt: str) -> str:
@@ -174,8 +101,7 @@ def test_each_answer_is_in_the_file_before_the_next_prompt_is_asked(client_of, w
     with client_of(answer, 1) as llm:
         kept = CachedLLM(llm, tmp_path / "a.sqlite")
         prompts = [f"p{i}" for i in range(5)]
-        found = getattr(kept, way)(prompts)
-        found = asyncio.run(found) if way == "agenerate" else found
+        found = generate(kept, prompts)
     assert [reply.text for reply in found] == ["P0", "P1", "P2", "P3", "P4"]
     assert kept_before == [0, 1, 2, 3, 4]
     assert (kept.hits, kept.misses) == (0, 5)
@@ -184,8 +110,7 @@ def test_each_answer_is_in_the_file_before_the_next_prompt_is_asked(client_of, w
 
 
 @EVERY
-@pytest.mark.parametrize("way", ["generate", "agenerate"])
-def test_a_failure_takes_no_other_answer_with_it(client_of, way, tmp_path):
+def test_a_failure_takes_no_other_answer_with_it(client_of, generate, tmp_path):
     asked, broken = [], {"p3"}
 
     def answer(prompt: str) -> str:
@@ -197,16 +122,13 @@ def test_a_failure_takes_no_other_answer_with_it(client_of, way, tmp_path):
     with client_of(answer, 4) as llm:
         kept = CachedLLM(llm, tmp_path / "a.sqlite")
         prompts = [f"p{i}" for i in range(30)]
-
-        def ask_all() -> Any:
-            found = getattr(kept, way)(prompts)
-            return asyncio.run(found) if way == "agenerate" else found
-
         with pytest.raises((ModelFailed, ConnectionResetError)):
-            ask_all()
+            generate(kept, prompts)
         assert rows(kept.path) == 29
         broken.clear()
-        assert [reply.text for reply in ask_all()] == [prompt.upper() for prompt in prompts]
+        assert [reply.text for reply in generate(kept, prompts)] == [
+            prompt.upper() for prompt in prompts
+        ]
     assert sorted(asked) == sorted([*prompts, "p3"])
 
 
@@ -216,7 +138,7 @@ def test_one_malformed_body_among_64_costs_one_request_more(tmp_path):
     def answer(prompt: str) -> Answer:
         return next(bodies, said("yes")) if prompt == "p20" else said("yes")
 
-    with serving(answer) as server:
+    with answering(answer) as server:
         kept = CachedLLM(client(server), tmp_path / "a.sqlite")
         found = run_many([ask(f"p{i}") for i in range(64)], World(llm=kept), return_exceptions=True)
     assert [reply.text for [reply] in found] == ["yes"] * 64
@@ -224,18 +146,18 @@ def test_one_malformed_body_among_64_costs_one_request_more(tmp_path):
 
 
 @EVERY
-def test_an_answer_that_cannot_be_kept_ends_the_call(client_of):
+def test_an_answer_that_cannot_be_kept_ends_the_call(client_of, generate):
     """A full disk: no more is asked than can be kept."""
     asked = []
 
     def full(i: int, reply: Generation, seconds: float) -> None:
         raise CacheUnreadable("the disk is full")
 
-    with client_of(lambda prompt: asked.append(prompt) or "yes", 2) as llm:
-        for found in (llm.generate, lambda *told: asyncio.run(llm.agenerate(*told))):
-            with pytest.raises(CacheUnreadable):
-                found([f"p{i}" for i in range(50)], GenerationSettings(), full)
-    assert len(asked) <= 12
+    prompts = [f"p{i}" for i in range(50)]
+    asking = client_of(lambda prompt: asked.append(prompt) or "yes", 2)
+    with asking as llm, pytest.raises(CacheUnreadable):
+        generate(llm, prompts, GenerationSettings(), full)
+    assert len(asked) <= 6
 
 
 # --- time and size
@@ -266,87 +188,66 @@ def dripping_headers(sent: list[bytes]) -> Answer:
     return 0, {}, slowly(b"HTTP/1.1 200 OK\r\nX: ", *[b"x"] * DROPS, rest, sent=sent)
 
 
-TIMED: dict[str, Callable[[str], Any]] = {  # three tenths of a second an answer
-    "ours": lambda url: OpenAICompatibleLLM(
-        "m", base_url=url, api_key="k", logprobs=False, timeout=0.3, max_retries=1
-    ),
-    "langchain": lambda url: LangChainLLM(
-        ChatOpenAI(model="m", base_url=url, api_key="k", timeout=0.15, max_retries=1)
-    ),
-    "llama_index": lambda url: LlamaIndexLLM(
-        OpenAILike(
-            model="m",
-            api_base=url,
-            api_key="k",
-            is_chat_model=True,
-            timeout=0.15,
-            max_retries=1,
-        )
-    ),
+TIMED = {  # three tenths of a second an answer
+    "ours": {"logprobs": False, "timeout": 0.3, "max_retries": 1},
+    "langchain": {"timeout": 0.15, "max_retries": 1},
+    "llama_index": {"timeout": 0.15, "max_retries": 1},
+}
+SLOW: dict[str, Callable[[list[bytes]], Answer]] = {
+    "nothing": lambda sent: (0, {}, slowly(*[b""] * DROPS, sent=sent)),
+    "a body in drops": dripping,
+    "headers in drops": dripping_headers,
+    "429 for 40 s": lambda sent: said("", 429, Retry_After="40"),
+    "503 for 40 s": lambda sent: said("", 503, Retry_After="40"),
 }
 
 
-@pytest.mark.parametrize("way", ["generate", "agenerate"])
-@pytest.mark.parametrize("make", TIMED.values(), ids=TIMED)
-@pytest.mark.parametrize(
-    "slow",
-    [
-        dripping,
-        dripping_headers,
-        lambda sent: said("", 429, Retry_After="40"),
-        lambda sent: said("", 503, Retry_After="40"),
-    ],
-    ids=["a body in drops", "headers in drops", "429 for 40 s", "503 for 40 s"],
-)
-def test_an_answer_that_does_not_come_in_time_is_given_up(slow, make, way):
+@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.parametrize("slow", SLOW)
+def test_an_answer_that_does_not_come_in_time_is_given_up(slow, name, generate):
     sent, late = list[bytes](), (200, {"Content-Length": str(len(LATE))}, [LATE])
-    with serving(lambda prompt: late if server.asked[1:] else slow(sent)) as server:
-        llm = make(server.url)
-        found = partial(getattr(llm, way), ["a"])
-        # our own client does not wait at all where it is told to wait for too long
-        with pytest.raises(ModelFailed, match=r"within 0\.3 s; raise timeout=|too many|failed"):
-            asyncio.run(found()) if way == "agenerate" else found()
+    why = r"within 0\.3 s; raise timeout="
+    if name == "ours" and " for 40 s" in slow:  # it does not wait at all for so long
+        why = {"4": "too many requests", "5": "failed"}[slow[0]]
+    with answering(lambda _: late if server.asked[1:] else SLOW[slow](sent)) as server:
+        with pytest.raises(ModelFailed, match=why):
+            generate(CLIENTS[name](server.base_url, **TIMED[name]), ["a"])
         assert len(server.asked) <= 1
         assert len(sent) < DROPS
 
 
 @pytest.mark.parametrize("header", [{"Retry_After": "2"}, {"Retry_After_Ms": "2000"}])
-def test_a_server_that_wants_more_patience_than_there_is_time_is_not_waited_for(header):
-    with serving(lambda prompt: said("", 429, **header)) as server:
-        make = lambda: client(server, timeout=1.5, max_retries=5)  # noqa: E731
-        for ask_it in asked_both_ways(make, ["a"]):
-            with pytest.raises(ModelFailed, match="too many requests"):
-                ask_it()
-    assert len(server.asked) == 2
+def test_a_server_that_wants_more_patience_than_there_is_time_is_not_waited_for(header, generate):
+    limited = answering(lambda prompt: said("", 429, **header))
+    with limited as server, pytest.raises(ModelFailed, match="too many requests"):
+        generate(client(server, timeout=1.5, max_retries=5), ["a"])
+    assert len(server.asked) == 1
 
 
-def test_the_time_bounds_all_repetitions_together():
+def test_the_time_bounds_all_repetitions_together(generate):
     waits = threading.Event()
 
     def answer(prompt: str) -> Answer:
         waits.wait(0.25)
         return said("", 500, Retry_After="0")
 
-    with serving(answer) as server:
-        for ask_it in asked_both_ways(lambda: client(server, timeout=0.6, max_retries=99), ["a"]):
-            with pytest.raises(ModelFailed):
-                ask_it()
-    assert len(server.asked) <= 6
+    with answering(answer) as server, pytest.raises(ModelFailed):
+        generate(client(server, timeout=0.6, max_retries=99), ["a"])
+    assert len(server.asked) <= 3
 
 
-def test_a_reply_that_breaks_off_is_asked_for_again():
+def test_a_reply_that_breaks_off_is_asked_for_again(generate):
     status, headers, [body] = said("yes", Connection="close")
 
     def answer(prompt: str) -> Answer:
         return status, headers, [body[:9] if len(server.asked) % 2 else body]
 
-    with serving(answer) as server:
-        for ask_it in asked_both_ways(lambda: client(server, max_retries=1), ["a"]):
-            assert [reply.text for reply in ask_it()] == ["yes"]
-    assert len(server.asked) == 4
+    with answering(answer) as server:
+        [reply] = generate(client(server, max_retries=1), ["a"])
+    assert (reply.text, len(server.asked)) == ("yes", 2)
 
 
-def test_a_reply_beyond_all_measure_is_not_read_to_its_end():
+def test_a_reply_beyond_all_measure_is_not_read_to_its_end(generate):
     sent = []
 
     def megabytes() -> Iterator[bytes]:
@@ -354,10 +255,9 @@ def test_a_reply_beyond_all_measure_is_not_read_to_its_end():
             sent.append(1)
             yield piece
 
-    with serving(lambda prompt: (200, {}, megabytes())) as server:
-        for ask_it in asked_both_ways(lambda: client(server), ["a"]):
-            with pytest.raises(ModelFailed, match=r"bytes for 64 tokens; check that base_url"):
-                ask_it()
+    endless = answering(lambda prompt: (200, {}, megabytes()))
+    with endless as server, pytest.raises(ModelFailed, match="for 64 tokens; check that base_url"):
+        generate(client(server), ["a"])
     assert len(sent) < 100
 
 
@@ -375,7 +275,7 @@ def test_a_run_ends_with_one_message_where_nothing_is_answered(status, most, tmp
     def answer(prompt: str) -> Answer:
         return said("", status, Retry_After="0") if down else said("Jane Austen")
 
-    with serving(answer) as server:
+    with answering(answer) as server:
         world, cells = World(llm=client(server, max_retries=1)), [Cell(METHODS["direct"])]
         with pytest.raises(ModelUnavailable, match="not asked any more"):
             evaluate(questions(128), cells, world, out=tmp_path)
@@ -386,22 +286,17 @@ def test_a_run_ends_with_one_message_where_nothing_is_answered(status, most, tmp
 
 
 @EVERY
-@pytest.mark.parametrize("way", ["generate", "agenerate"])
-def test_failures_are_counted_over_calls_and_an_answer_begins_anew(client_of, way):
+def test_failures_are_counted_over_calls_and_an_answer_begins_anew(client_of, generate):
     def answer(prompt: str) -> str:
         if prompt == "good":
             return "yes"
         raise ConnectionResetError(prompt)
 
-    def ask_it(prompt: str) -> Any:
-        found = getattr(llm, way)([prompt])
-        return asyncio.run(found) if way == "agenerate" else found
-
     with client_of(answer, 8) as llm:
         seen = []
         for prompt in [*["bad"] * 19, "good", *["bad"] * 21, "good"]:
             try:
-                ask_it(prompt)
+                generate(llm, [prompt])
                 seen.append("answered")
             except (ModelFailed, ConnectionResetError) as error:
                 seen.append("unavailable" if isinstance(error, ModelUnavailable) else "failed")
@@ -410,44 +305,59 @@ def test_failures_are_counted_over_calls_and_an_answer_begins_anew(client_of, wa
 
 
 def test_what_the_server_finds_fault_with_is_no_failure_of_the_server(tmp_path):
-    with serving(lambda prompt: said("too long", 400)) as server:
+    with answering(lambda prompt: said("too long", 400)) as server:
         llm = client(server, max_concurrency=1)
-        found = evaluate(
-            questions(30), [Cell(METHODS["direct"])], World(llm=llm), out=tmp_path / "run"
-        )
+        found = evaluate(questions(30), [Cell(METHODS["direct"])], World(llm=llm), out=tmp_path)
     assert all(str(record.error).startswith("ModelFailed") for record in found["direct"])
 
 
 # --- connections
 
 
-@EVERY
-def test_the_bound_holds_over_all_threads(client_of):
+async def asked_on_a_loop(llm: Any, calls: list[list[str]]) -> list[list[Generation]]:
+    return await asyncio.gather(*map(llm.agenerate, calls))
+
+
+def asked_by_threads(llm: Any, calls: list[list[str]]) -> list[list[Generation]]:
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return list(threads.map(llm.generate, calls))
+
+
+@pytest.mark.parametrize(
+    ("client_of", "ask_all"),
+    [
+        (our_client, asked_by_threads),
+        (our_client, lambda *told: asyncio.run(asked_on_a_loop(*told))),
+        (langchains, asked_by_threads),
+        (llama_indexes, asked_by_threads),
+    ],
+)
+def test_the_bound_is_reached_and_holds_over_all_calls(client_of, ask_all):
     lock, now, most = threading.Lock(), 0, 0
     together = threading.Barrier(3, timeout=20)
 
     def answer(prompt: str) -> str:
         nonlocal now, most
         with lock:
-            now += 1
-            most = max(most, now)
+            now, most = now + 1, max(most, now + 1)
         together.wait()
         with lock:
             now -= 1
         return prompt
 
-    with client_of(answer, 3) as llm, ThreadPoolExecutor(12) as threads:
-        found = list(threads.map(lambda i: llm.generate([f"a{i}", f"b{i}", f"c{i}"]), range(12)))
-    assert [reply.text for reply in found[7]] == ["a7", "b7", "c7"]
+    calls = [[f"a{i}", f"b{i}", f"c{i}"] for i in range(12)]
+    with client_of(answer, 3) as llm:
+        assert [[reply.text for reply in call] for call in ask_all(llm, calls)] == calls
     assert most == 3
 
 
 def test_a_client_is_closed_with_its_event_loop_and_used_again_within_it():
     async def three_calls() -> None:
         for _ in range(3):
-            await llm.agenerate(["a"])
+            [reply] = await llm.agenerate(["a"])
+            assert reply.text == "yes"
 
-    with serving(lambda prompt: said("yes")) as server:
+    with answering(lambda prompt: said("yes")) as server:
         llm = client(server)
         for runs in range(1, 4):
             asyncio.run(three_calls())
@@ -455,22 +365,16 @@ def test_a_client_is_closed_with_its_event_loop_and_used_again_within_it():
             assert server.connections == runs
 
 
-def test_a_client_of_ones_own_is_left_open():
-    with serving(lambda prompt: said("yes")) as server:
-        theirs = openai.AsyncOpenAI(base_url=server.url, api_key="none")
-
-        async def twice() -> None:
-            llm = OpenAICompatibleLLM("m", async_client=theirs, logprobs=False)
-            await llm.agenerate(["a"])
+async def test_a_client_of_ones_own_is_left_open():
+    with answering(lambda prompt: said("yes")) as server:
+        async with openai.AsyncOpenAI(base_url=server.base_url, api_key="none") as theirs:
+            await OpenAICompatibleLLM("m", async_client=theirs, logprobs=False).agenerate(["a"])
             assert not theirs.is_closed()
-            await theirs.close()
-
-        asyncio.run(twice())
 
 
 def test_a_loop_that_was_closed_by_hand_is_not_called_any_more(caplog):
     """`asyncio.run` ends the generators that are open; who closes a loop by hand may not."""
-    with serving(lambda prompt: said("yes")) as server:
+    with answering(lambda prompt: said("yes")) as server:
         llm = client(server)
         for _ in range(3):
             loop = asyncio.new_event_loop()

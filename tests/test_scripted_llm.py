@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from ltrag_plugins.errors import InvalidLogProbability, ModelError
-from ltrag_plugins.llm.base import AsyncLLM, ScoringLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 from tests.contracts.llm import LLMContract
@@ -49,24 +48,18 @@ def test_tokens_are_words_and_their_spacing_is_kept():
 
 def test_a_stop_string_beyond_max_tokens_is_never_reached():
     llm = ScriptedLLM(lambda _: "one two STOP three")
-    assert llm.generate(["?"], GenerationSettings(max_tokens=2, stop=["STOP"]))[0].text == "one two"
-    assert (
-        llm.generate(["?"], GenerationSettings(max_tokens=9, stop=["STOP"]))[0].text == "one two "
-    )
+    for most, text in ((2, "one two"), (9, "one two ")):
+        [cut] = llm.generate(["?"], GenerationSettings(max_tokens=most, stop=["STOP"]))
+        assert cut.text == text
 
 
-def test_a_generation_is_handed_on_as_it_is():
-    said = Generation("Paris", (Token("Paris", -0.25, 0.5, (("Paris", -0.25),)),), 7, 1)
-    assert ScriptedLLM(lambda _: said).generate(
-        ["?"], GenerationSettings(max_tokens=1, stop=["!"])
-    ) == [said]
-
-
-def test_a_stopped_generation_keeps_the_tokens_of_the_text_that_is_left():
-    tokens = (Token("Par", -0.1), Token("is. No", -0.2), Token("w", -0.3))
-    llm = ScriptedLLM(lambda _: Generation("Paris. Now", tokens))
+def test_a_generation_is_handed_on_with_the_tokens_of_the_text_that_a_stop_leaves():
+    tokens = (Token("Par", -0.1, 0.5, (("Par", -0.1),)), Token("is. No", -0.2), Token("w", -0.3))
+    said = Generation("Paris. Now", tokens, 7, 3)
+    llm = ScriptedLLM(lambda _: said)
+    assert llm.generate(["?"], GenerationSettings(max_tokens=1, stop=["!"])) == [said]
     [cut] = llm.generate(["?"], GenerationSettings(stop=["w", ". "]))
-    assert cut == Generation("Paris", (Token("Par", -0.1), Token("is", -0.2)))
+    assert (cut.text, cut.tokens) == ("Paris", (tokens[0], Token("is", -0.2)))
 
 
 @pytest.mark.parametrize("logprob", [math.nan, 0.5])
@@ -89,12 +82,13 @@ def test_a_function_that_returns_neither_text_nor_generation_is_named():
         ScriptedLLM(lambda _: None, name="odd").generate(["?"])
 
 
-async def test_an_async_function_cannot_be_called_from_a_running_loop():
-    async def reply(prompt: str) -> str:
-        return prompt
+async def polly(prompt: str) -> str:
+    return prompt
 
+
+async def test_an_async_function_cannot_be_called_from_a_running_loop():
     with pytest.raises(ModelError, match="agenerate"):
-        ScriptedLLM(reply).generate(["?"])
+        ScriptedLLM(polly).generate(["?"])
 
 
 async def test_all_prompts_of_an_async_call_are_in_flight_together():
@@ -128,11 +122,4 @@ def test_it_remembers_what_it_was_asked_call_by_call():
     llm = ScriptedLLM(spell)
     llm.generate(["a", "b"])
     llm.generate(["c"])
-    assert llm.calls == [("a", "b"), ("c",)]
-    assert llm.prompts == ["a", "b", "c"]
-
-
-def test_it_claims_async_and_no_scores():
-    llm = ScriptedLLM(spell)
-    assert isinstance(llm, AsyncLLM)
-    assert not isinstance(llm, ScoringLLM)
+    assert (llm.calls, llm.prompts) == ([("a", "b"), ("c",)], ["a", "b", "c"])

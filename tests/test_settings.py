@@ -22,6 +22,7 @@ from ltrag_plugins.settings import (
     described,
     with_values,
 )
+from ltrag_plugins.types import GenerationSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,20 @@ def test_a_value_is_checked_against_its_annotation(name, inside, outside):
             Everything(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"max_tokens": 0}, "at least 1"),
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"stop": [""]}, "stop string is empty"),
+    ],
+)
+def test_generation_settings_out_of_range_are_refused(settings, why):
+    with pytest.raises(InvalidInput, match=why):
+        GenerationSettings(**settings)
+
+
 def test_the_message_names_what_came_and_what_is_taken():
     with pytest.raises(InvalidInput, match=r"rate must be a number, from 0 to 1, got 7"):
         Everything(rate=7)
@@ -95,13 +110,6 @@ def values_of(settings) -> dict[str, object]:
     return {row["setting"]: row["default"] for row in described(settings)}
 
 
-def test_what_no_word_can_say_is_left_to_python():
-    assert Everything(vectors=(1.0, 2.0)).vectors == (1.0, 2.0)
-    assert "vectors" not in values_of(Everything())
-    with pytest.raises(InvalidInput, match="Python"):
-        with_values(Everything(), ["vectors=[1]"])
-
-
 @given(
     st.integers(1, 98),
     st.floats(0, 1),
@@ -118,15 +126,14 @@ def test_what_a_settings_value_says_is_read_back(k, rate, below, in_order, earli
     assert with_values(Everything(), words) == settings
 
 
-def test_text_is_read_as_the_field_wants_it():
+def test_text_is_read_as_the_field_wants_it_and_all_values_change_at_once():
     read = with_values(Everything(), ["k=8", "rate=1", "language=8", "loop.rounds=0"])
     assert (read.k, read.rate, read.language, read.loop.rounds) == (8, 1.0, "8", 0)
     assert isinstance(read.rate, float)
     assert with_values(Everything(below=3), ["below=null"]).below is None
     assert with_values(Everything(), ["seed=random"]).seed == "random"
-
-
-def test_all_values_change_at_once():
+    template = "{passages}={question}"  # split at the first equals sign
+    assert with_values(Everything(), [f"template={template}"]).template == template
     read = with_values(Everything(k=99), ["sorted=false", "k=1"])
     assert (read.k, read.sorted) == (1, False)
 
@@ -141,6 +148,8 @@ def test_all_values_change_at_once():
         ("k=many", "a whole number, at least 1"),
         ("k=0", "at least 1"),
         ("loop.earlier=all", "one of none, text"),
+        ("vectors=[1]", "Python"),  # what no word can say
+        *((word, "NAME=VALUE") for word in ("k", "k=", "=8")),
     ],
 )
 def test_a_word_that_cannot_be_used_is_named_with_what_can(word, remedy):
@@ -148,28 +157,15 @@ def test_a_word_that_cannot_be_used_is_named_with_what_can(word, remedy):
         with_values(Everything(), [word])
 
 
-def test_nested_settings_go_by_dots():
+def test_what_a_field_means_and_takes_is_said_from_where_it_stands():
     assert values_of(Everything())["loop.earlier"] == "text"
+    assert "vectors" not in values_of(Everything())
     assert values_of(Loop(rounds=2)) == {"rounds": 2, "earlier": "text"}
-
-
-def test_help_is_the_line_below_the_field():
     rounds, earlier = described(Loop())
     assert rounds["meaning"] == "Most rounds after the first answer."
     assert earlier["meaning"] == ""
-
-
-def test_what_a_field_takes_is_its_annotation_in_words():
     takes = {row["setting"]: row["takes"] for row in described(Everything())}
     assert takes["right"] == "one of em, f1"
     assert takes["k"] == "a whole number, at least 1"
     assert takes["below"] == "a number, from 0 to 100 or None"
     assert takes["temperature"] == "a number, below 2"
-
-
-def test_assignments_are_split_at_the_first_equals_sign():
-    template = "{passages}={question}"
-    assert with_values(Everything(), [f"template={template}"]).template == template
-    for word in ("k", "k=", "=8"):
-        with pytest.raises(InvalidInput, match="NAME=VALUE"):
-            with_values(Everything(), [word])

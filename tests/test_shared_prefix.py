@@ -7,82 +7,35 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    BloomConfig,
-    BloomForCausalLM,
-    CohereConfig,
-    CohereForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GraniteConfig,
-    GraniteForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MambaConfig,
-    MambaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from model_parts import random_model
+from transformers import PreTrainedModel
 
 from ltrag_plugins.llm.engine import _EXACT, PlainEngine, TreeEngine, best_engine, plan
 from ltrag_plugins.types import GenerationSettings
 
 WINDOW = 8
-SIZES = {
-    "vocab_size": 53,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "initializer_range": 0.4,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = {"vocab_size": 53, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+SIZES |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+SIZES |= {"initializer_range": 0.4, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 KINDS = ["sliding_attention", "full_attention"]
-torch.manual_seed(0)  # the same weights in every run
-ATTENTION = [
-    LlamaForCausalLM(LlamaConfig(**SIZES)),
-    MistralForCausalLM(MistralConfig(**SIZES, sliding_window=WINDOW)),
-    Gemma3ForCausalLM(
-        Gemma3TextConfig(**SIZES, sliding_window=WINDOW, layer_types=KINDS, query_pre_attn_scalar=8)
-    ),
-    Gemma2ForCausalLM(
-        Gemma2Config(
-            **SIZES,
-            sliding_window=WINDOW,
-            layer_types=KINDS,
-            query_pre_attn_scalar=8,
-            final_logit_softcapping=3.0,
-        )
-    ),
-    Qwen3ForCausalLM(Qwen3Config(**SIZES)),
-    CohereForCausalLM(CohereConfig(**SIZES, logit_scale=0.3)),
-    GraniteForCausalLM(GraniteConfig(**SIZES, logits_scaling=3.0)),
-    GPT2LMHeadModel(GPT2Config(vocab_size=53, n_embd=32, n_layer=2, n_head=4)),
-    *(
-        AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **SIZES))
-        for family in sorted(
-            _EXACT
-            - {"llama", "mistral", "gemma2", "gemma3_text", "qwen3", "cohere", "granite", "gpt2"}
-        )
-    ),
-]
-OTHERS = [
-    BloomForCausalLM(BloomConfig(vocab_size=53, hidden_size=32, n_layer=2, n_head=4)),
-    MambaForCausalLM(MambaConfig(vocab_size=53, hidden_size=32, num_hidden_layers=2, state_size=4)),
-]
+GEMMA = {"sliding_window": WINDOW, "layer_types": KINDS, "query_pre_attn_scalar": 8}
+GPT2 = {"vocab_size": 53, "n_embd": 32, "n_layer": 2, "n_head": 4}
+SPECIAL = {
+    "cohere": {"logit_scale": 0.3},
+    "gemma2": {**GEMMA, "final_logit_softcapping": 3.0},
+    "gemma3_text": GEMMA,
+    "granite": {"logits_scaling": 3.0},
+    "mistral": {"sliding_window": WINDOW},
+}
+ATTENTION = {
+    family: random_model(family, **(GPT2 if family == "gpt2" else SIZES | SPECIAL.get(family, {})))
+    for family in sorted(_EXACT)
+}
+SMALL = {"vocab_size": 53, "hidden_size": 32}
+OTHERS = {
+    "bloom": random_model("bloom", **SMALL, n_layer=2, n_head=4),
+    "mamba": random_model("mamba", **SMALL, num_hidden_layers=2, state_size=4),
+}
 
 
 def tokens(length: int, seed: int) -> list[int]:
@@ -97,15 +50,11 @@ LADDER = [
 STRANGERS = [tokens(5, 50), tokens(30, 51), tokens(1, 52), LADDER[2], LADDER[3][:-4]]
 CALL = [STRANGERS[0], *LADDER[3:], *STRANGERS[1:], *LADDER[:3]]
 
-ids_of_models = pytest.mark.parametrize(
-    "model", [*ATTENTION, *OTHERS], ids=lambda model: type(model).__name__
-)
-
 
 def own_logprobs(model: PreTrainedModel, sequence: list[int]) -> torch.Tensor:
     """The model's own forward pass over one sequence: row t predicts token t + 1."""
     with torch.inference_mode():
-        return model.eval()(input_ids=torch.tensor([sequence])).logits[0].log_softmax(-1)
+        return model(input_ids=torch.tensor([sequence])).logits[0].log_softmax(-1)
 
 
 class TestPlan:
@@ -163,11 +112,11 @@ class TestPlan:
         assert len(trees) > 10
 
 
-@ids_of_models
+@pytest.mark.parametrize("model", (ATTENTION | OTHERS).values(), ids=ATTENTION | OTHERS)
 class TestAnyModel:
     @pytest.mark.parametrize("batch_tokens", [2048, 64])
     def test_reading_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
-        engine = best_engine(model.eval(), batch_tokens=batch_tokens)
+        engine = best_engine(model, batch_tokens=batch_tokens)
         calls = [sequence for sequence in CALL if len(sequence) > 1]
         first = [1 + i % 2 if len(s) > 2 else 1 for i, s in enumerate(calls)]
         wanted = {(i, t) for i, s in enumerate(calls) for t in range(first[i], len(s))}
@@ -181,7 +130,7 @@ class TestAnyModel:
 
     @pytest.mark.parametrize("batch_tokens", [2048, 16])
     def test_writing_on_gives_the_log_probabilities_of_separate_passes(self, model, batch_tokens):
-        engine = best_engine(model.eval(), batch_tokens=batch_tokens)
+        engine = best_engine(model, batch_tokens=batch_tokens)
         grown = {i: list(sequence) for i, sequence in enumerate(CALL)}
         rows = {i: [] for i in grown}
         with torch.inference_mode():
@@ -202,33 +151,24 @@ class TestAnyModel:
             torch.testing.assert_close(torch.stack(rows[i]), own, atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("model", ATTENTION, ids=lambda model: type(model).__name__)
+@pytest.mark.parametrize("model", ATTENTION.values(), ids=ATTENTION)
 def test_models_of_full_and_sliding_attention_share_prefixes(model):
-    assert isinstance(best_engine(model.eval(), batch_tokens=99), TreeEngine)
+    assert isinstance(best_engine(model, batch_tokens=99), TreeEngine)
 
 
-@pytest.mark.parametrize("model", OTHERS, ids=lambda model: type(model).__name__)
-def test_any_other_architecture_is_run_the_plain_way(model, caplog):
+@pytest.mark.parametrize("family", [*OTHERS, "llama of other kernels"])
+def test_any_other_architecture_is_run_the_plain_way(family, caplog):
+    model = OTHERS.get(family) or random_model("llama", **SIZES)
+    if family not in OTHERS:
+        model.config._attn_implementation = "flex_attention"
     with caplog.at_level(logging.WARNING):
-        assert isinstance(best_engine(model.eval(), batch_tokens=99), PlainEngine)
+        assert isinstance(best_engine(model, batch_tokens=99), PlainEngine)
     assert "without shared prefixes" in caplog.text
 
 
-def test_every_family_called_exact_is_tried_here():
-    assert {model.config.model_type for model in ATTENTION} == _EXACT
-
-
-def test_other_attention_kernels_are_run_the_plain_way():
-    model = LlamaForCausalLM(LlamaConfig(**SIZES))
-    model.config._attn_implementation = "flex_attention"
-    assert isinstance(best_engine(model.eval(), batch_tokens=99), PlainEngine)
-
-
 def test_the_sliding_window_of_these_tests_bites():
-    gemma = ATTENTION[2]
-    wide = Gemma3ForCausalLM(
-        Gemma3TextConfig(**SIZES, sliding_window=500, layer_types=KINDS, query_pre_attn_scalar=8)
-    )
+    gemma = ATTENTION["gemma3_text"]
+    wide = random_model("gemma3_text", **SIZES | GEMMA | {"sliding_window": 500})
     wide.load_state_dict(gemma.state_dict())
     difference = own_logprobs(gemma, LADDER[5])[-1] - own_logprobs(wide, LADDER[5])[-1]
     assert difference.abs().max() > 0.01
@@ -250,14 +190,11 @@ def shots(count: int) -> str:
 
 
 def test_a_ladder_gets_the_answers_and_log_probabilities_of_separate_prompts(smollm2):
-    ladder = [shots(count) for count in range(6)]
+    ladder, brief = [shots(count) for count in range(6)], GenerationSettings(max_tokens=4)
     answers = ["Michael Crawford"] * 6
-    written, scored = (
-        smollm2.generate(ladder, GenerationSettings(max_tokens=4)),
-        smollm2.score(ladder, answers),
-    )
+    written, scored = smollm2.generate(ladder, brief), smollm2.score(ladder, answers)
     for i, prompt in enumerate(ladder):
-        [alone] = smollm2.generate([prompt], GenerationSettings(max_tokens=4))
+        [alone] = smollm2.generate([prompt], brief)
         assert written[i].text == alone.text
         assert logprobs(written[i]) == pytest.approx(logprobs(alone), abs=1e-3)
         [alone] = smollm2.score([prompt], answers[:1])

@@ -2,35 +2,21 @@
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+from transformers import BertConfig, BertModel, BertTokenizerFast, RobertaConfig, RobertaModel
 
-torch = pytest.importorskip("torch")
-
-from sentence_transformers import SentenceTransformer  # noqa: E402
-from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # noqa: E402
-from transformers import (  # noqa: E402
-    BertConfig,
-    BertModel,
-    BertTokenizerFast,
-    RobertaConfig,
-    RobertaModel,
-)
-
-from ltrag_plugins.errors import ModelError  # noqa: E402
-from ltrag_plugins.llm.base import Encoder  # noqa: E402
-from ltrag_plugins.llm.cached import CachedEncoder  # noqa: E402
-from ltrag_plugins.llm.encoders import TransformersEncoder  # noqa: E402
+from ltrag_plugins.errors import ModelError
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.cached import CachedEncoder
+from ltrag_plugins.llm.encoders import TransformersEncoder
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz?"
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS, *(f"##{c}" for c in LETTERS)]
 TEXTS = ["who wrote emma?", "x", "", "a much longer question than all of the others", "Who?"]
-SIZES = {
-    "vocab_size": len(VOCABULARY),
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "intermediate_size": 24,
-    "max_position_embeddings": 50,
-}
+SIZES = {"vocab_size": len(VOCABULARY), "hidden_size": 16, "intermediate_size": 24}
+SIZES |= {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 50}
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +40,12 @@ def test_it_is_an_encoder(encoder):
     assert encoder.encode(TEXTS).shape == (5, 16)
     assert encoder.encode(TEXTS).dtype == np.float32
     assert encoder.encode([]).shape == (0, 16)
-    assert repr(encoder) == "TransformersEncoder('tiny')"
 
 
 def test_its_vectors_are_those_of_a_plain_forward_pass(encoder):
     for text, row in zip(TEXTS, encoder.encode(TEXTS), strict=True):
-        letters = text.lower().split()
         pieces = ["[CLS]"]
-        for word in letters:
+        for word in text.lower().split():
             mark = word.endswith("?")
             word = word.removesuffix("?")
             pieces += [*(word[0], *(f"##{c}" for c in word[1:])), *("?" * mark)]
@@ -77,9 +61,13 @@ def test_its_vectors_are_those_of_sentence_transformers_with_cls_pooling(encoder
     assert encoder.encode(TEXTS) == pytest.approx(theirs.encode(TEXTS), abs=1e-5)
 
 
-def test_a_texts_vector_does_not_depend_on_its_company(encoder):
+def test_a_texts_vector_does_not_depend_on_its_company_and_is_kept(encoder, tmp_path):
     alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
-    assert encoder.encode(TEXTS * 9)[5:10] == pytest.approx(alone, abs=1e-5)
+    together = encoder.encode(TEXTS * 9)[5:10]
+    assert together == pytest.approx(alone, abs=1e-5)
+    with CachedEncoder(encoder, tmp_path / "vectors") as cached:
+        assert cached.encode(TEXTS).tobytes() == cached.encode(TEXTS).tobytes()
+        assert cached.encode(TEXTS) == pytest.approx(together, abs=1e-5)
 
 
 def test_texts_longer_than_the_model_reads_are_cut(encoder):
@@ -110,13 +98,8 @@ def test_its_name_follows_the_weights_and_the_pooling(encoder, folder):
     again = TransformersEncoder.load(folder, device="cpu", label="tiny")
     assert again.name == encoder.name
     assert encoder.name.startswith("tiny/cls@")
+    assert repr(encoder) == "TransformersEncoder('tiny')"
     with torch.no_grad():
         next(again.model.parameters()).add_(1.0)
     fresh = TransformersEncoder(again.model, again.tokenizer, label="tiny")
     assert fresh.name != encoder.name
-
-
-def test_its_vectors_are_kept(encoder, tmp_path):
-    with CachedEncoder(encoder, tmp_path / "vectors") as cached:
-        assert cached.encode(TEXTS).tobytes() == cached.encode(TEXTS).tobytes()
-        assert cached.encode(TEXTS) == pytest.approx(encoder.encode(TEXTS), abs=1e-5)

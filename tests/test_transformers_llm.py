@@ -5,15 +5,16 @@ import json
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from finetune_parts import tiny
 from transformers.utils import logging as transformers_logging
 
 from ltrag_plugins.errors import InvalidInput, PromptTooLong
-from ltrag_plugins.llm.base import Encoder, GradientLLM
+from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.engine import TreeEngine
 from ltrag_plugins.llm.gradients import token_batches
 from ltrag_plugins.llm.loading import fingerprint, load_model, quiet
@@ -28,18 +29,19 @@ QUESTIONS = [
 ]
 
 
-def tiny(seed: int = 0, **settings) -> LlamaForCausalLM:
-    """Random weights over SmolLM2's vocabulary: fast, for what needs no sense."""
-    torch.manual_seed(seed)
-    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 49152}
-    config = LlamaConfig(**sizes, **heads, initializer_range=0.4, eos_token_id=2, **settings)
-    return LlamaForCausalLM(config).eval()
+def write(llm, prompts, **settings):
+    return llm.generate(prompts, GenerationSettings(**settings))
+
+
+def saved(llm, folder):
+    for part in (llm.model, llm.tokenizer):
+        part.save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def small(smollm2):
-    return TransformersLLM(tiny(), smollm2.tokenizer, label="tiny")
+    return TransformersLLM(tiny(width=16), smollm2.tokenizer, label="tiny")
 
 
 class TestSmolLM2(ScoringContract):
@@ -62,23 +64,16 @@ class TestRandomWeightsWithoutChat(ScoringContract):
         return TransformersLLM(small.model, small.tokenizer, chat=False)
 
 
-def test_it_has_gradients_and_shares_prefixes(smollm2):
-    assert isinstance(smollm2, GradientLLM)
-    smollm2.generate(["Hello"], GenerationSettings(max_tokens=1))
-    assert isinstance(smollm2._engine, TreeEngine)
+def wrapped(llm, question):
+    told = [{"role": "user", "content": question}]
+    return llm.tokenizer.apply_chat_template(told, tokenize=False, add_generation_prompt=True)
 
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
     llm = TransformersLLM(smollm2.model, smollm2.tokenizer, chat=chat)
-    for question, ours in zip(
-        QUESTIONS, llm.generate(QUESTIONS, GenerationSettings(max_tokens=12)), strict=True
-    ):
-        prompt = question
-        if chat:
-            prompt = llm.tokenizer.apply_chat_template(
-                [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-            )
+    for question, ours in zip(QUESTIONS, write(llm, QUESTIONS, max_tokens=12), strict=True):
+        prompt = wrapped(llm, question) if chat else question
         ids = llm.tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
         written = llm.model.generate(**ids, max_new_tokens=12, do_sample=False)
         new = written[0, ids["input_ids"].shape[1] :]
@@ -89,10 +84,7 @@ def test_greedy_text_is_that_of_plain_transformers(smollm2, chat):
 
 def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
     [ours] = smollm2.score(QUESTIONS[:1], [" Michael Crawford."])
-    prompt = smollm2.tokenizer.apply_chat_template(
-        [{"role": "user", "content": QUESTIONS[0]}], tokenize=False, add_generation_prompt=True
-    )
-    ids = smollm2.tokenizer.encode(prompt, add_special_tokens=False)
+    ids = smollm2.tokenizer.encode(wrapped(smollm2, QUESTIONS[0]), add_special_tokens=False)
     new = smollm2.tokenizer.encode(" Michael Crawford.", add_special_tokens=False)
     with torch.inference_mode():
         logits = smollm2.model(input_ids=torch.tensor([ids + new])).logits[0].double()
@@ -101,65 +93,49 @@ def test_probabilities_are_the_softmax_of_the_models_own_logits(smollm2):
         assert token.logprob == pytest.approx(float(row[new_id]), abs=1e-3)
         assert token.entropy == pytest.approx(float(-(row.exp() * row).sum()), abs=1e-3)
         best = row.topk(5)
-        assert [text for text, _ in token.alternatives] == [
-            smollm2.tokenizer.decode([i]) for i in best.indices
-        ]
-        assert [p for _, p in token.alternatives] == pytest.approx(best.values.tolist(), abs=1e-3)
-
-
-def test_the_greedy_token_is_the_first_alternative(small):
-    for generation in small.generate(QUESTIONS, GenerationSettings(max_tokens=4)):
-        for token in generation.tokens:
-            assert token.logprob == token.alternatives[0][1]
+        texts, chances = zip(*token.alternatives, strict=True)
+        assert list(texts) == [smollm2.tokenizer.decode([i]) for i in best.indices]
+        assert list(chances) == pytest.approx(best.values.tolist(), abs=1e-3)
 
 
 def test_temperature_changes_the_choice_and_not_the_log_probabilities(small):
-    [hot] = small.generate(QUESTIONS[:1], GenerationSettings(max_tokens=1, temperature=3.0, seed=1))
-    [cold] = small.generate(QUESTIONS[:1], GenerationSettings(max_tokens=1))
+    [hot] = write(small, QUESTIONS[:1], max_tokens=1, temperature=3.0, seed=1)
+    [cold] = write(small, QUESTIONS[:1], max_tokens=1)
     assert hot.tokens[0].alternatives == cold.tokens[0].alternatives
     assert hot.tokens[0].entropy == cold.tokens[0].entropy
+    for generation in write(small, QUESTIONS, max_tokens=4):
+        assert all(token.logprob == token.alternatives[0][1] for token in generation.tokens)
 
 
 def test_samples_come_in_the_proportions_of_the_tempered_softmax():
     logits, temperature, throws = torch.tensor([[0.0, 1.0, 2.0, -30.0]]), 0.7, 4000
-    drawn = _next_tokens(
-        logits.expand(throws, -1), temperature, [_rng(str(i), 5) for i in range(throws)]
-    )
+    rngs = [_rng(str(i), 5) for i in range(throws)]
+    drawn = _next_tokens(logits.expand(throws, -1), temperature, rngs)
     shares = torch.bincount(drawn, minlength=4) / throws
     wanted = torch.softmax(logits[0] / temperature, dim=-1)
     assert shares.tolist() == pytest.approx(wanted.tolist(), abs=4 * math.sqrt(0.25 / throws))
 
 
-def test_a_sample_does_not_depend_on_the_rest_of_the_call(small):
-    together = small.generate(QUESTIONS, GenerationSettings(max_tokens=6, temperature=1.0, seed=3))
+def test_a_sample_follows_from_the_prompt_and_the_seed_alone_and_is_new_without(small):
+    together = write(small, QUESTIONS, max_tokens=6, temperature=1.0, seed=3)
     for question, sample in zip(QUESTIONS, together, strict=True):
-        [alone] = small.generate(
-            [question], GenerationSettings(max_tokens=6, temperature=1.0, seed=3)
-        )
+        [alone] = write(small, [question], max_tokens=6, temperature=1.0, seed=3)
         assert alone.text == sample.text
-    other = small.generate(QUESTIONS, GenerationSettings(max_tokens=6, temperature=1.0, seed=4))
+    other = write(small, QUESTIONS, max_tokens=6, temperature=1.0, seed=4)
     assert [g.text for g in other] != [g.text for g in together]
-
-
-def test_without_a_seed_the_same_prompt_is_sampled_anew(small):
-    samples = small.generate(QUESTIONS[:1] * 4, GenerationSettings(max_tokens=6, temperature=1.0))
-    assert len({sample.text for sample in samples}) > 1
+    anew = write(small, QUESTIONS[:1] * 4, max_tokens=6, temperature=1.0)
+    assert len({sample.text for sample in anew}) > 1
 
 
 def test_the_end_of_text_token_is_counted_and_not_written(smollm2):
-    [answer] = smollm2.generate(
-        ["What is the capital of France?"], GenerationSettings(max_tokens=40)
-    )
+    [answer] = write(smollm2, ["What is the capital of France?"], max_tokens=40)
     assert answer.completion_tokens == len(answer.tokens) + 1 < 40
     assert "<|im_end|>" not in answer.text
 
 
 def test_a_stop_string_inside_a_token_cuts_the_token(smollm2):
     question = ["What is the capital of France?"]
-    [free], [cut] = (
-        smollm2.generate(question, GenerationSettings(max_tokens=9, stop=s))
-        for s in ([], ["pital"])
-    )
+    [free], [cut] = (write(smollm2, question, max_tokens=9, stop=s) for s in ([], ["pital"]))
     assert free.text == "The capital of France is Paris."
     assert [token.text for token in cut.tokens] == ["The", " ca"]
     assert cut.tokens[1].logprob == pytest.approx(free.tokens[1].logprob, abs=1e-3)
@@ -195,32 +171,25 @@ def test_an_unfinished_character_at_the_end_still_joins(smollm2):
     assert written.text.endswith("\ufffd")
 
 
-def test_a_prompt_with_a_system_message_has_it_in_its_tokens(smollm2):
-    told = TransformersLLM(smollm2.model, smollm2.tokenizer, system="You answer in one word.")
-    ids = told.prompting.ids("Hello")
-    assert "You answer in one word." in smollm2.tokenizer.decode(ids)
-    assert told.name != smollm2.name
-
-
 def test_an_empty_prompt_is_answered(small):
     text = TransformersLLM(small.model, small.tokenizer, chat=False)
-    [generation] = text.generate([""], GenerationSettings(max_tokens=3))
-    assert_well_formed(generation)
+    assert_well_formed(write(text, [""], max_tokens=3)[0])
 
 
 def test_names_tell_weights_dtype_and_prompt_handling_apart(small):
-    same = TransformersLLM(tiny(), small.tokenizer, label="tiny")
+    same = TransformersLLM(tiny(width=16), small.tokenizer, label="tiny")
     others = [
-        TransformersLLM(tiny(seed=1), small.tokenizer, label="tiny"),
-        TransformersLLM(tiny(), small.tokenizer, label="tiny", chat=False),
-        TransformersLLM(tiny().to(torch.bfloat16), small.tokenizer, label="tiny"),
+        TransformersLLM(tiny(1, width=16), small.tokenizer, label="tiny"),
+        TransformersLLM(tiny(width=16), small.tokenizer, label="tiny", chat=False),
+        TransformersLLM(tiny(width=16), small.tokenizer, label="tiny", system="Be brief."),
+        TransformersLLM(tiny(width=16).to(torch.bfloat16), small.tokenizer, label="tiny"),
     ]
     assert same.name == small.name
-    assert len({small.name, *(other.name for other in others)}) == 4
+    assert len({small.name, *(other.name for other in others)}) == 5
 
 
 def test_a_training_step_changes_the_fingerprint():
-    model = tiny()
+    model = tiny(width=16)
     before = fingerprint(model)
     model(input_ids=torch.tensor([[5, 6, 7]]), labels=torch.tensor([[5, 6, 7]])).loss.backward()
     torch.optim.SGD(model.parameters(), lr=1e-3).step()
@@ -228,11 +197,11 @@ def test_a_training_step_changes_the_fingerprint():
 
 
 def test_the_model_handed_in_is_not_changed(small):
-    model = tiny()
+    model = tiny(width=16)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     settings = model.config.to_dict()
     llm = TransformersLLM(model, small.tokenizer)
-    llm.generate(QUESTIONS, GenerationSettings(max_tokens=3))
+    write(llm, QUESTIONS, max_tokens=3)
     llm.score(QUESTIONS, ["a", "b", "c"])
     llm.gradient_agreement(
         QUESTIONS, ["a"] * 3, along=llm.mean_gradient(QUESTIONS, ["a"] * 3, layers=1), layers=1
@@ -245,14 +214,12 @@ def test_the_model_handed_in_is_not_changed(small):
 
 def test_threads_take_turns(small):
     prompts = [f"{question} ({i})" for i in range(4) for question in QUESTIONS]
-    alone = [
-        small.generate([prompt], GenerationSettings(max_tokens=5))[0].text for prompt in prompts
-    ]
+    alone = [write(small, [prompt], max_tokens=5)[0].text for prompt in prompts]
     gate = threading.Barrier(len(prompts))
 
     def ask(prompt):
         gate.wait()
-        return small.generate([prompt], GenerationSettings(max_tokens=5))[0].text
+        return write(small, [prompt], max_tokens=5)[0].text
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(ask, prompts)) == alone
@@ -290,71 +257,46 @@ def test_too_long_a_prompt_is_refused_by_its_count(smollm2):
     with pytest.raises(PromptTooLong, match=r"2\d,\d{3} tokens.*reads at most 8,192"):
         smollm2.generate(["word " * 20_000])
     with pytest.raises(PromptTooLong, match="with 8,192 more"):
-        smollm2.generate(["short"], GenerationSettings(max_tokens=8192))
+        write(smollm2, ["short"], max_tokens=8192)
     with pytest.raises(PromptTooLong, match="Shorten the prompt"):
         smollm2.score(["short"], ["word " * 9000])
 
 
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"max_tokens": 0}, "at least 1"),
-        ({"temperature": -1.0}, "temperature is -1.0"),
-        ({"temperature": math.nan}, "temperature is nan"),
-        ({"stop": [""]}, "stop string is empty"),
-    ],
-)
-def test_settings_out_of_range_are_refused(small, settings, why):
-    with pytest.raises(InvalidInput, match=why):
-        small.generate(["Hello"], GenerationSettings(**settings))
-
-
 def test_what_cannot_be_done_is_refused_with_the_remedy(small, tmp_path):
-    model, tokenizer = small.model, small.tokenizer
-    with pytest.raises(InvalidInput, match="one continuation for each prompt"):
-        small.score(["a", "b"], ["c"])
-    with pytest.raises(InvalidInput, match="continuation 1 is empty"):
-        small.mean_gradient(["a", "b"], ["c", ""], layers=1)
-    with pytest.raises(InvalidInput, match="write it into the prompts"):
-        TransformersLLM(model, tokenizer, chat=False, system="Be brief.")
-    with pytest.raises(InvalidInput, match=r"call model.eval\(\) first"):
-        TransformersLLM(tiny().train(), tokenizer).generate(["Hello"])
-    with pytest.raises(InvalidInput, match="no GGUF file"):
-        load_model(tmp_path / "absent.gguf")
-    with pytest.raises(InvalidInput, match=r"no config.json"):
-        load_model(tmp_path)
-    with pytest.raises(InvalidInput, match="is not there"):
-        load_model(tmp_path / "absent")
-    with pytest.raises(InvalidInput, match="dtype 'float33'"):
-        load_model("any/model", dtype="float33", device="cpu")
+    told = partial(TransformersLLM, small.model, small.tokenizer, chat=False, system="Be brief.")
+    training = TransformersLLM(tiny(width=16).train(), small.tokenizer)
+    for refused, why in (
+        (lambda: small.score(["a", "b"], ["c"]), "one continuation for each prompt"),
+        (lambda: small.mean_gradient(["a", "b"], ["c", ""], layers=1), "continuation 1 is empty"),
+        (told, "write it into the prompts"),
+        (lambda: training.generate(["Hello"]), r"call model.eval\(\) first"),
+        (lambda: load_model(tmp_path / "absent.gguf"), "no GGUF file"),
+        (lambda: load_model(tmp_path), r"no config.json"),
+        (lambda: load_model(tmp_path / "absent"), "is not there"),
+        (lambda: load_model("any/model", dtype="float33", device="cpu"), "dtype 'float33'"),
+    ):
+        with pytest.raises(InvalidInput, match=why):
+            refused()
 
 
 def test_loading_leaves_the_logging_of_transformers_as_it_was(small, tmp_path):
     before = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
-    small.model.save_pretrained(tmp_path)
-    small.tokenizer.save_pretrained(tmp_path)
-    loaded = TransformersLLM.load(tmp_path, device="cpu")
+    loaded = TransformersLLM.load(saved(small, tmp_path), device="cpu")
     after = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
     assert after == before
     assert loaded.name.partition("@")[2] == small.name.partition("@")[2]
-    assert [g.text for g in loaded.generate(QUESTIONS, GenerationSettings(max_tokens=3))] == [
-        g.text for g in small.generate(QUESTIONS, GenerationSettings(max_tokens=3))
-    ]
+    told, wanted = (write(llm, QUESTIONS, max_tokens=3) for llm in (loaded, small))
+    assert [g.text for g in told] == [g.text for g in wanted]
     with quiet():
         assert not transformers_logging.is_progress_bar_enabled()
 
 
 def test_half_precision_shares_prefixes_and_stays_close(small, tmp_path):
-    small.model.save_pretrained(tmp_path)
-    small.tokenizer.save_pretrained(tmp_path)
-    half = TransformersLLM.load(tmp_path, device="cpu", dtype="bfloat16")
-    for full, rough in zip(
-        *(llm.score(QUESTIONS, QUESTIONS) for llm in (small, half)), strict=True
-    ):
-        differences = [
-            a.logprob - b.logprob for a, b in zip(full.tokens, rough.tokens, strict=True)
-        ]
-        assert np.mean(differences) == pytest.approx(0, abs=0.1)
+    half = TransformersLLM.load(saved(small, tmp_path), device="cpu", dtype="bfloat16")
+    scored = (llm.score(QUESTIONS, QUESTIONS) for llm in (small, half))
+    for full, rough in zip(*scored, strict=True):
+        pairs = zip(full.tokens, rough.tokens, strict=True)
+        assert np.mean([a.logprob - b.logprob for a, b in pairs]) == pytest.approx(0, abs=0.1)
     assert isinstance(half._engine, TreeEngine)
 
 
@@ -370,10 +312,8 @@ def test_sentence_vectors_have_length_one_and_the_order_of_the_texts(minilm):
     assert minilm.encode([]).shape == (0, 384)
 
 
-def test_code_that_comes_with_weights_is_never_run(smollm2, tmp_path, monkeypatch):
-    folder, ran = tmp_path / "model", tmp_path / "ran"
-    tiny().save_pretrained(folder)
-    smollm2.tokenizer.save_pretrained(folder)
+def test_code_that_comes_with_weights_is_never_run(small, tmp_path, monkeypatch):
+    folder, ran = saved(small, tmp_path / "model"), tmp_path / "ran"
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "unheard-of", "auto_map": {"AutoConfig": "conf.Mine"}}
     (folder / "config.json").write_text(json.dumps(config))

@@ -1,38 +1,17 @@
 """Two servers with one model name: what was saved over one is not taken for the other's."""
 
 import pytest
-from langchain_openai import ChatOpenAI
-from llama_index.llms.openai_like import OpenAILike
+from client_parts import CLIENTS
 from openai_server import completion, serving
 
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate, GECESettings
-from ltrag_plugins.langchain import LangChainLLM
-from ltrag_plugins.llama_index import LlamaIndexLLM
-from ltrag_plugins.llm.base import LLM
-from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
 from ltrag_plugins.types import Question
-
-
-def chat_openai(url: str, **fields) -> LLM:
-    return LangChainLLM(ChatOpenAI(model="m", base_url=url, api_key="k", max_retries=0, **fields))
-
-
-def openai_like(url: str, **fields) -> LLM:
-    like = {"model": "m", "api_base": url, "api_key": "k", "is_chat_model": True, "max_retries": 0}
-    return LlamaIndexLLM(OpenAILike(**like | fields))
-
-
-CLIENTS = {
-    "ours": lambda url: OpenAICompatibleLLM("m", base_url=url, api_key="k", max_retries=0),
-    "langchain": chat_openai,
-    "llama_index": openai_like,
-}
 
 
 def writing(author: str):
@@ -55,6 +34,9 @@ def servers():
 QUESTIONS = [Question(f"Who wrote book {i}?", ("Jane Austen",), str(i)) for i in range(20)]
 
 
+SETTINGS = GECESettings(scorer="mean_logprob", folds=2)
+
+
 @pytest.fixture(params=CLIENTS)
 def make(request):
     return CLIENTS[request.param]
@@ -62,8 +44,7 @@ def make(request):
 
 def test_a_gate_of_one_address_is_refused_for_the_other(make, servers, tmp_path):
     (url, _), (other, _) = servers
-    settings = GECESettings(scorer="mean_logprob", folds=2)
-    gate = GECEGate.fit(QUESTIONS, llm=make(url), target_rate=0.5, settings=settings)
+    gate = GECEGate.fit(QUESTIONS, llm=make(url), target_rate=0.5, settings=SETTINGS)
     gate.save(tmp_path)
     assert GECEGate.load(tmp_path, llm=make(url)).decide(QUESTIONS[0].text).retrieve
     with pytest.raises(ArtifactMismatch, match="fitted with llm"):
@@ -97,14 +78,14 @@ def test_a_run_over_one_address_does_not_go_on_over_the_other(make, servers, tmp
 
 def test_whether_a_model_streams_or_how_long_it_is_waited_for_changes_no_gate(servers, tmp_path):
     (url, _), _ = servers
-    settings = GECESettings(scorer="mean_logprob", folds=2)
+    chat, like = CLIENTS["langchain"], CLIENTS["llama_index"]
     for plain, streaming in (
-        (chat_openai(url), chat_openai(url, streaming=True)),
-        (chat_openai(url, streaming=True), chat_openai(url)),
-        (chat_openai(url), chat_openai(url, disable_streaming=True)),
-        (openai_like(url), openai_like(url, timeout=5, max_retries=2)),
+        (chat(url), chat(url, streaming=True)),
+        (chat(url, streaming=True), chat(url)),
+        (chat(url), chat(url, disable_streaming=True)),
+        (like(url), like(url, timeout=5, max_retries=2)),
     ):
-        GECEGate.fit(QUESTIONS, llm=plain, settings=settings).save(tmp_path)
+        GECEGate.fit(QUESTIONS, llm=plain, settings=SETTINGS).save(tmp_path)
         again = GECEGate.load(tmp_path, llm=streaming)
         for question in QUESTIONS[:2]:
             decision = again.decide(question.text)
