@@ -33,7 +33,8 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from ltrag_plugins.llm.engine import _EXACT, PlainEngine, TreeEngine, best_engine, plan
+from ltrag_plugins.llm.engine import _EXACT, PlainEngine, TreeEngine, best_engine
+from ltrag_plugins.llm.engine import _plan as plan
 from ltrag_plugins.types import GenerationSettings
 
 WINDOW = 8

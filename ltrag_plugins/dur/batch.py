@@ -7,9 +7,8 @@ shot, and go one step along
 
 A is the raw reward in the paper (eq. 9); by default what shot j changed, standardized.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
-    figure 8 (shots of a history beside a fixed number of them).
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
+figure 8 (shots of a history beside a fixed number of them).
 """
 
 from collections.abc import Sequence

@@ -22,13 +22,11 @@ class LLM(Protocol):
     @property
     def name(self) -> str:
         """Identifies weights and prompt handling: equal names give equal answers."""
-        ...
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts."""
-        ...
 
 
 @runtime_checkable
@@ -39,7 +37,6 @@ class AsyncLLM(LLM, Protocol):
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`."""
-        ...
 
 
 @runtime_checkable
@@ -48,22 +45,18 @@ class ScoringLLM(LLM, Protocol):
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt."""
-        ...
 
 
 @runtime_checkable
 class GradientLLM(ScoringLLM, Protocol):
-    """A model whose weights are at hand.
-
-    Gradients are of the mean negative log-likelihood of the continuation's tokens given the
-    prompt, by the feed-forward weights of the last `layers` layers.
-    """
+    """A model whose weights are at hand. Gradients are of the mean negative log-likelihood of the
+    continuation's tokens given the prompt, by the feed-forward weights of the last `layers`
+    layers."""
 
     def mean_gradient(
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """The gradient, averaged over the instances."""
-        ...
 
     def gradient_agreement(
         self,
@@ -75,7 +68,6 @@ class GradientLLM(ScoringLLM, Protocol):
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """How each instance's gradient lies to `along`; `cosine` costs a backward pass more."""
-        ...
 
 
 @runtime_checkable
@@ -85,11 +77,9 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """Identifies the weights: equal names give equal vectors."""
-        ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim)."""
-        ...
 
 
 def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:
@@ -132,10 +122,8 @@ def checked_token(token: Token, model: str) -> Token:
 
 
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
-    """The generation ended before the first stop string, its tokens joining to its text.
-
-    Tokens that spell another text are left alone. The token counts stay what was paid for.
-    """
+    """The generation ended before the first stop string, its tokens joining to its text. Tokens
+    that spell another text are left alone. The token counts stay what was paid for."""
     ends = [generation.text.find(string) for string in stop if string]
     text = generation.text[: min((end for end in ends if end >= 0), default=None)]
     tokens = generation.tokens

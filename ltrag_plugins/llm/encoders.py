@@ -46,13 +46,9 @@ class SentenceTransformerEncoder(_LocalEncoder):
             model = SentenceTransformer(str(source), device=str(chosen_device(device)))
         return cls(model.eval(), label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, and fingerprint of the weights and of the settings that change vectors."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         model = self.model
         settings = {
             "max_seq_length": model.max_seq_length,
@@ -78,13 +74,12 @@ class SentenceTransformerEncoder(_LocalEncoder):
 
 @final
 class TransformersEncoder(_LocalEncoder):
-    """The vector of a model's first token ([CLS]), not normalized; an `Encoder`.
-
-    What the DUR paper uses, with bert-base-uncased. Calls from several threads take turns.
+    """The vector of a model's first token ([CLS]), not normalized; an `Encoder`. What the DUR paper
+    uses, with bert-base-uncased. Calls from several threads take turns.
 
     Args:
-        model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts
-            longer than it reads are cut at its limit.
+        model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts longer
+            than it reads are cut at its limit.
         tokenizer: the one it was trained with.
         label: what `name` starts with.
     """
@@ -104,22 +99,16 @@ class TransformersEncoder(_LocalEncoder):
         model = model.eval().to(chosen_device(device))
         return cls(model, tokenizer, label=label or Path(source).name)
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Label, pooling and fingerprint of the weights."""
-        return self._name
-
-    @cached_property
-    def _name(self) -> str:
         return f"{self._label}/cls@{fingerprint(self.model)}"
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row for each text, in the order of the texts."""
         if self.model.training:
-            raise ModelError(
-                f"{self._label} is in training mode, where dropout would change its vectors; call "
-                "model.eval() first."
-            )
+            why = f"{self._label} is in training mode, where dropout would change its vectors"
+            raise ModelError(f"{why}; call model.eval() first.")
         rows = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one
