@@ -107,10 +107,9 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
     if part == "retriever":
         return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
     if isinstance(error, _UNREADABLE):
-        return ModelFailed(
-            f"{said}: its reply, or an argument, is not what its client expects; check its address "
-            "and settings, and that the server keeps to its protocol"
-        )
+        wrong = f"{said}: its reply, or an argument, is not what its client expects"
+        remedy = "check its address and settings, and that the server keeps to its protocol"
+        return ModelFailed(f"{wrong}; {remedy}")
     why = f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries"
     return ModelFailed(f"{why}; else mend the model's set-up")
 

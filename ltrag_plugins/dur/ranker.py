@@ -84,12 +84,8 @@ class DURRanker:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
-        """From a folder that `save` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
-        """
+        """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
+        with this encoder, or `ArtifactMismatch`."""
         kinds = (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):

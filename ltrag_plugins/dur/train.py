@@ -228,10 +228,11 @@ class DURTrainer:
         # where no batch was trained they are one and the same
         by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
         best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
-        means = [tuple(rows.mean(axis=1).tolist()) for rows in (unseen, by_start, by_trained)]
+        rows = (unseen, by_start, by_trained)
+        own, old, everywhere = (tuple(row.mean(axis=1).tolist()) for row in rows)
         error = float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out)))
         spent = counter.cost.calls, counter.cost.tokens
-        return _Choice(len(held_out), *means[:2], error, means[2], *spent)
+        return _Choice(len(held_out), own, old, error, everywhere, *spent)
 
     def _by_shots(
         self, cases: _Cases, head: Head, observers: _Observers

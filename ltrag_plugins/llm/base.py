@@ -22,11 +22,13 @@ class LLM(Protocol):
     @property
     def name(self) -> str:
         """Identifies weights and prompt handling: equal names give equal answers."""
+        ...
 
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """One generation per prompt, in the order of the prompts."""
+        ...
 
 
 @runtime_checkable
@@ -37,6 +39,7 @@ class AsyncLLM(LLM, Protocol):
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
         """As `generate`."""
+        ...
 
 
 @runtime_checkable
@@ -45,6 +48,7 @@ class ScoringLLM(LLM, Protocol):
 
     def score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """The continuations, each with the log-probabilities of its tokens after its prompt."""
+        ...
 
 
 @runtime_checkable
@@ -57,6 +61,7 @@ class GradientLLM(ScoringLLM, Protocol):
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
     ) -> Direction:
         """The gradient, averaged over the instances."""
+        ...
 
     def gradient_agreement(
         self,
@@ -68,6 +73,7 @@ class GradientLLM(ScoringLLM, Protocol):
         layers: int = 4,
     ) -> list[GradientAgreement]:
         """How each instance's gradient lies to `along`; `cosine` costs a backward pass more."""
+        ...
 
 
 @runtime_checkable
@@ -77,9 +83,11 @@ class Encoder(Protocol):
     @property
     def name(self) -> str:
         """Identifies the weights: equal names give equal vectors."""
+        ...
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """One row per text, float32, shape (texts, dim)."""
+        ...
 
 
 def fixed_arguments(model: object, without: Container[str] = ()) -> dict[str, Any]:

@@ -128,10 +128,9 @@ class _Kept(ABC):
                 "disk that can be written, has room, and is not locked by another program."
             ) from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
-            raise CacheUnreadable(
-                f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is; choose "
-                "another path, or rescue what is in it with: sqlite3 FILE .recover"
-            ) from error
+            why = f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is"
+            remedy = "choose another path, or rescue what is in it with: sqlite3 FILE .recover"
+            raise CacheUnreadable(f"{why}; {remedy}") from error
 
     def _create(self) -> None:
         place, name = self.path.parent, self.path.name

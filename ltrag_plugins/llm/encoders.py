@@ -46,9 +46,13 @@ class SentenceTransformerEncoder(_LocalEncoder):
             model = SentenceTransformer(str(source), device=str(chosen_device(device)))
         return cls(model.eval(), label=label or Path(source).name)
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Label, and fingerprint of the weights and of the settings that change vectors."""
+        return self._name
+
+    @cached_property
+    def _name(self) -> str:
         model = self.model
         settings = {
             "max_seq_length": model.max_seq_length,
@@ -99,9 +103,13 @@ class TransformersEncoder(_LocalEncoder):
         model = model.eval().to(chosen_device(device))
         return cls(model, tokenizer, label=label or Path(source).name)
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Label, pooling and fingerprint of the weights."""
+        return self._name
+
+    @cached_property
+    def _name(self) -> str:
         return f"{self._label}/cls@{fingerprint(self.model)}"
 
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:

@@ -101,9 +101,13 @@ class TransformersLLM:
         label += f"+{adapted}" if adapted else ""
         return cls(model, tokenizer, chat=chat, system=system, label=label)
 
-    @cached_property
+    @property
     def name(self) -> str:
         """Label, fingerprint of the weights, dtype, and how prompts are wrapped."""
+        return self._name
+
+    @cached_property
+    def _name(self) -> str:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return f"{self._label}@{fingerprint(self.model)}/{dtype}/{self.prompting.name}"
 

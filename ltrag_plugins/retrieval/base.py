@@ -20,6 +20,7 @@ class Retriever(Protocol):
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""
+        ...
 
 
 @runtime_checkable
@@ -28,6 +29,7 @@ class AsyncRetriever(Retriever, Protocol):
 
     async def asearch(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """As `search`."""
+        ...
 
 
 class PassagePool(ABC):

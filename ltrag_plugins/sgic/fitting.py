@@ -209,12 +209,10 @@ def fit(
     wrongness = _wrongness(kept, scale, questions, options)
     area = None if wrongness is None else wrongness.auroc
     wrong = ~found.right(direct)
+    about: dict[str, Any] = {"metric": metric, "level": level, "estimator": settings.estimator}
+    about |= {"questions": len(questions), "kept": kept.name, "calls": counter.cost.calls}
     report = FitReport(
-        questions=len(questions),
-        metric=metric,
-        level=level,
-        estimator=settings.estimator,
-        kept=kept.name,
+        **about,
         variants=tuple(map(found.figures, ways)),
         unseen_gain=unseen,
         means=direct.recorded[0].scale.means,
@@ -226,7 +224,6 @@ def fit(
             for line in (direct.recorded, *_by_other_estimators(direct.recorded))
             if 0 < wrong.sum() < len(wrong)
         },
-        calls=counter.cost.calls,
         notes=tuple(found.notes(kept, best, gain, area)),
     )
     return Calibration(kept.settings, scale, wrongness), report

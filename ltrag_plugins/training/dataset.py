@@ -123,16 +123,11 @@ def build(
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
     judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
     rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
-    origin = {
-        "version": version("ltrag-plugins"),
-        "llm": None if model is None else model.name,
-        "questions": len(asked),
-        "questions_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
-        "settings": asdict(settings),
-        "corpus": asdict(corpus) | rules,
-        "given_scale": None if scale is None else scale.means,
-        "judge": judge.get(settings.source),
-    }
+    known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    origin: Any = {"version": version("ltrag-plugins"), "llm": getattr(model, "name", None)}
+    origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
+    origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
+    origin["judge"] = judge.get(settings.source)
     origin = json.loads(json.dumps(origin))
     if (folder / _MANIFEST).exists():
         done = load(folder)
@@ -172,10 +167,8 @@ def build(
 def load(path: str | PathLike[str]) -> Dataset:
     """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines. A line is
     {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
-
-    Raises:
-        UnreadableArtifact: missing, empty, or changed since it was built; or names a bad line.
-    """
+    `UnreadableArtifact` is raised of what is missing, empty, or changed since it was built, and
+    names a bad line."""
     path = Path(path)
     lines = path / _LINES if path.is_dir() else path
     with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):

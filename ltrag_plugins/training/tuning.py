@@ -140,17 +140,12 @@ def finetune(
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
         summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
-        manifest = {
-            "format": loading.FORMAT,
-            "method": settings.method,
-            "base": {"label": llm.name.partition("@")[0], "fingerprints": base},
-            "files": _save(folder, own, llm, settings.method),
-            **data,
-            **how,
-            "losses": summary | {"validation": losses["validation"]},
-            **counts,
-            "versions": {name: version(name) for name in _VERSIONED},
-        }
+        of = {"label": llm.name.partition("@")[0], "fingerprints": base}
+        files = _save(folder, own, llm, settings.method)
+        manifest: Any = {"format": loading.FORMAT, "method": settings.method, "base": of}
+        manifest |= {"files": files, **data, **how}
+        manifest |= {"losses": summary | {"validation": losses["validation"]}, **counts}
+        manifest |= {"versions": {name: version(name) for name in _VERSIONED}}
         _write(folder, loading.MANIFEST, manifest)
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     loading.read_adapter(folder)
