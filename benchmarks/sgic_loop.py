@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from distractors import SETS, Item, items, model, settings
@@ -46,8 +46,7 @@ from ltrag_plugins.sgic import (
     labelled,
     write_run,
 )
-from ltrag_plugins.sgic.fitting import Variant, every_way
-from ltrag_plugins.sgic.settings import PaperRow
+from ltrag_plugins.sgic.fitting import every_way
 from ltrag_plugins.types import Generation
 
 CUTS = (1, 2, 3)
@@ -64,7 +63,7 @@ class Progress:
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 
-def way(variant: PaperRow, rounds: int, few_shot: bool) -> SGICSettings:
+def way(variant: Any, rounds: int, few_shot: bool) -> SGICSettings:
     """A row of table 5, with the prompts of these benchmarks."""
     paper, ours = SGICSettings.paper(variant), settings(few_shot, rounds=rounds)
     return replace(
@@ -104,14 +103,14 @@ def every(
     settings: SGICSettings,
     cuts: Sequence[int],
     report: FitReport,
-) -> list[Variant]:
+) -> list[Any]:
     """The rows of the report, question by question, from the answers that are kept."""
     k = sum(row.kind == "samples" for row in report.variants)
     drive = partial(run_many, world=World(llm=llm), batch=batch)
     return every_way([i.question for i in found], drive, settings, cut_to=cuts, samples=k)
 
 
-def rows(found: Sequence[Item], ways: Sequence[Variant]) -> Iterator[Row]:
+def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
     """A line for each question and way."""
     for one in ways:
         columns = one.columns
@@ -233,7 +232,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--variants", default=",".join(get_args(PaperRow)))
+    parser.add_argument("--variants", default="documents,scores,answers")
     parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(

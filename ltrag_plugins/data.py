@@ -36,9 +36,8 @@ def read_questions(
     limit: int | None = None,
     check: Callable[[Question], object] | None = None,
 ) -> list[Question]:
-    """The questions of a file, in its order; blank lines are skipped.
-
-    A question without `id` gets one made of its text.
+    """The questions of a file, in its order; blank lines are skipped. A question without `id` gets
+    one made of its text.
 
     Args:
         require_answers: a question without accepted answers is an error.
@@ -111,9 +110,8 @@ def check_labelled(
         if answers and not any(answer.strip() for answer in question.answers):
             raise MissingReferences(f"{name} has no accepted answers; add some, or leave it out")
         if passages and not question.passages:
-            raise CalibrationError(
-                f"{name} has no passages; add what your retriever finds for it, or leave it out"
-            )
+            remedy = "add what your retriever finds for it, or leave it out"
+            raise CalibrationError(f"{name} has no passages; {remedy}")
 
 
 def read_texts(path: str | PathLike[str], *fields: str) -> list[tuple[str, ...]]:
@@ -214,9 +212,8 @@ def _among(options: tuple[str, ...], answers: tuple[str, ...], record: _Record) 
             raise record.wrong(f"options[{i}]", f"{option!r} comes twice")
     if options and answers and not set(options) & set(answers):
         why = f"by its text or as a letter from A to {[*by_letter][-1]}"
-        raise record.wrong(
-            "options", f"none of the accepted answers {[*answers]} is among them, {why}"
-        )
+        none = f"none of the accepted answers {[*answers]} is among them"
+        raise record.wrong("options", f"{none}, {why}")
     return answers
 
 

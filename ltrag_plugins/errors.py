@@ -107,22 +107,17 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
     if part == "retriever":
         return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
     if isinstance(error, _UNREADABLE):
-        return ModelFailed(
-            f"{said}: its reply, or an argument, is not what its client expects; check its address "
-            "and settings, and that the server keeps to its protocol"
-        )
-    return ModelFailed(
-        f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries; "
-        "else mend the model's set-up"
-    )
+        wrong = f"{said}: its reply, or an argument, is not what its client expects"
+        remedy = "check its address and settings, and that the server keeps to its protocol"
+        return ModelFailed(f"{wrong}; {remedy}")
+    why = f"{said}: a time-out or a rate limit passes, so try again or raise the client's retries"
+    return ModelFailed(f"{why}; else mend the model's set-up")
 
 
 def missing_extra(package: str, extra: str) -> MissingExtra:
     """The error for an absent optional package, with the command that installs it."""
-    return MissingExtra(
-        f"this part of ltrag_plugins needs the package {package!r}, which is not installed. "
-        f"Install it with: pip install 'ltrag-plugins[{extra}]'"
-    )
+    why = f"this part of ltrag_plugins needs the package {package!r}, which is not installed"
+    return MissingExtra(f"{why}. Install it with: pip install 'ltrag-plugins[{extra}]'")
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:

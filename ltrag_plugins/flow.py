@@ -144,11 +144,8 @@ def embed(*texts: str) -> Flow[np.ndarray]:
 
 
 def score(prompts: Sequence[str], continuations: Sequence[str]) -> Flow[list[Generation]]:
-    """How likely each continuation is after its prompt; one generation per pair.
-
-    Raises:
-        InvalidInput: there are more prompts than continuations, or fewer.
-    """
+    """How likely each continuation is after its prompt; one generation per pair. `InvalidInput` is
+    raised where there are more prompts than continuations, or fewer."""
     if len(prompts) != len(continuations):
         came = f"{len(prompts)} prompts came with {len(continuations)} continuations"
         raise InvalidInput(f"{came}; score() takes one continuation for each prompt")
@@ -321,10 +318,8 @@ def gradient_llm(llm: LLM | None) -> GradientLLM:
     """The model, if it has gradients."""
     if isinstance(llm, GradientLLM):
         return llm
-    raise errors.NeedsGradients(
-        f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM), or "
-        "set gradients='never', for scores semantics=False"
-    )
+    why = f"{getattr(llm, 'name', llm)} has no gradients. Load local weights (TransformersLLM)"
+    raise errors.NeedsGradients(f"{why}, or set gradients='never', for scores semantics=False")
 
 
 @contextmanager
@@ -368,8 +363,8 @@ def run(flow: Flow[_T], world: World, *, observers: Iterable[Observer] = ()) -> 
     """Run one flow.
 
     Raises:
-        ModelFailed, RetrieverFailed: the model or retriever raised and the flow did not
-            catch it; the original exception is the cause.
+        ModelFailed, RetrieverFailed: the model or retriever raised (the original exception is the
+            cause), and the flow did not catch it.
         UnknownRequest: the flow yielded something that is not a request.
     """
     *_, last = run_steps(flow, world, observers=observers)
@@ -432,13 +427,11 @@ def run_many(
     Observers are told of a reply for each part.
 
     Args:
-        batch: most prompts (queries, texts) of one call; None: all that can share a call.
+        batch: most prompts (queries, texts) of one call, below 1 of which `InvalidInput` is raised;
+            None: all that can share a call.
         owners: whose each flow is, in order; its prompts reach the model as `OwnedPrompt`s.
         return_exceptions: put a failed flow's exception in its place in the result (the type does
             not say so) instead of closing the others and raising it.
-
-    Raises:
-        InvalidInput: `batch` is below 1.
     """
     if batch is not None and batch < 1:
         raise InvalidInput(f"batch must be at least 1, got {batch}; None puts no bound on it")
@@ -448,11 +441,7 @@ def run_many(
 
 def together(flows: Sequence[Flow[_T]], *, batch: int | None = 64) -> Flow[list[_T]]:
     """As `run_many`, within a flow: what the flows return, in order. What the model or retriever
-    raises ends all of them.
-
-    Args:
-        batch: most items of one merged request, and so the most that a failure loses; None: all.
-    """
+    raises ends all of them. A failure loses at most the `batch` items of one merged request."""
     rounds = _side_by_side(flows, batch)
     with closing(rounds):
         step = _resumed(rounds, None)

@@ -138,11 +138,9 @@ class Measured:
 def estimate(
     answer: Generation, estimator: str = "product", samples: Sequence[Generation] = ()
 ) -> float:
-    """The uncertainty of one answer, in [0, 1].
-
-    "agreement" is one minus the mean word F1 of the samples with the answer (Wang et al., ICLR
-    2023, self-consistency; Lin et al., TMLR 2024, lexical similarity).
-    """
+    """The uncertainty of one answer, in [0, 1]. "agreement" is one minus the mean word F1 of the
+    samples with the answer (Wang et al., ICLR 2023, self-consistency; Lin et al., TMLR 2024,
+    lexical similarity)."""
     if (name := checked_estimator(estimator)) == AGREEMENT and not samples:
         raise InvalidInput("'agreement' reads samples, not one answer; run the flow measured(...)")
     if not answer.text.strip():

@@ -24,7 +24,7 @@ from ltrag_plugins.errors import (
 from ltrag_plugins.llm.loading import fingerprint
 from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.training import Dataset, Example, FinetuneSettings, finetune
-from ltrag_plugins.training.tuning import rows_of
+from ltrag_plugins.training.tuning import _rows_of as rows_of
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import EXAMPLES, LONGER, TAUGHT, tiny_llm
 

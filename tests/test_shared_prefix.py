@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from model_parts import random_model
 from transformers import PreTrainedModel
 
-from ltrag_plugins.llm.engine import _EXACT, PlainEngine, TreeEngine, best_engine, plan
+from ltrag_plugins.llm.engine import _EXACT, PlainEngine, TreeEngine, best_engine
+from ltrag_plugins.llm.engine import _plan as plan
 from ltrag_plugins.types import GenerationSettings
 
 WINDOW = 8

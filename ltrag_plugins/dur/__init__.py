@@ -1,8 +1,7 @@
 """DUR: which passages or examples help this model, and how many?
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking: Enhancing Retrieval-Augmented In-Context
-    Learning for Long-Tail Knowledge in LLMs".
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking: Enhancing Retrieval-Augmented
+In-Context Learning for Long-Tail Knowledge in LLMs".
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -25,16 +24,9 @@ _MODULES = {
 }
 
 __all__ = [
-    "FORMATS",
-    "Batch",
-    "DURRanker",
-    "DURSettings",
-    "DURTrainer",
-    "PromptFormat",
-    "Ranked",
-    "Shot",
+    "FORMATS", "Batch", "DURRanker", "DURSettings", "DURTrainer", "PromptFormat", "Ranked", "Shot",
     "TrainingResult",
-]
+]  # fmt: skip
 
 Preset = Literal["default", "paper", "paper-batch", "promptpg"]
 """Where the settings of a training can start; see `DURSettings.preset`."""

@@ -7,9 +7,8 @@ shot, and go one step along
 
 A is the raw reward in the paper (eq. 9); by default what shot j changed, standardized.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
-    figure 8 (shots of a history beside a fixed number of them).
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", algorithm 1, eq. 6-10, section 6.5 and
+figure 8 (shots of a history beside a fixed number of them).
 """
 
 from collections.abc import Sequence
@@ -214,15 +213,12 @@ def _counts(ladders: Sequence[_Ladder], cost: Cost, settings: DURSettings) -> di
         return asked | dict.fromkeys(("shots", "deepest"), sum(len(x.picks) for x in ladders))
     right = [ladder.right for ladder in ladders]
     easy, hard = [r for r in right if r[0]], [r for r in right if not r[0]]
-    return asked | {
-        "shots": sum(sum(range(len(r))) for r in right),
-        "deepest": sum(len(r) - 1 for r in right),
-        "easy": len(easy),
-        "easy_right": sum(r[-1] for r in easy),
-        "hard_right": sum(r[-1] for r in hard),
-        "turned_easy": sum(len(set(r)) > 1 for r in easy),
-        "turned_hard": sum(len(set(r)) > 1 for r in hard),
-    }
+    asked |= {"shots": sum(sum(range(len(r))) for r in right), "easy": len(easy)}
+    asked |= {"deepest": sum(len(r) - 1 for r in right)}
+    for kind, rows in (("easy", easy), ("hard", hard)):
+        turned = sum(len(set(r)) > 1 for r in rows)
+        asked |= {f"{kind}_right": sum(r[-1] for r in rows), f"turned_{kind}": turned}
+    return asked
 
 
 def total(batches: Sequence[Batch]) -> Batch:

@@ -3,10 +3,9 @@
 A model that scores given text is asked for log-probabilities of the options (multiple choice) or
 of the reference text, any other for an answer. `reward` says what that is worth.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3, sections 6.1 and 8;
-    Zhao et al., ICML 2021, "Calibrate Before Use" (a content-free question);
-    Zhou et al., ICLR 2024, "Batch Calibration" (the mean over a batch).
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 2, 3, sections 6.1 and 8; Zhao et
+al., ICML 2021, "Calibrate Before Use" (a content-free question); Zhou et al., ICLR 2024, "Batch
+Calibration" (the mean over a batch).
 """
 
 import math
@@ -103,10 +102,8 @@ def read_feedback(
 def reading(
     question: Question, rungs: _Rungs, settings: DURSettings, *, scores: bool, both: bool = False
 ) -> Flow[list[Feedback]]:
-    """Ask a question after each of these sequences of shots.
-
-    If the model `scores` given text, that is used; `both`: not only for what the reward needs.
-    """
+    """Ask a question after each of these sequences of shots. If the model `scores` given text, that
+    is used; `both`: not only for what the reward needs."""
     form = format_for(settings.format)
     gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
     if question.options and scores:

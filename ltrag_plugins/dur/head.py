@@ -4,8 +4,7 @@ r"""The trainable head: one linear map that questions and candidates share.
 
 The ranking score is the softmax of s over a question's candidates (eq. 4); only W and b learn.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 5.1, eq. 4.
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 5.1, eq. 4.
 """
 
 from dataclasses import dataclass
@@ -33,10 +32,9 @@ class Head:
     def __call__(self, vectors: _Vectors) -> Float[np.ndarray, "docs out"]:
         """h of each row."""
         if vectors.shape[-1] != self.weight.shape[1]:
-            raise ArtifactMismatch(
-                f"this head reads vectors of {self.weight.shape[1]} numbers, and the encoder gives "
-                f"{vectors.shape[-1]}. Use its own encoder, or train a head for this one."
-            )
+            sizes = f"{self.weight.shape[1]} numbers, and the encoder gives {vectors.shape[-1]}"
+            remedy = "Use its own encoder, or train a head for this one."
+            raise ArtifactMismatch(f"this head reads vectors of {sizes}. {remedy}")
         return _checked(vectors) @ self.weight.T + self.bias
 
     def scores(self, question: _Vector, candidates: _Vectors) -> _Scores:
@@ -121,8 +119,6 @@ def _scatter(seen: _Vectors) -> float:
 
 def _checked(vectors: _Vectors) -> _Vectors:
     if not np.isfinite(vectors).all():
-        raise ModelError(
-            "the encoder gave NaN or infinity for a question or candidate. Check its weights, and "
-            "that it was not run in a precision too low for it."
-        )
+        why = "the encoder gave NaN or infinity for a question or candidate. Check its weights"
+        raise ModelError(f"{why}, and that it was not run in a precision too low for it.")
     return vectors

@@ -16,9 +16,8 @@ The threshold sigma says how many shots a question is asked with:
 sigma moves when an answer turns from right to wrong at shot j. Left to itself it can rise
 until nothing is asked any more: `shot_counts` holds it within a floor and a bound on the cost.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4-7, 9, 10 and section 6.5;
-    Plackett, "The Analysis of Permutations", Applied Statistics 1975.
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 4-7, 9, 10 and section 6.5;
+Plackett, "The Analysis of Permutations", Applied Statistics 1975.
 """
 
 from collections.abc import Sequence
@@ -62,10 +61,8 @@ def draw(scores: _Scores, k: int, random: np.random.Generator) -> _Picks:
 def shot_counts(
     scores: Sequence[Float[np.ndarray, " _docs"]], sigma: float, settings: DURSettings
 ) -> list[int]:
-    """k_i of each question of a batch, by the S of its candidates (eq. 6).
-
-    The threshold is the nearest to `sigma` within `budget` and, before that, `least_shots`.
-    """
+    """k_i of each question of a batch, by the S of its candidates (eq. 6). The threshold is the
+    nearest to `sigma` within `budget` and, before that, `least_shots`."""
     leading = [np.sort(row)[::-1][: settings.shots] for row in scores]
     levels = np.unique(np.concatenate([[0.0, sigma], *leading]))
 

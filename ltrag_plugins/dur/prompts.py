@@ -1,7 +1,6 @@
 """How solved examples, passages and the question become a prompt.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 1 and table 5.
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 1 and table 5.
 """
 
 import string
@@ -21,11 +20,9 @@ _FIELDS = frozenset({"question", "options", "context", "answer", "text", "title"
 
 @dataclass(frozen=True, slots=True)
 class PromptFormat(Settings):
-    """Templates with the fields {question}, {options}, {context}, {answer}, {title}, {text}.
-
-    The prompt of a ladder's rung j is the first j shots in rank order, then the question, so
-    that each rung shares all shots of the one before.
-    """
+    """Templates with the fields {question}, {options}, {context}, {answer}, {title}, {text}. The
+    prompt of a ladder's rung j is the first j shots in rank order, then the question, so that each
+    rung shares all shots of the one before."""
 
     shot: str
     """One example with its {answer}, or one passage with its {title} and {text}."""
@@ -45,9 +42,8 @@ class PromptFormat(Settings):
         known = {"shot": _FIELDS, "query": _FIELDS - {"answer"}, "reply": {"answer"}}
         for name, fields in known.items():
             if unknown := _named(getattr(self, name), name) - fields:
-                raise InvalidInput(
-                    f"the {name} template names {sorted(unknown)}; it may name {sorted(fields)}"
-                )
+                names = f"names {sorted(unknown)}; it may name {sorted(fields)}"
+                raise InvalidInput(f"the {name} template {names}")
         if not self.reply.endswith("{answer}"):
             raise InvalidInput("the reply template must end in {answer}, to which it leads")
 
@@ -56,10 +52,8 @@ class PromptFormat(Settings):
         shown = _named(self.shot, "shot")
         for kind, field, use in ((Question, "answer", "'Q-A'"), (Passage, "text", "'passages'")):
             if field not in shown and any(isinstance(shot, kind) for shot in shots):
-                raise InvalidInput(
-                    f"this prompt format has no place for a {kind.__name__}'s {{{field}}}; use "
-                    f"format={use}, or shots of another kind"
-                )
+                why = f"this prompt format has no place for a {kind.__name__}'s {{{field}}}"
+                raise InvalidInput(f"{why}; use format={use}, or shots of another kind")
         parts = [self.shot.format_map(self._fields(shot)) for shot in shots]
         return self.separator.join([*parts, self.query.format_map(self._fields(question))])
 

@@ -1,8 +1,5 @@
-"""A trained head at work: `DURRanker` ranks passages or examples for a question.
-
-No torch: the encoder gives vectors, the head is a matrix product. On disk a head is `dur.json`
-(readable) and `dur.safetensors` (numbers); no pickle.
-"""
+"""A trained head at work: `DURRanker` ranks passages or examples for a question, without torch: the
+encoder gives vectors, the head is a matrix product."""
 
 import asyncio
 import threading
@@ -19,12 +16,12 @@ import numpy as np
 from jaxtyping import Float
 from scipy.special import softmax
 
-from ltrag_plugins import artifacts, errors
+from ltrag_plugins import artifacts
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
 from ltrag_plugins.dur.settings import Bounds, DURSettings
-from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, checked
+from ltrag_plugins.errors import ArtifactMismatch, EmptyQuestion, InvalidInput, ModelError, checked
 from ltrag_plugins.llm.base import Encoder
 
 _Vector = Float[np.ndarray, " dim"]
@@ -87,12 +84,8 @@ class DURRanker:
 
     @classmethod
     def load(cls, folder: str | PathLike[str], *, encoder: Encoder) -> Self:
-        """From a folder that `save` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
-        """
+        """From a folder that `save` wrote: whole, or `UnreadableArtifact` is raised, and trained
+        with this encoder, or `ArtifactMismatch`."""
         kinds = (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):
@@ -104,25 +97,18 @@ class DURRanker:
             if not (np.isfinite(head.weight).all() and np.isfinite(head.bias).all()):
                 raise ValueError("a number of the head is not finite")
         if trained_with != encoder.name:
-            raise ArtifactMismatch(
-                f"the head in {folder} was trained with encoder {trained_with!r}, and is now given "
-                f"{encoder.name!r}. Pass that one, or train a head for this one."
-            )
+            given = f"encoder {trained_with!r}, and is now given {encoder.name!r}"
+            remedy = "Pass that one, or train a head for this one."
+            raise ArtifactMismatch(f"the head in {folder} was trained with {given}. {remedy}")
         return ranker
 
     def save(self, folder: str | PathLike[str]) -> None:
-        """Write `dur.json` (readable) and `dur.safetensors` (the head).
-
-        A reward function of the user's is left out, as a head needs none to rank.
-        """
+        """Write `dur.json` (readable) and `dur.safetensors` (the head); no pickle. A reward
+        function of the user's is left out, as a head needs none to rank."""
         own = not isinstance(self.settings.reward, str)
-        parts = {
-            "encoder": self.encoder.name,
-            "sigma": self.sigma,
-            "shots": self.shots,
-            "settings": replace(self.settings, reward="match") if own else self.settings,
-            "head": self.head,
-        }
+        settings = replace(self.settings, reward="match") if own else self.settings
+        parts: dict[str, Any] = {"encoder": self.encoder.name, "sigma": self.sigma}
+        parts |= {"shots": self.shots, "settings": settings, "head": self.head}
         artifacts.write(Path(folder), "dur", parts, format=_FORMAT)
 
     @property
@@ -156,10 +142,8 @@ class DURRanker:
             ArtifactMismatch: the encoder's vectors have another dimension.
             ModelError: the encoder gave more or fewer vectors than texts.
         """
-        keys, texts, known = self._known(question, candidates)
-        if not keys:
-            return []
-        return self._placed(keys, texts, known, self.encoder.encode(texts), top_n, sigma)
+        texts, placed = self._asked(question, candidates, top_n, sigma)
+        return placed(self.encoder.encode(texts)) if candidates else []
 
     async def arank(
         self,
@@ -170,17 +154,16 @@ class DURRanker:
         sigma: float = 0.0,
     ) -> list[Ranked]:
         """As `rank`; awaits the encoder's `aencode` where it has one, else encodes in a thread."""
-        keys, texts, known = self._known(question, candidates)
-        if not keys:
-            return []
+        texts, placed = self._asked(question, candidates, top_n, sigma)
         encode: Any = partial(asyncio.to_thread, self.encoder.encode)
-        rows = await getattr(self.encoder, "aencode", encode)(texts)
-        return self._placed(keys, texts, known, rows, top_n, sigma)
+        encode = getattr(self.encoder, "aencode", encode)
+        return placed(await encode(texts)) if candidates else []
 
-    def _known(
-        self, question: str, candidates: Sequence[Shot]
-    ) -> tuple[list[bytes], list[str], dict[bytes, _Vector]]:
-        """A key for each candidate, the question and the texts to encode, vectors at hand."""
+    def _asked(
+        self, question: str, candidates: Sequence[Shot], top_n: int | None, sigma: float
+    ) -> tuple[list[str], Callable[[_Vectors], list[Ranked]]]:
+        """The question and the texts to encode, and what makes a ranking of their vectors; it keeps
+        these, unless they cannot be used."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to rank by")
         texts = [text_of(candidate) for candidate in candidates]
@@ -188,31 +171,22 @@ class DURRanker:
         with _keeping:
             known = {key: self._kept[key] for key in keys if key in self._kept}
         missing = {k: text for k, text in zip(keys, texts, strict=True) if k not in known}
-        return keys, [question, *missing.values()], known
 
-    def _placed(
-        self,
-        keys: list[bytes],
-        texts: list[str],
-        known: dict[bytes, _Vector],
-        rows: _Vectors,
-        top_n: int | None,
-        sigma: float,
-    ) -> list[Ranked]:
-        """Ranks, and keeps what was encoded; not where it cannot be used."""
-        if len(rows) != len(texts):
-            told = f"gave {len(rows)} vectors for {len(texts)} texts; it gives one for each"
-            raise errors.ModelError(f"the encoder {self.encoder.name} {told}")
-        missing = dict.fromkeys(key for key in keys if key not in known)
-        vectors = known | {k: row.copy() for k, row in zip(missing, rows[1:], strict=True)}
-        offered = np.stack([vectors[key] for key in keys]).astype(float)
-        ranked = self.rank_vectors(rows[0].astype(float), offered, top_n=top_n, sigma=sigma)
-        with _keeping:
-            for key in vectors:
-                self._kept[key] = self._kept.pop(key, vectors[key])
-            while len(self._kept) > self.cached_texts:
-                self._kept.popitem(last=False)
-        return ranked
+        def placed(rows: _Vectors) -> list[Ranked]:
+            if len(rows) != 1 + len(missing):
+                told = f"gave {len(rows)} vectors for {1 + len(missing)} texts"
+                raise ModelError(f"the encoder {self.encoder.name} {told}; it gives one for each")
+            vectors = known | {k: row.copy() for k, row in zip(missing, rows[1:], strict=True)}
+            offered = np.stack([vectors[key] for key in keys]).astype(float)
+            ranked = self.rank_vectors(rows[0].astype(float), offered, top_n=top_n, sigma=sigma)
+            with _keeping:
+                for key in vectors:
+                    self._kept[key] = self._kept.pop(key, vectors[key])
+                while len(self._kept) > self.cached_texts:
+                    self._kept.popitem(last=False)
+            return ranked
+
+        return [question, *missing.values()], placed
 
     def rank_vectors(
         self,
@@ -249,12 +223,9 @@ class _NoEncoder:
 
 
 class HeadHolder:
-    """What the rerankers and selectors of the integrations share.
-
-    Raises:
-        InvalidInput: there is no trained head (the message has the command that trains one),
-            or a value is out of its range.
-    """
+    """What the rerankers and selectors of the integrations share. `InvalidInput` is raised where
+    there is no trained head (the message has the command that trains one), or a value is out of its
+    range."""
 
     ranker: DURRanker
     _encoder_of: ClassVar[Callable[[Any], Encoder]]
@@ -276,9 +247,7 @@ class HeadHolder:
                 LlamaIndex's `Settings`.
             top_n, sigma: as for the class.
 
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: trained with another encoder.
+        Raises as `DURRanker.load`.
         """
         ranker = DURRanker.load(folder, encoder=cls._encoder_of(encoder))
         return cast(Any, cls)(ranker, top_n=top_n, sigma=sigma)

@@ -15,17 +15,10 @@ Preselect = Literal["bm25", "encoder", "both", "none"]
 
 _AtLeast0 = Annotated[float, Range(0)]
 _LEAST_HELD_OUT = 10  # questions; fewer would choose by chance
-_PUBLISHED: dict[str, Any] = {
-    "reward": "match",
-    "initial": "random",
-    "replacement": True,
-    "credit": "outcome",
-    "advantage": False,
-    "least_shots": None,
-    "budget": None,
-    "learning_rate": 1e-4,
-    "held_out": 0.0,
-}  # what the paper and PromptPG have in common
+# what the paper and PromptPG have in common
+_PUBLISHED: dict[str, Any] = {"reward": "match", "initial": "random", "replacement": True}
+_PUBLISHED |= {"credit": "outcome", "advantage": False, "least_shots": None, "budget": None}
+_PUBLISHED |= {"learning_rate": 1e-4, "held_out": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +96,8 @@ class DURSettings(Settings):
     def _check_together(self) -> None:
         format_for(self.format)
         if self.rungs == "last" and self.credit == "change":
-            raise InvalidInput(
-                "rungs='last' does not tell what a shot changed; set credit='outcome'"
-            )
+            why = "does not tell what a shot changed"
+            raise InvalidInput(f"rungs='last' {why}; set credit='outcome'")
 
     def questions_learned(self, questions: int) -> int:
         """How many of so many questions are trained on; the others are held out."""
@@ -133,9 +125,8 @@ class DURSettings(Settings):
     def promptpg(cls, *, preselect: Preselect = "none", seed: int = 0) -> Self:
         """PromptPG: the same head, one reward for the whole set of K shots, no threshold.
 
-        References:
-            Lu et al., ICLR 2023, "Dynamic Prompt Learning via Policy Gradient for
-            Semi-structured Mathematical Reasoning", section 4 and algorithm 1.
+        Source: Lu et al., ICLR 2023, "Dynamic Prompt Learning via Policy Gradient for
+        Semi-structured Mathematical Reasoning", section 4 and algorithm 1.
         """
         given = {"preselect": preselect, "seed": seed}
         return cls(**_PUBLISHED | given, exploration="sample", rungs="last", sigma="off")

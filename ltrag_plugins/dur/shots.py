@@ -2,8 +2,7 @@
 
 A solved example is never shown for its own question, since it would hold the answer.
 
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and algorithm 1, line 8.
+Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", section 6.1 and algorithm 1, line 8.
 """
 
 import threading

@@ -90,9 +90,8 @@ class TrainingResult:
 
 @final
 class DURTrainer:
-    """Trains a ranking head from a model's own feedback.
-
-    Equal candidates, questions, settings and answers give equal heads, to the last bit.
+    """Trains a ranking head from a model's own feedback. Equal candidates, questions, settings and
+    answers give equal heads, to the last bit.
 
     Args:
         encoder: gives the vectors; it is not trained. Wrap it in a `CachedEncoder` to keep them.
@@ -108,10 +107,9 @@ class DURTrainer:
         for name, plain in (("reward", "match"), ("option_calibration", "none")):
             value = getattr(settings, name)
             if not self._scores and value in ("p_gold", "log_p_gold", "content-free", "batch"):
-                raise NoTokenProbabilities(
-                    f"{name}={value!r} needs the log-probability of given text, and {llm.name} "
-                    f"does not tell it. Use TransformersLLM, or {name}={plain!r}."
-                )
+                why = f"{name}={value!r} needs the log-probability of given text"
+                remedy = f"Use TransformersLLM, or {name}={plain!r}."
+                raise NoTokenProbabilities(f"{why}, and {llm.name} does not tell it. {remedy}")
         if settings.reward == "auto":
             settings = replace(settings, reward="log_p_gold" if self._scores else "match")
         self.encoder, self.llm, self.settings = encoder, llm, settings
@@ -198,24 +196,23 @@ class DURTrainer:
         """Each question with the candidates that are ranked for it, all encoded."""
         _check(validation, candidates)
         asked = self.encoder.encode([q.text for q in validation]).astype(float)
+        pairs = [*zip(validation, asked, strict=True)]
         if candidates is None:
             texts = list(dict.fromkeys(text_of(p) for q in validation for p in q.passages))
             rows = dict(zip(texts, self.encoder.encode(texts).astype(float), strict=True))
+            own = (np.stack([rows[text_of(p)] for p in q.passages]) for q in validation)
             return [
-                TrainingCase(q, v, q.passages, np.stack([rows[text_of(p)] for p in q.passages]))
-                for q, v in zip(validation, asked, strict=True)
+                TrainingCase(*pair, pair[0].passages, v) for pair, v in zip(pairs, own, strict=True)
             ]
         vectors = self.encoder.encode([text_of(c) for c in candidates]).astype(float)
         how, size = self.settings.preselect, self.settings.preselected
         preselector = Preselector(candidates, vectors, how=how, size=size)
         cases = []
-        for question, vector in zip(validation, asked, strict=True):
+        for question, vector in pairs:
             picks = preselector.choose(question, vector)
             if not len(picks):
-                raise InvalidInput(
-                    f"there is no candidate but {question.text[:40]!r} itself; a question is never "
-                    "its own example"
-                )
+                why = f"there is no candidate but {question.text[:40]!r} itself"
+                raise InvalidInput(f"{why}; a question is never its own example")
             chosen = tuple(candidates[i] for i in picks)
             cases.append(TrainingCase(question, vector, chosen, vectors[picks]))
         return cases
@@ -231,15 +228,11 @@ class DURTrainer:
         # where no batch was trained they are one and the same
         by_start = unseen if trained is start else self._by_shots(held_out, start, watching)
         best = [rows[1 + int(np.argmax(rows[1:].mean(axis=1)))] for rows in (unseen, by_start)]
-        return _Choice(
-            questions=len(held_out),
-            trained=tuple(unseen.mean(axis=1).tolist()),
-            start=tuple(by_start.mean(axis=1).tolist()),
-            error=float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out))),
-            everywhere=tuple(by_trained.mean(axis=1).tolist()),
-            calls=counter.cost.calls,
-            tokens=counter.cost.tokens,
-        )
+        rows = (unseen, by_start, by_trained)
+        own, old, everywhere = (tuple(row.mean(axis=1).tolist()) for row in rows)
+        error = float(np.std(best[0] - best[1], ddof=1) / np.sqrt(len(held_out)))
+        spent = counter.cost.calls, counter.cost.tokens
+        return _Choice(len(held_out), own, old, error, everywhere, *spent)
 
     def _by_shots(
         self, cases: _Cases, head: Head, observers: _Observers
@@ -273,19 +266,15 @@ def _check(validation: Sequence[Question], candidates: Sequence[Shot] | None) ->
     check_labelled([*validation, *(c for c in candidates or () if isinstance(c, Question))])
     ids = Counter(one.id for one in candidates or () if one.id)
     if ids and max(ids.values()) > 1:
-        raise InvalidInput(
-            f"several candidates have the same id {ids.most_common(1)[0][0]!r}; give each its own, "
-            "or leave ids empty"
-        )
+        why = f"several candidates have the same id {ids.most_common(1)[0][0]!r}"
+        raise InvalidInput(f"{why}; give each its own, or leave ids empty")
     for question in validation:
         name = repr(question.text[:40])
         if candidates is None and not question.passages:
             raise InvalidInput(f"{name} has no passages of its own; add some, or give candidates")
         if question.options and not set(question.options) & set(question.answers):
-            raise InvalidInput(
-                f"{name} has none of the accepted answers {list(question.answers)} among its "
-                f"options {list(question.options)}; write them alike"
-            )
+            both = f"{list(question.answers)} among its options {list(question.options)}"
+            raise InvalidInput(f"{name} has none of the accepted answers {both}; write them alike")
 
 
 def _spent(
@@ -335,10 +324,9 @@ def _read(path: Path | None, run: str) -> tuple[Adam, _History, _Choice | None] 
             lists = {k: tuple(v) for k, v in choice.items() if isinstance(v, list)}
             choice = _Choice(**choice | lists)
     if known != run:
-        raise ArtifactMismatch(
-            f"{path} belongs to a run with other candidates, questions, settings, encoder or "
-            "model. Train in another folder, or move it away to begin again."
-        )
+        what = "candidates, questions, settings, encoder or model"
+        remedy = "Train in another folder, or move it away to begin again."
+        raise ArtifactMismatch(f"{path} belongs to a run with other {what}. {remedy}")
     return adam, history, choice
 
 

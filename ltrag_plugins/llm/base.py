@@ -53,11 +53,9 @@ class ScoringLLM(LLM, Protocol):
 
 @runtime_checkable
 class GradientLLM(ScoringLLM, Protocol):
-    """A model whose weights are at hand.
-
-    Gradients are of the mean negative log-likelihood of the continuation's tokens given the
-    prompt, by the feed-forward weights of the last `layers` layers.
-    """
+    """A model whose weights are at hand. Gradients are of the mean negative log-likelihood of the
+    continuation's tokens given the prompt, by the feed-forward weights of the last `layers`
+    layers."""
 
     def mean_gradient(
         self, prompts: Sequence[str], continuations: Sequence[str], *, layers: int = 4
@@ -132,10 +130,8 @@ def checked_token(token: Token, model: str) -> Token:
 
 
 def stopped(generation: Generation, stop: Sequence[str]) -> Generation:
-    """The generation ended before the first stop string, its tokens joining to its text.
-
-    Tokens that spell another text are left alone. The token counts stay what was paid for.
-    """
+    """The generation ended before the first stop string, its tokens joining to its text. Tokens
+    that spell another text are left alone. The token counts stay what was paid for."""
     ends = [generation.text.find(string) for string in stop if string]
     text = generation.text[: min((end for end in ends if end >= 0), default=None)]
     tokens = generation.tokens

@@ -128,10 +128,9 @@ class _Kept(ABC):
                 "disk that can be written, has room, and is not locked by another program."
             ) from error
         except (sqlite3.DatabaseError, TypeError, ValueError) as error:
-            raise CacheUnreadable(
-                f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is; choose "
-                "another path, or rescue what is in it with: sqlite3 FILE .recover"
-            ) from error
+            why = f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is"
+            remedy = "choose another path, or rescue what is in it with: sqlite3 FILE .recover"
+            raise CacheUnreadable(f"{why}; {remedy}") from error
 
     def _create(self) -> None:
         place, name = self.path.parent, self.path.name
@@ -160,10 +159,8 @@ class _Kept(ABC):
             why = f"it is of layout {layout}"
         else:
             return
-        raise CacheUnreadable(
-            f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}. It was left as it is; "
-            "choose another path."
-        )
+        wrong = f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}"
+        raise CacheUnreadable(f"{wrong}. It was left as it is; choose another path.")
 
 
 @final
@@ -258,10 +255,8 @@ class CachedLLM(_Kept):
     def _score(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Generation]:
         """As the model's own, or as it was the first time; raises what `generate` raises."""
         if len(prompts) != len(continuations):
-            raise InvalidInput(
-                f"{len(prompts)} prompts came with {len(continuations)} continuations; score() "
-                "takes one continuation for each prompt."
-            )
+            why = f"{len(prompts)} prompts came with {len(continuations)} continuations"
+            raise InvalidInput(f"{why}; score() takes one continuation for each prompt.")
         pairs = list(zip(prompts, continuations, strict=True))
         keys = [_key("score", self.name, *pair) for pair in pairs]
         score = self._model.score
@@ -305,11 +300,9 @@ class CachedLLM(_Kept):
     def _known(
         self, asked: Sequence[Any], keys: Sequence[bytes], one_by_one: bool
     ) -> tuple[dict[bytes, Generation], list[dict[bytes, Any]]]:
-        """What is there, and the calls to make for the rest, each what to ask by key.
-
-        A seeded sampler that is asked for a prompt's third sample alone would give its first: where
-        one is missing, all of that prompt are asked for again, if not `one_by_one`.
-        """
+        """What is there, and the calls to make for the rest, each what to ask by key. A seeded
+        sampler that is asked for a prompt's third sample alone would give its first: where one is
+        missing, all of that prompt are asked for again, if not `one_by_one`."""
         known, by_key = self._get(keys), dict(zip(keys, asked, strict=True))
         most = len(keys) if one_by_one else _AT_ONCE
         samples, calls = defaultdict[Any, set[bytes]](set), list[set[bytes]]()
@@ -330,10 +323,8 @@ class CachedLLM(_Kept):
         self, part: Collection[bytes], fresh: Sequence[Generation], seconds: float
     ) -> dict[bytes, Generation]:
         if len(fresh) != len(part):
-            raise ModelError(
-                f"{self.name} gave {len(fresh)} generations for {len(part)} prompts; "
-                "a model gives one for each. Nothing was kept."
-            )
+            why = f"{self.name} gave {len(fresh)} generations for {len(part)} prompts"
+            raise ModelError(f"{why}; a model gives one for each. Nothing was kept.")
         answers = {}
         for key, generation in zip(part, fresh, strict=True):
             for token in generation.tokens or ():
@@ -366,9 +357,8 @@ def _key(*parts: object) -> bytes:
 
 @final
 class CachedEncoder(_Kept):
-    """An encoder whose vectors are kept in a SQLite file, by encoder name and text.
-
-    Many threads and processes may share the file; it is never overwritten.
+    """An encoder whose vectors are kept in a SQLite file, by encoder name and text. Many threads
+    and processes may share the file; it is never overwritten.
 
     Args:
         encoder: the encoder; its `name` must tell its weights from others'.

@@ -57,16 +57,9 @@ def seconds_of(model: object) -> float:
 
 
 class RequestLLM(ABC):
-    """A model that is sent each prompt in a request of its own (`_ask`, `_aask`).
-
-    Settings that it refuses (`refused_setting`) are left out from then on.
-
-    Args:
-        most: requests under way at once, over all threads and over all tasks of an event loop.
-
-    Raises:
-        InvalidInput: `most` is below 1.
-    """
+    """A model that is sent each prompt in a request of its own (`_ask`, `_aask`). Settings that it
+    refuses (`refused_setting`) are left out from then on. `most` requests, at least 1 (or
+    `InvalidInput` is raised), are under way at once, over all threads and all of a loop's tasks."""
 
     one_by_one: bool = True
     """False: one request has all prompts, and no answer comes before the others."""
@@ -242,10 +235,9 @@ class RequestLLM(ABC):
             self._failed += status in _PASSING or not prompts_fault
             if status == 401 or self._failed >= _HOPELESS:
                 many = "" if status == 401 else f"{self._failed} requests in a row failed; "
-                raise ModelUnavailable(
-                    f"{named}. {many}the model is not asked any more. Its answers are kept where "
-                    "there is an answer cache: mend this, and run again."
-                ) from error
+                said = f"{named}. {many}the model is not asked any more. Its answers are kept"
+                remedy = "where there is an answer cache: mend this, and run again."
+                raise ModelUnavailable(f"{said} {remedy}") from error
             if done is None:
                 raise named from named.__cause__
             found[i] = named

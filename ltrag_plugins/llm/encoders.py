@@ -78,13 +78,12 @@ class SentenceTransformerEncoder(_LocalEncoder):
 
 @final
 class TransformersEncoder(_LocalEncoder):
-    """The vector of a model's first token ([CLS]), not normalized; an `Encoder`.
-
-    What the DUR paper uses, with bert-base-uncased. Calls from several threads take turns.
+    """The vector of a model's first token ([CLS]), not normalized; an `Encoder`. What the DUR paper
+    uses, with bert-base-uncased. Calls from several threads take turns.
 
     Args:
-        model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts
-            longer than it reads are cut at its limit.
+        model: any encoder of transformers with `last_hidden_state`; it is not changed. Texts longer
+            than it reads are cut at its limit.
         tokenizer: the one it was trained with.
         label: what `name` starts with.
     """
@@ -116,10 +115,8 @@ class TransformersEncoder(_LocalEncoder):
     def encode(self, texts: Sequence[str]) -> Float32[np.ndarray, "texts dim"]:
         """One row for each text, in the order of the texts."""
         if self.model.training:
-            raise ModelError(
-                f"{self._label} is in training mode, where dropout would change its vectors; call "
-                "model.eval() first."
-            )
+            why = f"{self._label} is in training mode, where dropout would change its vectors"
+            raise ModelError(f"{why}; call model.eval() first.")
         rows = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         by_length = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         # RoBERTa's positions begin at 2: there the tokenizer's limit is the lower one

@@ -85,7 +85,7 @@ class _TokenTree:
         return seen
 
 
-def plan(
+def _plan(
     sequences: Sequence[_Ids], batch_tokens: int, attention_scale: float, padding: float = 0.5
 ) -> list[list[_TokenTree]]:
     """Lay the sequences into trees, and the trees into batches of similar size, longest first.
@@ -160,10 +160,8 @@ class TreeEngine:
     def read(
         self, sequences: Sequence[_Ids], first: Sequence[int]
     ) -> Iterator[tuple[list[_Place], Float[Tensor, "places vocabulary"]]]:
-        """Scores that predict the tokens of each sequence from its place ``first`` (>= 1) on.
-
-        The places of a sequence come in order.
-        """
+        """Scores that predict the tokens of each sequence from its place ``first`` (>= 1) on. The
+        places of a sequence come in order."""
         # the last token is predicted, and predicts nothing that is asked for
         shorter = [sequence[:-1] for sequence in sequences]
         for hidden, _, rows in self._read(shorter, _PADDING_READING, lambda: None):
@@ -183,7 +181,7 @@ class TreeEngine:
         tuple[Float[Tensor, "trees nodes hidden"], Any, list[tuple[int, int, list[int]]]]
     ]:
         """Of each batch the last hidden states, the cache, and (sequence, row, path) of each."""
-        for batch in plan(sequences, self._batch_tokens, self._attention_scale, padding):
+        for batch in _plan(sequences, self._batch_tokens, self._attention_scale, padding):
             ids, cache = _padded([tree.ids for tree in batch]).to(self._device), new_cache()
             positions = torch.arange(ids.shape[1], device=self._device).expand(ids.shape)
             masks = None
@@ -194,11 +192,8 @@ class TreeEngine:
                 for row, tree in enumerate(batch):
                     visible[row, : len(tree), : len(tree)] = torch.from_numpy(tree.visible())
                 masks = self._masks(visible.to(self._device), positions, positions)
-            rows = [
-                (member, row, path)
-                for row, tree in enumerate(batch)
-                for member, path in tree.paths.items()
-            ]
+            placed = ((row, one) for row, tree in enumerate(batch) for one in tree.paths.items())
+            rows = [(member, row, path) for row, (member, path) in placed]
             yield self._forward(ids, positions, masks, cache), cache, rows
 
     def _steps(
@@ -313,8 +308,6 @@ def best_engine(model: PreTrainedModel, *, batch_tokens: int) -> TreeEngine | Pl
     masks = model.config._attn_implementation in ("sdpa", "eager")
     if known and masks and model.config.model_type in _EXACT:
         return TreeEngine(model, batch_tokens=batch_tokens)
-    _log.warning(
-        "%s is run without shared prefixes: its attention is not known to take masks of ours",
-        type(model).__name__,
-    )
+    why = "its attention is not known to take masks of ours"
+    _log.warning("%s is run without shared prefixes: %s", type(model).__name__, why)
     return PlainEngine(model, batch_tokens=batch_tokens)

@@ -8,9 +8,8 @@ gradient of a single instance is ever held: in forward mode the tangent of the v
 along a direction *is* the vector of dot products with it. What the prompts of a batch begin with is
 computed once: a token's tangent depends on the tokens before it alone.
 
-References:
-    Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
-    Language Models", eq. 2 (denominator) and appendix A (which weights).
+Source: Li et al., ACL 2024, "On the Role of Long-tail Knowledge in Retrieval Augmented Large
+Language Models", eq. 2 (denominator) and appendix A (which weights).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -78,14 +77,12 @@ def token_batches(
 
 
 def mean_gradient(model: nn.Module, batches: Iterable[TokenBatch], *, layers: int = 4) -> Direction:
-    """The gradient of the mean token loss, averaged over all instances of all batches alike.
+    """The gradient of the mean token loss, averaged over all instances of all batches alike, as
+    float32 arrays by parameter name, as in `model.named_parameters()`.
 
     Args:
         model: a causal language model of transformers; it is not changed.
         layers: how many of the last layers' feed-forward matrices to differentiate by.
-
-    Returns:
-        float32 arrays by parameter name, as in `model.named_parameters()`.
     """
     tail = FeedForwardTail(model, layers)
     with torch.inference_mode(False), torch.enable_grad():
@@ -146,15 +143,12 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
     For a matrix with inputs :math:`x_t` and loss gradients :math:`d_t` at its outputs its square is
     :math:`\sum_{t,t'} (x_t \cdot x_{t'}) (d_t \cdot d_{t'})`: time by time, not weight by weight.
 
-    References:
-        Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
-        Learners", section 4 (ghost clipping).
+    Source: Li et al., ICLR 2022, "Large Language Models Can Be Strong Differentially Private
+    Learners", section 4 (ghost clipping).
     """
     seen = list[tuple[Tensor, Any]]()
     for linear in tail.linears.values():
-        linear.register_forward_hook(
-            lambda _, inputs, output: seen.append((inputs[0].detach(), output))
-        )
+        linear.register_forward_hook(lambda _, given, out: seen.append((given[0].detach(), out)))
     weights = {name: weight.requires_grad_() for name, weight in tail.weights.items()}
     losses = tail.losses(weights, batch, shared=False)
     deltas = torch.autograd.grad(losses.sum(), [output for _, output in seen])
@@ -166,12 +160,10 @@ def _gradient_norms(tail: "FeedForwardTail", batch: TokenBatch) -> Float[Tensor,
 
 
 class FeedForwardTail:
-    """The losses of a batch as a function of the last layers' feed-forward matrices.
-
-    A twin of the model (`loading.twin`) runs the model's own code, with eager attention, the one
-    implementation that can be differentiated forward. The last layers, the final norm and the
-    logits are computed in float32 (a bfloat16 product of gradients is good to about two digits).
-    """
+    """The losses of a batch as a function of the last layers' feed-forward matrices. A twin of the
+    model (`loading.twin`) runs the model's own code, with eager attention, the one implementation
+    that can be differentiated forward. The last layers, the final norm and the logits are computed
+    in float32 (a bfloat16 product of gradients is good to about two digits)."""
 
     def __init__(self, model: nn.Module, layers: int) -> None:
         if not isinstance(model, PreTrainedModel):
@@ -182,10 +174,8 @@ class FeedForwardTail:
         if not isinstance(stack, nn.ModuleList) or not all(map(_is_dense, stack)):
             raise _unsupported(model, "its decoder is no list of `layers` with dense `mlp`s")
         if not 1 <= layers <= len(stack):
-            raise InvalidInput(
-                f"layers={layers}, but {type(model).__name__} has {len(stack)} layers; "
-                f"take 1 to {len(stack)} (default 4)."
-            )
+            why = f"layers={layers}, but {type(model).__name__} has {len(stack)} layers"
+            raise InvalidInput(f"{why}; take 1 to {len(stack)} (default 4).")
         head = self._twin.get_output_embeddings()
         if not isinstance(head, nn.Linear) or not head.weight.is_floating_point():
             raise _unsupported(model, "its head is not a plain torch.nn.Linear")
@@ -196,7 +186,9 @@ class FeedForwardTail:
         self._resume_from: Tensor | None = None
         self._last[0].register_forward_pre_hook(self._enter)
         for layer in self._last:
-            layer.float().register_forward_pre_hook(_in_float32, with_kwargs=True)
+            layer.float().register_forward_pre_hook(
+                lambda _, *given: _widened(given), with_kwargs=True
+            )
         parts = {part for layer in self._last for part in _feed_forward(layer)}
         modules = self._twin.named_modules()  # in the model's order
         self.linears: dict[str, Any] = {f"{n}.weight": part for n, part in modules if part in parts}
@@ -221,11 +213,9 @@ class FeedForwardTail:
     def losses(
         self, weights: Mapping[str, Tensor], batch: TokenBatch, *, shared: bool = True
     ) -> Float[Tensor, " batch"]:
-        """Mean negative log-likelihood, in nats a token, of each instance's targets.
-
-        `weights` take the place of the model's own. With `shared`, what all prompts begin with is
-        computed once: then the activations there belong to no one instance.
-        """
+        """Mean negative log-likelihood, in nats a token, of each instance's targets. `weights` take
+        the place of the model's own. With `shared`, what all prompts begin with is computed once:
+        then the activations there belong to no one instance."""
         columns = (batch.input_ids, batch.attention_mask, batch.targets)
         ids, mask, targets = (column.to(self._twin.device) for column in columns)
         start = batch.shared_prefix() if shared else 0
@@ -285,10 +275,6 @@ def _is_dense(layer: nn.Module) -> bool:
 
 def _feed_forward(layer: nn.Module) -> list[nn.Linear]:
     return [part for part in layer.get_submodule("mlp").children() if type(part) is nn.Linear]
-
-
-def _in_float32(module: nn.Module, *arguments: Any) -> Any:
-    return _widened(arguments)
 
 
 def _widened(value: Any) -> Any:

@@ -86,10 +86,8 @@ def fingerprint(
     rounded: torch.dtype = torch.float32,
     settings: Mapping[str, Any] | None = None,
 ) -> str:
-    """Twelve hexadecimal digits that change with the weights, the architecture and `settings`.
-
-    Of each weight, its name, shape, and numbers at regular distances are read, `rounded` first.
-    """
+    """Twelve hexadecimal digits that change with the weights, the architecture and `settings`. Of
+    each weight, its name, shape, and numbers at regular distances are read, `rounded` first."""
     digest = hashlib.sha256(type(model).__name__.encode())
     if settings is not None:
         digest.update(json.dumps(settings, sort_keys=True, default=repr).encode())
@@ -120,10 +118,8 @@ def twin(model: PreTrainedModel) -> PreTrainedModel:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without transformers' progress bars and load reports; as before afterwards."""
-    level, bars = (
-        transformers_logging.get_verbosity(),
-        transformers_logging.is_progress_bar_enabled(),
-    )
+    level = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     try:
@@ -146,10 +142,8 @@ def _located(source: str | Path) -> tuple[str, dict[str, str]]:
     named = isinstance(source, Path) or path.is_absolute() or str(source).startswith((".", "~"))
     if path.is_dir() or named:
         why = "has no config.json" if path.is_dir() else "is not there"
-        raise InvalidInput(
-            f"the folder {str(path)!r} {why}; give a folder that model.save_pretrained wrote, a "
-            "hub name or a .gguf file."
-        )
+        wrong = f"the folder {str(path)!r} {why}; give a folder that model.save_pretrained wrote"
+        raise InvalidInput(f"{wrong}, a hub name or a .gguf file.")
     return str(source), {}
 
 
@@ -162,28 +156,20 @@ def _chosen_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype
         return torch.float32 if on_cpu else "auto"
     named = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(named, torch.dtype):
-        raise InvalidInput(
-            f"dtype {dtype!r} is none of torch's; say 'float32', 'bfloat16', 'auto' or 'fast'."
-        )
+        some = "say 'float32', 'bfloat16', 'auto' or 'fast'."
+        raise InvalidInput(f"dtype {dtype!r} is none of torch's; {some}")
     return named
 
 
 @torch.no_grad()
 def _merge_adapter(model: PreTrainedModel, folder: str | Path) -> str:
-    r"""Merge an adapter into the model's weights, which are changed; its short hash.
-
-    .. math:: W + \frac{\alpha}{r} B A
-
-    References:
-        Hu et al., ICLR 2022, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3.
-    """
+    """Merge an adapter into the model's weights, which are changed, as W + alpha / r B A (Hu et
+    al., ICLR 2022, "LoRA: Low-Rank Adaptation of Large Language Models", eq. 3); its short hash."""
     folder = Path(folder).expanduser()
     manifest, config, content = read_adapter(folder)
     if manifest["method"] != "lora":
-        raise UnreadableArtifact(
-            f"{folder} holds a whole model, not an adapter; load it as the model itself "
-            "(--model, or TransformersLLM.load)."
-        )
+        why = f"{folder} holds a whole model, not an adapter; load it as the model itself"
+        raise UnreadableArtifact(f"{why} (--model, or TransformersLLM.load).")
     base, found = manifest["base"], fingerprints(model)
     # the weights that the adapter was trained beside, in whatever precision
     if all(base["fingerprints"].get(name) != digest for name, digest in found.items()):

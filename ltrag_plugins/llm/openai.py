@@ -4,12 +4,11 @@ import asyncio
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, Sequence, Set
 from contextlib import aclosing, asynccontextmanager, closing, suppress
 from functools import cache
 from itertools import count
 from time import monotonic, sleep
-from types import MappingProxyType
 from typing import Any, final
 from urllib.parse import urlsplit
 
@@ -89,10 +88,9 @@ class OpenAICompatibleLLM(RequestLLM):
             try:
                 client = OpenAI(api_key=api_key, **how)
             except openai.OpenAIError as error:
-                raise InvalidInput(
-                    "there is no API key; pass api_key=, or set OPENAI_API_KEY, or pass the "
-                    "base_url of a server that needs none."
-                ) from error
+                keys = "pass api_key=, or set OPENAI_API_KEY"
+                none = "or pass the base_url of a server that needs none."
+                raise InvalidInput(f"there is no API key; {keys}, {none}") from error
         self._retries, limit = client.max_retries, client.timeout
         limit = limit if isinstance(limit, int | float) else getattr(limit, "read", None)
         self._seconds = math.inf if limit is None else limit
@@ -120,7 +118,7 @@ class OpenAICompatibleLLM(RequestLLM):
             if isinstance(self._client.timeout, int | float):
                 limit = {"timeout": max(ends - monotonic(), 0.001)}
             try:
-                with closing(self._sent(self._client, request, limit)) as reply:
+                with closing(self._sent(self._client, request, **limit)) as reply:
                     for chunk in reply.iter_bytes():
                         self._grow(body, chunk, settings.max_tokens, ends)
                 break
@@ -151,10 +149,8 @@ class OpenAICompatibleLLM(RequestLLM):
         if monotonic() > ends:
             raise TimeoutError
         if len(body) > _BYTES + _BYTES_A_TOKEN * most_tokens * (1 + self.top_logprobs):
-            raise ModelFailed(
-                f"{self.name} sent more than {len(body)} bytes for {most_tokens} tokens; check "
-                "that base_url is an OpenAI-compatible server's."
-            )
+            why = f"{self.name} sent more than {len(body)} bytes for {most_tokens} tokens"
+            raise ModelFailed(f"{why}; check that base_url is an OpenAI-compatible server's.")
 
     def _pause(self, error: openai.APIError | httpx.HTTPError, tried: int, ends: float) -> float:
         """Seconds until the request is sent again; raises the error where it is not."""
@@ -200,12 +196,7 @@ class OpenAICompatibleLLM(RequestLLM):
     def __repr__(self) -> str:
         return f"OpenAICompatibleLLM({self.name!r})"
 
-    def _sent(
-        self,
-        client: OpenAI | AsyncOpenAI,
-        request: dict[str, Any],
-        limit: Mapping[str, float] = MappingProxyType({}),
-    ) -> Any:
+    def _sent(self, client: OpenAI | AsyncOpenAI, request: dict[str, Any], **limit: float) -> Any:
         """The reply, or what to await for it; its body is still to be read."""
         # raw: the SDK's typed replies keep neither what other servers add nor what they lack, and
         # its typed requests cost half a millisecond

@@ -24,10 +24,9 @@ from ltrag_plugins.types import Generation, GenerationSettings, Token
 def generation_of(
     text: str, logprobs: Any, usage: Any, reason: Any, model: str, settings: GenerationSettings
 ) -> Generation:
-    """What a reply says, ended before the first stop string.
-
-    Tokens are the last run of those reported that spells the text, without the reasoning before it
-    or the end-of-text token after it; None where no run does.
+    """What a reply says, ended before the first stop string. Tokens are the last run of those
+    reported that spells the text, without the reasoning before it or the end-of-text token after
+    it; None where no run does.
 
     Args:
         logprobs: of the chat API (or its `content`) or of the completion API.
@@ -51,9 +50,8 @@ def generation_of(
     except (TypeError, ValueError, AttributeError, OverflowError) as wrong:
         fault, error = f"log-probabilities in no known shape: {logprobs!r:.200}", wrong
     if fault:
-        raise ModelFailed(
-            f"{model} sent {fault}. Nothing of it is kept; mend the server, and ask again."
-        ) from error
+        remedy = "Nothing of it is kept; mend the server, and ask again."
+        raise ModelFailed(f"{model} sent {fault}. {remedy}") from error
     counts = [_count(usage, *names) for names in _COUNTS]
     reason = reason if isinstance(reason, str) else None
     return stopped(Generation(text, tokens, *counts, finish_reason=reason), settings.stop)
@@ -148,10 +146,8 @@ def _tokens_of(
 
 
 def _spelling(pieces: Sequence[str], text: str, stop: Sequence[str]) -> tuple[int, int, int] | None:
-    """The last run of pieces that spells the text: its first, the end, white space to cut off.
-
-    Its last piece may go on, with white space or with a stop string that ended the text.
-    """
+    """The last run of pieces that spells the text: its first, the end, white space to cut off. Its
+    last piece may go on, with white space or with a stop string that ended the text."""
     starts, joined = [*accumulate(map(len, pieces), initial=0)], "".join(pieces)
     at = joined.rfind(text) if text else -1
     while at >= 0:

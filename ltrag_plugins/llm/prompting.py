@@ -40,14 +40,11 @@ class Prompting:
     ) -> None:
         chat = bool(tokenizer.chat_template) if chat is None else chat
         if chat and not tokenizer.chat_template:
-            raise InvalidInput(
-                "chat=True, but this tokenizer has no chat template; use chat=False, or set "
-                "tokenizer.chat_template."
-            )
+            why = "chat=True, but this tokenizer has no chat template"
+            raise InvalidInput(f"{why}; use chat=False, or set tokenizer.chat_template.")
         if system is not None and not chat:
-            raise InvalidInput(
-                "a system message needs the chat template; write it into the prompts instead."
-            )
+            remedy = "write it into the prompts instead."
+            raise InvalidInput(f"a system message needs the chat template; {remedy}")
         config, ends = model.config.get_text_config(), set[int]()
         for settings in (tokenizer, config, model.generation_config):
             named = getattr(settings, "eos_token_id", None)
@@ -99,10 +96,8 @@ class Prompting:
     def scored(self, prompts: Sequence[str], continuations: Sequence[str]) -> list[Scored]:
         """Prompts and continuations, cut into tokens apart from each other."""
         if len(prompts) != len(continuations):
-            raise InvalidInput(
-                f"{len(prompts)} prompts, but {len(continuations)} continuations; "
-                "give one continuation for each prompt."
-            )
+            why = f"{len(prompts)} prompts, but {len(continuations)} continuations"
+            raise InvalidInput(f"{why}; give one continuation for each prompt.")
         known = {prompt: self.ids(prompt) for prompt in dict.fromkeys(prompts)}
         cut = []
         for prompt, continuation in zip(prompts, continuations, strict=True):

@@ -42,20 +42,16 @@ class ScriptedLLM:
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
-        """One generation per prompt; temperature and seed are the function's own affair.
-
-        Raises:
-            ModelError: the function is async and this thread runs an event loop.
-        """
+        """One generation per prompt; temperature and seed are the function's own affair. An async
+        function raises `ModelError` where this thread runs an event loop."""
         if not self._is_async:
             self.calls.append(tuple(prompts))
             return [self._read(prompt, self._function(prompt), settings) for prompt in prompts]
         with suppress(RuntimeError):
             asyncio.get_running_loop()
-            raise ModelError(
-                f"the function of {self.name!r} is async, and generate() was called where an event "
-                "loop runs. Await agenerate(), or drive the flow with arun()."
-            )
+            where = "generate() was called where an event loop runs"
+            remedy = "Await agenerate(), or drive the flow with arun()."
+            raise ModelError(f"the function of {self.name!r} is async, and {where}. {remedy}")
         return asyncio.run(self.agenerate(prompts, settings))
 
     async def agenerate(

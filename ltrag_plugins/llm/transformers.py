@@ -114,11 +114,8 @@ class TransformersLLM:
     def generate(
         self, prompts: Sequence[str], settings: GenerationSettings = GenerationSettings()
     ) -> list[Generation]:
-        """One generation per prompt, in the order of the prompts; see `LLM`.
-
-        Raises:
-            PromptTooLong: a prompt and `max_tokens` exceed what the model reads.
-        """
+        """One generation per prompt, in the order of the prompts; see `LLM`. `PromptTooLong` is
+        raised where a prompt and `max_tokens` exceed what the model reads."""
         # with a seed or without sampling the same prompt has the same answer: written once
         alike = settings.temperature == 0 or settings.seed is not None
         once = list(dict.fromkeys(prompts)) if alike else list(prompts)
@@ -194,10 +191,8 @@ class TransformersLLM:
     def _running(self) -> TreeEngine | PlainEngine:
         if not self.model.training:
             return self._engine
-        raise InvalidInput(
-            f"{self._label} is in training mode, where dropout would change its answers; call "
-            "model.eval() first."
-        )
+        why = f"{self._label} is in training mode, where dropout would change its answers"
+        raise InvalidInput(f"{why}; call model.eval() first.")
 
     @cached_property
     def _engine(self) -> TreeEngine | PlainEngine:

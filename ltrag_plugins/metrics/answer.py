@@ -22,11 +22,9 @@ _LEAD_INS = (["the", "answer", "is"], ["answer", "is"], ["answer"])
 
 
 def normalized(text: str) -> str:
-    """Lower case, without punctuation and articles, single spaces (SQuAD).
-
-    Articles stay where nothing else would be left ("A", "The The"). Beyond ASCII, text is brought
-    to NFKC first and all Unicode punctuation goes, so that "1914–18" and "1914-18" are equal.
-    """
+    """Lower case, without punctuation and articles, single spaces (SQuAD). Articles stay where
+    nothing else would be left ("A", "The The"). Beyond ASCII, text is brought to NFKC first and all
+    Unicode punctuation goes, so that "1914–18" and "1914-18" are equal."""
     lowered = normalize("NFKC", text).lower()
     marks = {c for c in set(lowered) if c in string.punctuation or category(c).startswith("P")}
     bare = "".join(c for c in lowered if c not in marks)
@@ -110,10 +108,7 @@ def checked(references: Sequence[str]) -> Sequence[str]:
 
 
 _METRICS: Mapping[str, Callable[[str, Sequence[str]], float]] = {
-    "contains": contains,
-    "normalized_exact_match": normalized_exact_match,
-    "accuracy": accuracy,
-    "f1": f1,
+    metric.__name__: metric for metric in (contains, normalized_exact_match, accuracy, f1)
 }
 
 

@@ -54,11 +54,8 @@ class PassagePool(ABC):
         return f"{self._kind}@{digest.hexdigest()[:12]}"
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
-        """At most `k` passages per query, best first, in the order of the queries.
-
-        Raises:
-            InvalidInput: `k` is below 1, or one string came in place of a list.
-        """
+        """At most `k` passages per query, best first, in the order of the queries; `InvalidInput`
+        is raised of a `k` below 1, or of one string in place of a list."""
         if isinstance(queries, str):
             raise InvalidInput(f"search takes a list of queries, got the string {queries[:40]!r}")
         if k < 1:

@@ -24,16 +24,14 @@ from ltrag_plugins.retrieval.base import PassagePool
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Passage
 
-BM25Engine = Literal["rank-bm25", "bm25s", "auto"]
+_Engine = Literal["rank-bm25", "bm25s", "auto"]
 _LARGE_POOL = 5_000
 
 
 @final
 class BM25Retriever(PassagePool):
-    """Finds passages by the query's words; a `Retriever`.
-
-    Title and text are indexed as `words`. Passages that share no word with the query are left out,
-    so there may be fewer than `k`.
+    """Finds passages by the query's words; a `Retriever`. Title and text are indexed as `words`.
+    Passages that share no word with the query are left out, so there may be fewer than `k`.
 
     Args:
         passages: the pool; at least one of them with words.
@@ -54,7 +52,7 @@ class BM25Retriever(PassagePool):
         *,
         k1: float = 1.5,
         b: float = 0.75,
-        engine: BM25Engine = "rank-bm25",
+        engine: _Engine = "rank-bm25",
     ) -> None:
         super().__init__(passages, f"bm25:{k1:g}:{b:g}")
         documents = [words(f"{p.title} {p.text}") for p in self.passages]
@@ -63,8 +61,8 @@ class BM25Retriever(PassagePool):
             raise InvalidInput(f"BM25Retriever got {got}; give it at least one passage with words")
         if k1 < 0 or not 0 <= b <= 1:
             raise InvalidInput(f"BM25 needs k1 >= 0 and b in [0, 1], got k1={k1} and b={b}")
-        if engine not in get_args(BM25Engine):
-            raise InvalidInput(f"engine must be one of {get_args(BM25Engine)}, got {engine!r}")
+        if engine not in get_args(_Engine):
+            raise InvalidInput(f"engine must be one of {get_args(_Engine)}, got {engine!r}")
         if engine == "auto":
             large = len(documents) >= _LARGE_POOL and find_spec("bm25s") is not None
             engine = "bm25s" if large else "rank-bm25"

@@ -16,14 +16,9 @@ _BATCH = 256  # passages encoded at once
 
 @final
 class DenseRetriever(PassagePool):
-    """Finds passages by meaning, with their cosine, -1 to 1, as score; a `Retriever`.
-
-    Every passage is encoded, as title and text, when the retriever is made; a `CachedEncoder` keeps
-    the vectors.
-
-    Raises:
-        InvalidInput: there are no passages.
-    """
+    """Finds passages by meaning, with their cosine, -1 to 1, as score; a `Retriever`. Every passage
+    (at least one, or `InvalidInput` is raised) is encoded, as title and text, when the retriever is
+    made; a `CachedEncoder` keeps the vectors."""
 
     def __init__(self, passages: Iterable[Passage], encoder: Encoder) -> None:
         super().__init__(passages, f"dense:{encoder.name}")

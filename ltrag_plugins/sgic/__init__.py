@@ -1,7 +1,6 @@
 """SGIC: how sure is the answer, and can another look mend it?
 
-References:
-    Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
+Source: Chen et al., "SGIC: A Self-Guided Iterative Calibration Framework for RAG".
 """
 
 from typing import TYPE_CHECKING
@@ -40,29 +39,11 @@ _MODULES = {
 }
 
 __all__ = [
-    "Analysis",
-    "CalibratedAnswer",
-    "Calibration",
-    "Calibrator",
-    "FitReport",
-    "LabelledAnswer",
-    "PromptTemplates",
-    "Round",
-    "SGICSettings",
-    "ScoreScale",
-    "ScoredDocument",
-    "Truth",
-    "WrongnessCalibration",
-    "analyse",
-    "calibrate",
-    "fit",
-    "labelled",
-    "r_at_k",
-    "read_run",
-    "sampled",
-    "steps_of",
-    "write_run",
-]
+    "Analysis", "CalibratedAnswer", "Calibration", "Calibrator", "FitReport", "LabelledAnswer",
+    "PromptTemplates", "Round", "SGICSettings", "ScoreScale", "ScoredDocument", "Truth",
+    "WrongnessCalibration", "analyse", "calibrate", "fit", "labelled", "r_at_k", "read_run",
+    "sampled", "steps_of", "write_run",
+]  # fmt: skip
 
 
 # settings and answers need no scikit-learn, which a fit brings

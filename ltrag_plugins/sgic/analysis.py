@@ -5,14 +5,14 @@ A run on disk: JSON lines, one judged answer a line, without the model's tokens:
     {"question": "...", "right": [false, true], "relevant": [true, false],
      "answer": {"text": "...", "uncertainty": 0.2, "round": 1, "trace": [{"number": 0, ...}], ...}}
 
-References:
-    Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3, 5.6 and 5.8, table 10, appendix A.5.
+Source: Chen et al. (SGIC), figures 1, 4 and 5, sections 5.3, 5.6 and 5.8, table 10, appendix A.5.
 """
 
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import product
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,8 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer, Round, ScoredDocument
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Generation, Passage
 
-_WAYS = {
-    (True, True): "right → right",
-    (True, False): "right → wrong",
-    (False, True): "wrong → right",
-    (False, False): "wrong → wrong",
-}
+_TURNS = ("right → right", "right → wrong", "wrong → right", "wrong → wrong")
+_WAYS = dict(zip(product((True, False), repeat=2), _TURNS, strict=True))
 _EARLY = 2  # rounds within which the paper finds three in four of what is mended
 _BINS = 10  # over [0, 1], of histograms and reliability
 _ENOUGH = 30  # right and wrong answers each, below which an AUROC is called a guess
@@ -80,11 +76,9 @@ def labelled(
 ) -> tuple[LabelledAnswer, ...]:
     """Hold each answer of `calibrate` (or `sampled`), and each of its rounds, against the truth.
 
-    `InvalidInput` is raised where these are not equally many, `MissingReferences` where a question
-    has no accepted answers.
-
     Args:
-        truths: one for each answer; an empty `relevant` where nobody knows which documents help.
+        truths: one for each answer (or `InvalidInput` is raised), with accepted answers (or
+            `MissingReferences`); an empty `relevant` where nobody knows which documents help.
         questions: their texts, for the pictures; or none.
         measure: an answer is right where it gives 0.5 or more; the default is SQuAD's EM.
     """
@@ -101,10 +95,8 @@ def labelled(
 @dataclass(frozen=True, slots=True)
 class _AnswerFigures:
     """The answers of one round, those returned (A.5), or those that turned one way (figure 4).
-
     All are 0 to 1 but the mean score, 0 to 100; None of no answers. An AUROC, for "wrong", is None
-    where all are right, or all wrong; the two differ where rounds with own scales stand together.
-    """
+    where all are alike; the two differ where rounds with own scales stand together."""
 
     name: str
     answers: int
@@ -117,13 +109,10 @@ class _AnswerFigures:
 
 @dataclass(frozen=True, slots=True)
 class _Transitions:
-    """Counts of questions (section 5.6), by their first answer and the one returned.
-
-    All are kept, spoiled (which the paper does not count), mended (early: in round 1 or 2) or
-    failed. Failed ones are by the last answer less uncertain than the first (`fell`; paper:
-    "declining uncertainty"), or not, after all rounds (`rose`) or fewer (`stopped`); `missed` were
-    right in some round.
-    """
+    """Counts of questions by their first answer and the one returned (section 5.6): kept, spoiled
+    (not in the paper), mended (early: in round 1 or 2) or failed. Failed ones are by the last
+    answer less uncertain than the first (`fell`), or not, after all rounds (`rose`) or fewer
+    (`stopped`); `missed` were right in some round."""
 
     questions: int
     kept: int
@@ -147,10 +136,8 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """The uncertainty of right and wrong answers, or of documents that help and others (figure 1).
-
-    The AUROC is for the bad kind, 0 to 1; None where one kind is missing.
-    """
+    """The uncertainty of right and wrong answers, or of documents that help and others (figure 1);
+    the AUROC is for the bad kind, 0 to 1, None where one kind is missing."""
 
     good: _Histogram
     bad: _Histogram
@@ -228,10 +215,8 @@ class Analysis:
 
 
 def analyse(run: Sequence[LabelledAnswer]) -> Analysis:
-    """Everything that can be said of answers from `labelled` or `read_run`, at least one.
-
-    Answers of several estimators do not compare: `InvalidInput` is raised.
-    """
+    """Everything that can be said of answers from `labelled` or `read_run`, at least one, and of
+    one estimator: others do not compare, and `InvalidInput` is raised."""
     if not run:
         raise InvalidInput("there are no answers to analyse; run `calibrate` on some questions")
     if len(estimators := {one.answer.estimator for one in run}) > 1:
@@ -328,18 +313,12 @@ def _transitions(run: Sequence[LabelledAnswer]) -> _Transitions:
     # of the last round, not of the one returned: that is the least uncertain by choice
     traces = ((one.answer.stop, one.answer.trace) for one in failed)
     grown = [stop for stop, trace in traces if trace[-1].uncertainty >= trace[0].uncertainty]
-    return _Transitions(
-        questions=len(run),
-        kept=len(kept),
-        spoiled=len(spoiled),
-        mended=len(mended),
-        mended_early=sum(one.right.index(True) <= _EARLY for one in mended),
-        failed=len(failed),
-        fell=len(failed) - len(grown),
-        rose=grown.count("rounds"),
-        stopped=len(grown) - grown.count("rounds"),
-        missed=sum(any(one.right) for one in failed),
-    )
+    rose, early = grown.count("rounds"), sum(one.right.index(True) <= _EARLY for one in mended)
+    turned = {"spoiled": len(spoiled), "mended": len(mended), "mended_early": early}
+    stayed = {"failed": len(failed), "fell": len(failed) - len(grown), "rose": rose}
+    missed = sum(any(one.right) for one in failed)
+    more = {"stopped": len(grown) - rose, "missed": missed}
+    return _Transitions(len(run), len(kept), **turned, **stayed, **more)
 
 
 def _ranks(one: LabelledAnswer) -> list[float]:
@@ -376,23 +355,18 @@ def _number(value: float | None) -> str:
 
 
 def write_run(run: Iterable[LabelledAnswer], path: str | PathLike[str]) -> Path:
-    """Write a line for each, without the metadata of passages; an older file is replaced.
-
-    `UnwritableArtifact` is raised where the folder cannot be made, or the file written.
-    """
-    path = Path(path)
+    """Write a line for each, without the metadata of passages; an older file is replaced. Where the
+    file cannot be written, `UnwritableArtifact` is raised."""
     text = "".join(f"{json.dumps(as_record(one), allow_nan=False)}\n" for one in run)
-    with writing(path.parent):
+    with writing((path := Path(path)).parent):
         replace_file(path, text.encode("ascii"))
     return path
 
 
 def read_run(path: str | PathLike[str]) -> tuple[LabelledAnswer, ...]:
-    """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did.
-
-    A round's `generation` has its text alone. Of a question with several records the last counts.
-    A line that is no record raises `BadRecord`, a file that cannot be read `InvalidInput`.
-    """
+    """Read what `write_run` wrote, or the records of SGIC that `ltrag evaluate` did, of a question
+    the last. A round's `generation` has its text alone. A line that is no record raises
+    `BadRecord`, a file that cannot be read `InvalidInput`."""
     found: dict[str, LabelledAnswer | None] = {}
     for one in json_lines(path):
         key, record = f"line {one.line}", one.fields

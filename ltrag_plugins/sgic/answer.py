@@ -86,19 +86,15 @@ _NUMBER = re.compile(
 
 
 def answer_key(text: str) -> str:
-    """The same for two answers that say the same: "1,000" and "$1000.00", not "-5" and "5".
-
-    Signs of currencies and per cent do not count; what is no number is normalized as by SQuAD.
-    """
+    """The same for two answers that say the same: "1,000" and "$1000.00", not "-5" and "5". Signs
+    of currencies and per cent do not count; what is no number is normalized as by SQuAD."""
     said = number(text)
     return normalized(text) if said is None else said
 
 
 def number(text: str) -> str | None:
-    """The one way of writing the number that an answer is; None for what is not one alone.
-
-    A dash with a space behind it begins a list, and a number with zeros before it is a name.
-    """
+    """The one way of writing the number that an answer is; None for what is not one alone. A dash
+    with a space behind it begins a list, and a number with zeros before it is a name."""
     found = _NUMBER.fullmatch(unicodedata.normalize("NFKC", text))
     if found is None or (found[1] and found[2]):
         return None

@@ -1,7 +1,6 @@
 """How much of the attention of the position that answers falls on each document of a prompt.
 
-References:
-    Chen et al. (SGIC), section 5.8, figure 6 and table 10 (the first answer against round 1).
+Source: Chen et al. (SGIC), section 5.8, figure 6 and table 10 (the first answer against round 1).
 """
 
 from collections.abc import Sequence
@@ -43,9 +42,8 @@ class AttentionShares:
 def attention_shares(
     llm: TransformersLLM, prompt: str, documents: Sequence[str]
 ) -> AttentionShares:
-    """The attention from the position that predicts the first answer token, by document.
-
-    Mean over all heads and layers, sum over a document's tokens: our reading of the paper.
+    """The attention from the position that predicts the first answer token, by document: mean over
+    all heads and layers, sum over a document's tokens, which is our reading of the paper.
 
     Args:
         prompt: as `llm.generate` takes it; wrapped in the chat template in the same way.
@@ -78,11 +76,9 @@ def attention_shares(
 def round_attention(
     llm: TransformersLLM, answer: CalibratedAnswer, settings: SGICSettings, *, round: int = 0
 ) -> AttentionShares:
-    """`attention_shares` of the prompt of a round (from 0), one share for each document.
-
-    A document that the round did not show (`cut_to`) has a share of 0. The answer is of
-    `calibrate` with these settings, `keep_prompts=True` among them.
-    """
+    """`attention_shares` of the prompt of a round (from 0), one share for each document: 0 where
+    the round did not show it (`cut_to`). The answer is of `calibrate` with these settings,
+    `keep_prompts=True` among them."""
     if not 0 <= round < (count := len(answer.trace)):
         raise InvalidInput(f"round {round} of an answer with {count}; they count from 0")
     if (prompt := answer.trace[round].prompt) is None:

@@ -30,8 +30,7 @@ from ltrag_plugins.uncertainty import AGREEMENT
 if TYPE_CHECKING:  # it brings scikit-learn
     from ltrag_plugins.sgic.fitting import FitReport
 
-REFUSAL = "I am not sure enough to answer."
-"""What is said in the place of an answer that is kept back."""
+_REFUSAL = "I am not sure enough to answer."
 _FORMAT = 1
 _log = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ class Refusal(Settings):
     refuse_p_wrong_above: Share | None = None
     """Keep back answers wrong with a probability above this, 0-1, or without one (as an answer
     without documents is)."""
-    refusal: str = REFUSAL
+    refusal: str = _REFUSAL
     """What is said instead."""
 
     def refuses(self, answer: CalibratedAnswer) -> bool:
@@ -122,10 +121,9 @@ class _FitArguments(TypedDict, total=False):
 
 @final
 class Calibrator:
-    """Answers from passages, says how sure it is, and looks again while it is unsure.
-
-    Safe to share between threads. What is of another type or out of its range raises
-    `InvalidInput`; a scale or calibration of another estimator `ArtifactMismatch`.
+    """Answers from passages, says how sure it is, and looks again while it is unsure; safe to share
+    between threads. What is of another type or out of its range raises `InvalidInput`; a scale or
+    calibration of another estimator `ArtifactMismatch`.
 
     Args:
         calibration: what a fit on your questions found; the log warns of rounds without one.
@@ -147,7 +145,7 @@ class Calibrator:
         encoder: Encoder | None = None,
         refuse_above: float | None = None,
         refuse_p_wrong_above: float | None = None,
-        refusal: str = REFUSAL,
+        refusal: str = _REFUSAL,
     ) -> None:
         checked(llm, LLM, "llm", "an ltrag_plugins LLM (TransformersLLM, ...)")
         wanted = "a Calibration (a folder: from_pretrained)"
@@ -179,24 +177,20 @@ class Calibrator:
                 plural(settings.rounds, "round"),
             )
         elif used.wrongness is not None and calibration != used:
-            _log.warning(
-                "P(wrong) was fitted with the calibration's own settings; these are others, so "
-                "take it as a guess, or fit with these"
-            )
+            others = "these are others, so take it as a guess, or fit with these"
+            _log.warning("P(wrong) was fitted with the calibration's own settings; %s", others)
 
     @classmethod
     def fit(
         cls, questions: Iterable[Question], *, llm: LLM, **arguments: Unpack[_FitArguments]
     ) -> Self:
-        """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`.
-
-        The figures are in `report`. To refuse answers, hand `calibration` to a new one.
-        """
+        """Keep what pays on your labelled questions; arguments and errors are those of `sgic.fit`,
+        figures are in `report`. To refuse answers, hand `calibration` to a new one."""
         from ltrag_plugins.sgic.fitting import fit
 
         calibration, report = fit(questions, llm, **arguments)
-        relevance, encoder = arguments.get("relevance"), arguments.get("encoder")
-        made = cls(llm, calibration=calibration, relevance=relevance, encoder=encoder)
+        judges: Any = {name: arguments.get(name) for name in ("relevance", "encoder")}
+        made = cls(llm, calibration=calibration, **judges)
         made.report = report
         return made
 
@@ -217,14 +211,10 @@ class Calibrator:
         passages: Sequence[Passage] = (),
         on_round: Callable[[Round], None] | None = None,
     ) -> Flow[CalibratedAnswer]:
-        """The flow; see `sgic.calibrate` for what it raises.
-
-        Where the model's server refuses log-probabilities and nothing was fitted on them, the
-        estimator is "agreement".
-        """
-        calibrating = partial(
-            calibrate, question, passages, relevance=self.relevance, on_round=on_round
-        )
+        """The flow; see `sgic.calibrate` for what it raises. Where the model's server refuses
+        log-probabilities and nothing was fitted on them, the estimator is "agreement"."""
+        how: Any = {"relevance": self.relevance, "on_round": on_round}
+        calibrating = partial(calibrate, question, passages, **how)
         wrongness = self._used.wrongness
         try:
             if not self._text_tier:

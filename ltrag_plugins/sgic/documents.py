@@ -1,7 +1,6 @@
 """The documents of one question: cut, sanitized, scored, and shown with what is known of them.
 
-References:
-    Chen et al. (SGIC), section 5.1 and table 6 (scores), section 5.4 and table 12 (steps).
+Source: Chen et al. (SGIC), section 5.1 and table 6 (scores), section 5.4 and table 12 (steps).
 """
 
 import re
@@ -95,10 +94,8 @@ def check_source(source: str, **given: object) -> None:
 
 
 def steps_of(reasoning: str) -> list[Passage]:
-    """The lines (of one line the sentences) of a chain of reasoning, each a step.
-
-    Numbers and bullets in front go, and so do lines that only state the answer ("#### 72").
-    """
+    """The lines (of one line the sentences) of a chain of reasoning, each a step. Numbers and
+    bullets in front go, and so do lines that only state the answer ("#### 72")."""
     lines = reasoning.strip().splitlines()
     if len(lines) == 1:
         [line] = lines

@@ -4,8 +4,7 @@ Everything is asked once; what is compared is replayed from the recorded answers
 cheapest variant whose gain over the direct answer is above 0 by a paired bootstrap over the
 questions; the direct answer where there is none, or where choosing so does harm, cross-validated.
 
-References:
-    Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
+Source: Chen et al. (SGIC), eq. 2 (the means), 4.3 and 5.2 (the variants), figure 3 (samples).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,7 +47,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True, slots=True)
 class _VariantFigures:
-    """A `Variant` with means over all questions; it pays if its whole `gain` over direct is > 0."""
+    """A `_Variant` with means over all questions; it pays if all of `gain` over direct is > 0."""
 
     name: str
     kind: _Kind
@@ -134,7 +133,7 @@ class FitReport:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Variant:
+class _Variant:
     """One way to answer, and what came of it on each question."""
 
     name: str
@@ -166,9 +165,8 @@ def fit(
     observers: Iterable[Observer] = (),
     batch: int | None = None,
 ) -> tuple[Calibration, FitReport]:
-    """Compare direct answers with the ways to mend them, and keep the cheapest that pays.
-
-    What `Calibrator` takes comes back (without P(wrong) under 5 right or 5 wrong answers), and the
+    """Compare direct answers with the ways to mend them, and keep the cheapest that pays: what
+    `Calibrator` takes comes back (without P(wrong) under 5 right or 5 wrong answers), and the
     figures. With a `CachedLLM` a fit that is made again pays for nothing twice.
 
     Args:
@@ -183,8 +181,7 @@ def fit(
         batch: most prompts of one model call; None: all of a round together.
 
     Raises:
-        CalibrationError: there are no questions, or one has no passages.
-        MissingReferences: one has no accepted answers.
+        CalibrationError, MissingReferences: no questions; one without passages; without answers.
         InvalidInput: something else than questions; an argument out of range; source="oracle".
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`; with `on_error="best"`
             only where the model failed before the rounds.
@@ -212,12 +209,10 @@ def fit(
     wrongness = _wrongness(kept, scale, questions, options)
     area = None if wrongness is None else wrongness.auroc
     wrong = ~found.right(direct)
+    about: dict[str, Any] = {"metric": metric, "level": level, "estimator": settings.estimator}
+    about |= {"questions": len(questions), "kept": kept.name, "calls": counter.cost.calls}
     report = FitReport(
-        questions=len(questions),
-        metric=metric,
-        level=level,
-        estimator=settings.estimator,
-        kept=kept.name,
+        **about,
         variants=tuple(map(found.figures, ways)),
         unseen_gain=unseen,
         means=direct.recorded[0].scale.means,
@@ -229,7 +224,6 @@ def fit(
             for line in (direct.recorded, *_by_other_estimators(direct.recorded))
             if 0 < wrong.sum() < len(wrong)
         },
-        calls=counter.cost.calls,
         notes=tuple(found.notes(kept, best, gain, area)),
     )
     return Calibration(kept.settings, scale, wrongness), report
@@ -253,12 +247,12 @@ class _Comparison:
 
     options: FitOptions
     seed: int
-    ways: Sequence[Variant]
+    ways: Sequence[_Variant]
 
-    def quality(self, way: Variant) -> _Column:
+    def quality(self, way: _Variant) -> _Column:
         return way.columns[self.options.metric]
 
-    def right(self, way: Variant) -> Bool[np.ndarray, " questions"]:
+    def right(self, way: _Variant) -> Bool[np.ndarray, " questions"]:
         return self.quality(way) >= 0.5
 
     def gain(self, after: _Column, rows: _Rows | slice = slice(None)) -> Interval:
@@ -266,12 +260,12 @@ class _Comparison:
         before = self.quality(self.ways[0])[rows]
         return paired_bootstrap(after, before, level=self.options.level, seed=self.seed)
 
-    def figures(self, way: Variant) -> _VariantFigures:
+    def figures(self, way: _Variant) -> _VariantFigures:
         gain = self.gain(self.quality(way))
         means = {name: float(column.mean()) for name, column in way.columns.items()}
         return _VariantFigures(way.name, way.kind, way.keepable, gain, gain.low > 0, **means)
 
-    def cheapest_that_pays(self, rows: _Rows | slice = slice(None)) -> Variant:
+    def cheapest_that_pays(self, rows: _Rows | slice = slice(None)) -> _Variant:
         """The way of fewest calls (then of the best answers) that pays on these rows; or direct."""
         direct, *others = self.ways
         kept = [way for way in others if way.keepable]
@@ -293,7 +287,7 @@ class _Comparison:
         return self.gain(found)
 
     def notes(
-        self, kept: Variant, best: Variant, gain: float | None, p_wrong: float | None
+        self, kept: _Variant, best: _Variant, gain: float | None, p_wrong: float | None
     ) -> Iterator[str]:
         """What a user should know, by the `gain` of the choice and the AUROC of `p_wrong`."""
         direct, questions = self.ways[0], len(kept.recorded)
@@ -341,7 +335,7 @@ def _folds(questions: int, seed: int) -> Iterator[tuple[_Rows, _Rows]]:
 
 
 def _wrongness(
-    kept: Variant, scale: ScoreScale, questions: Sequence[Question], options: FitOptions
+    kept: _Variant, scale: ScoreScale, questions: Sequence[Question], options: FitOptions
 ) -> WrongnessCalibration | None:
     """P(wrong) of the kept way; each score by a scale that was fitted without its question."""
     settings, traces = kept.settings, [s.trace[: kept.settings.rounds + 1] for s in kept.recorded]
@@ -367,7 +361,7 @@ def every_way(
     cut_to: Iterable[int] = (),
     samples: int | Literal["equal"] = 0,
     relevance: Relevance | None = None,
-) -> list[Variant]:
+) -> list[_Variant]:
     """The direct answers, then all that has to beat them; for the arguments see `sgic.fit`."""
     most = max(len(question.passages) for question in questions)
     # one more look, at the surest documents alone, with nothing beside them
@@ -386,20 +380,20 @@ def every_way(
         rated = map(Session.as_rounds, recorded[0], replies)
         answers = [best_round(trace, "least uncertain") for trace in rated]
         about = f"{plural(k, 'sample')}, least uncertain", "samples", settings, recorded[0], False
-        found.append(Variant(*about, answers, _columns(questions, answers, replies)))
+        found.append(_Variant(*about, answers, _columns(questions, answers, replies)))
     return found
 
 
 def _replayed(
     lines: Sequence[Sequence[Session]], questions: Sequence[Question]
-) -> Iterator[Variant]:
+) -> Iterator[_Variant]:
     """What `calibrate` would have asked and returned with other settings, of what was recorded."""
     first, *cuts = lines
     settings = first[0].settings
 
     def way(
         kind: _Kind, name: str, line: Sequence[Session], *, keepable: bool = True, **more: Any
-    ) -> Variant:
+    ) -> _Variant:
         other = replace(line[0].settings, **more)
         always, again = other.score_documents == "always", other.estimator == AGREEMENT
         answers, replies = [], []
@@ -411,7 +405,7 @@ def _replayed(
             answers.append(best_round(trace, other.choose))
             replies.append([r for one in asked for r in (one.generation, *one.samples * again)])
         columns = _columns(questions, answers, replies)
-        return Variant(name, kind, other, line, keepable, answers, columns)
+        return _Variant(name, kind, other, line, keepable, answers, columns)
 
     yield way("direct", "direct", first, rounds=0)
     for k in range(1, settings.rounds + 1):

@@ -1,8 +1,7 @@
 """The loop: answer, measure, look again with scores in view, keep the least uncertain answer.
 
-References:
-    Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1; section 5.2 and figure 3 (1 to 5
-    samples at a temperature of 0.7).
+Source: Chen et al. (SGIC), sections 3.1 and 3.2, eq. 1-3 and table 1; section 5.2 and figure 3 (1
+to 5 samples at a temperature of 0.7).
 """
 
 import re
@@ -36,9 +35,8 @@ def calibrate(
     truth: Truth | None = None,
     on_round: Callable[[Round], None] | None = None,
 ) -> Flow[CalibratedAnswer]:
-    """Answer a question from passages, and look again while the answer is uncertain.
-
-    Without passages the model answers from what it knows, once.
+    """Answer a question from passages, and look again while the answer is uncertain. Without
+    passages the model answers from what it knows, once.
 
     Args:
         passages: what was retrieved; with `SGICSettings.steps()`, reasoning steps.
@@ -72,10 +70,8 @@ def calibrate(
     needed = settings.score_documents == "always" or (not stop and session.reads_scores)
     try:
         if session.texts and needed and (limit := (yield from session.score_documents())):
-            notes.append(
-                "the documents were not scored: one prompt for each would pass "
-                f"{limit}={getattr(settings, limit)}"
-            )
+            passed = f"one prompt for each would pass {limit}={getattr(settings, limit)}"
+            notes.append(f"the documents were not scored: {passed}")
             if settings.earlier == "none" and session.reads_scores:
                 stop = stop or limit  # a round would ask what round 0 asked
         while not stop and not (stop := session.limit()):
@@ -91,13 +87,10 @@ def calibrate(
 def sampled(
     question: str, passages: Sequence[Passage], samples: int, settings: SGICSettings | None = None
 ) -> Flow[CalibratedAnswer]:
-    """Sample answers to the first prompt of `calibrate`, and return the least uncertain.
-
-    One call a sample, seeded `settings.seed`, + 1, ..., until a limit could be passed (see `stop`).
-    The estimator "agreement" holds each sample against the others. The trace holds the samples in
-    their order; `round` is the place of the best. Raises as `calibrate`, and `InvalidInput` where
-    `samples` is below 1.
-    """
+    """Sample answers to the first prompt of `calibrate`, and return the least uncertain: one call a
+    sample, seeded `settings.seed`, + 1, ..., until a limit could be passed (see `stop`).
+    "agreement" holds each sample against the others. The trace holds the samples in order; `round`
+    is the place of the best. Raises as `calibrate`, and `InvalidInput` of `samples` below 1."""
     settings = replace(settings or SGICSettings(), source="uncertainty", choose="least uncertain")
     replace(settings, estimator="product", samples=samples)  # refuses what is no count
     session = Session(question, passages, settings)
@@ -295,16 +288,10 @@ class Session:
     def _ask(self, prompts: Sequence[str]) -> Flow[list[Measured]]:
         settings = self.settings
         self.budget.sent(prompts)
-        found = yield from measured(
-            *prompts,
-            estimator=settings.estimator,
-            max_tokens=settings.answer_tokens,
-            stop=settings.stop,
-            samples=settings.samples,
-            temperature=settings.temperature,
-            seed=settings.seed,
-            may_repeat=partial(self.budget.repeats, prompts),
-        )
+        names = ("estimator", "stop", "samples", "temperature", "seed")
+        how: dict[str, Any] = {name: getattr(settings, name) for name in names}
+        how["may_repeat"] = partial(self.budget.repeats, prompts)
+        found = yield from measured(*prompts, max_tokens=settings.answer_tokens, **how)
         self.budget.received(prompts, [r for one in found for r in (one.generation, *one.samples)])
         return found
 
@@ -319,10 +306,8 @@ def record(
     relevance: Relevance | None = None,
 ) -> list[list[Session]]:
     """Ask every round of every question, to the end: those of the settings, then of each of `cuts`.
-
     All go through a round before any goes into the next, so that its mean (eq. 2) is known before
-    a prompt shows it; a `scale` takes the place of these means.
-    """
+    a prompt shows it; a `scale` takes the place of these means."""
 
     def attempt(session: Session) -> Flow[None]:
         try:
@@ -379,11 +364,9 @@ def reason_to_stop(trace: Sequence[Round], settings: SGICSettings) -> Stop | Non
 
 
 def best_round(trace: Sequence[Round], choose: Choose) -> Round:
-    """The round whose answer is returned; a blank one only where all are blank.
-
-    "least uncertain" (4.1) is by score, as uncertainties grow with the rounds; the first of equals.
-    "repeated" is 4.3, after Huang et al., 2024.
-    """
+    """The round whose answer is returned; a blank one only where all are blank. "least uncertain"
+    (4.1) is by score, as uncertainties grow with the rounds; the first of equals. "repeated" is
+    4.3, after Huang et al., 2024."""
     spoken = [one for one in trace if one.text] or list(trace)
     if choose == "least uncertain":
         return min(spoken, key=lambda one: one.score)

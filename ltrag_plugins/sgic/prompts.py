@@ -7,8 +7,7 @@ Scores are computed and never read from text. `PromptTemplates.sanitize` keeps a
 looking like more: spaces break chat-template control tokens (``< |im_end| >``, ``[ INST ]``) and
 the mark of key documents, and the field labels of the prompt lose their colon (``Round 1 -``).
 
-References:
-    Chen et al. (SGIC), tables 1, 11 and 12; the field labels are the paper's, the wording ours.
+Source: Chen et al. (SGIC), tables 1, 11 and 12; the field labels are the paper's, the wording ours.
 """
 
 import re
@@ -132,10 +131,8 @@ class PromptTemplates(Settings):
     def without_echo(self, answer: Generation) -> Generation:
         """An answer without the label and score that small models copy, in text and tokens."""
         parts = string.Formatter().parse(self.answer.partition("{text}")[0])
-        # the label with numbers in its fields
-        label = "".join(
-            re.escape(text.strip()) + (r"\s*\d+\s*" if field else "") for text, field, _, _ in parts
-        )
+        numbers = (re.escape(text.strip()) + r"\s*\d+\s*" * bool(f) for text, f, _, _ in parts)
+        label = "".join(numbers)  # the label with numbers in its fields
         before, _, after = (re.escape(part.strip()) for part in self.score.partition("{score}"))
         # the token limit may have cut the score short; brackets alone may be the answer's own
         worded = any(map(str.isalpha, self.score.partition("{score}")[0]))

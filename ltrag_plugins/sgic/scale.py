@@ -1,7 +1,6 @@
 """From uncertainties in [0, 1] to scores, 0-100, and from these to P(wrong); larger: less certain.
 
-References:
-    Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
+Source: Chen et al. (SGIC), eq. 2 (answers) and eq. 3 (documents).
 """
 
 import sys
@@ -33,8 +32,8 @@ class ScoreScale:
     .. math:: s(u) = 50 u / m \text{ for } u \le m, \quad 50 + 50 (u - m) / (1 - m) \text{ above}
 
     (The paper prints 1 - m under both, which sends certain answers below 0.) Uncertainty grows with
-    the rounds (section 5.3), so each has its own mean; the last serves all rounds after it. Without
-    a mean, or with one outside (0, 1), `InvalidInput` is raised.
+    the rounds (section 5.3), so each has its own mean, in (0, 1) or `InvalidInput` is raised; the
+    last serves all rounds after it.
     """
 
     estimator: str
@@ -126,10 +125,8 @@ class WrongnessCalibration:
         seed: int = 0,
     ) -> Self:
         """Fit on the scores, 0-100 on this scale, of answers to questions it was not fitted on.
-
         "platt" keeps the order; "isotonic" wants several hundred answers. Fewer than 5 right or 5
-        wrong answers raise `CalibrationError`.
-        """
+        wrong answers raise `CalibrationError`."""
         given, fails = np.array(scores) / 100, np.array(wrong, dtype=bool).astype(int)
         if not FEWEST <= fails.sum() <= len(fails) - FEWEST:
             found = f"{fails.sum()} of {len(fails)} answers are wrong"

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self, final
+from typing import Any, Literal, Self, final
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Percent, Positive, Settings, Whole
@@ -12,7 +12,7 @@ from ltrag_plugins.types import Generation
 from ltrag_plugins.uncertainty import calls_for, checked_estimator
 
 Choose = Literal["least uncertain", "last", "repeated"]
-PaperRow = Literal["documents", "scores", "answers"]
+_PaperRow = Literal["documents", "scores", "answers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +91,16 @@ class SGICSettings(Settings):
             raise InvalidInput(f"with earlier='none' {same}; set rounds=1")
 
     @classmethod
-    def paper(cls, variant: PaperRow = "documents", *, seed: int = 0) -> Self:
-        """The paper's loop: K = 5 rounds to the end for all questions, as it names no threshold.
-
-        The rounds are meant for a model that was tuned for them (section 3.3). A variant is a row
-        of table 5. "documents": scores of documents and answers; "scores": of answers alone;
-        "answers": earlier answers without scores, of which the repeated one is taken.
-        """
+    def paper(cls, variant: _PaperRow = "documents", *, seed: int = 0) -> Self:
+        """The paper's loop: K = 5 rounds to the end for all questions, as it names no threshold,
+        for a model that was tuned for them (section 3.3). A variant is a row of table 5.
+        "documents": scores of documents and answers; "scores": of answers alone; "answers": earlier
+        answers without scores, of which the repeated one is taken."""
         to_the_end = cls(certain_below=0.0, least_gain=None, seed=seed)
         if variant == "documents":
             return to_the_end
-        if variant == "scores":
-            return replace(to_the_end, documents="none")
-        return replace(to_the_end, documents="none", earlier="text", choose="repeated")
+        more: Any = {} if variant == "scores" else {"earlier": "text", "choose": "repeated"}
+        return replace(to_the_end, documents="none", **more)
 
     @classmethod
     def steps(cls, *, seed: int = 0) -> Self:
@@ -113,11 +110,9 @@ class SGICSettings(Settings):
 
 @final
 class Budget:
-    """Counts calls and tokens, and tells before a request whether it would pass a limit.
-
-    A request is taken at the most it can cost, see `SGICSettings.max_tokens`, until its replies say
-    their tokens. What these are above the prompt's words bounds what stands beside every prompt.
-    """
+    """Counts calls and tokens, and tells before a request whether it would pass a limit. A request
+    is taken at the most it can cost, see `SGICSettings.max_tokens`, until its replies say their
+    tokens; what these are above the prompt's words bounds what stands beside every prompt."""
 
     def __init__(self, settings: SGICSettings, each: int) -> None:
         """`each` prompt is sent so often: once, and once for every sample."""
@@ -131,10 +126,8 @@ class Budget:
     def exceeded(
         self, prompts: Sequence[str], *, times: int | None = None, and_calls: int = 0
     ) -> Literal["max_calls", "max_tokens"] | None:
-        """The limit that a request could pass that leaves `and_calls` answers to ask for.
-
-        Each prompt is sent so many `times`; None: as an answer with its samples takes.
-        """
+        """The limit that a request could pass that leaves `and_calls` answers to ask for. Each
+        prompt is sent so many `times`; None: as an answer with its samples takes."""
         settings, sizes = self._settings, self._sizes(prompts, times)
         if self.calls + len(sizes) + self._each * and_calls > settings.max_calls:
             return "max_calls"
@@ -150,10 +143,9 @@ class Budget:
 
     def repeats(self, prompts: Sequence[str]) -> bool:
         """Enter prompts that are sent once more, each alone, unless that could pass a limit."""
-        if self.exceeded(prompts, times=1):
-            return False
-        self.sent(prompts, times=1)
-        return True
+        if may := not self.exceeded(prompts, times=1):
+            self.sent(prompts, times=1)
+        return may
 
     def received(self, prompts: Sequence[str], replies: Sequence[Generation]) -> None:
         """Put what the replies report, with each answer its samples, in the place of the bound."""
@@ -170,12 +162,12 @@ class Budget:
 
     def notes(self) -> list[str]:
         """What to say where the replies report more than `max_tokens`."""
-        most = self._settings.max_tokens
-        note = (
-            f"the replies report {self._known} tokens, more than max_tokens={most}: what a model "
-            "puts beside the first prompt, or writes beyond its limit, is known only from its reply"
+        most, known = self._settings.max_tokens, self._known
+        passed = (
+            f"the replies report {known} tokens, more than max_tokens={most}: what a model puts "
         )
-        return [] if most is None or self._known <= most else [note]
+        why = "beside the first prompt, or writes beyond its limit, is known only from its reply"
+        return [] if most is None or known <= most else [passed + why]
 
     @staticmethod
     def reported(reply: Generation) -> int | None:

@@ -1,7 +1,6 @@
 """Teach a model to mend its answers: training data from calibrated questions, and fine-tuning.
 
-References:
-    Chen et al. (SGIC), section 3.3 and appendix A.1.
+Source: Chen et al. (SGIC), section 3.3 and appendix A.1.
 """
 
 from typing import TYPE_CHECKING
@@ -14,17 +13,9 @@ if TYPE_CHECKING:
     from ltrag_plugins.training.tuning import FinetuneResult, FinetuneStep, finetune
 
 __all__ = [
-    "CorpusSettings",
-    "Dataset",
-    "Example",
-    "FinetuneResult",
-    "FinetuneSettings",
-    "FinetuneStep",
-    "build",
-    "finetune",
-    "load",
-]
-
+    "CorpusSettings", "Dataset", "Example", "FinetuneResult", "FinetuneSettings", "FinetuneStep",
+    "build", "finetune", "load",
+]  # fmt: skip
 _MODULES = {
     "dataset": "Dataset Example build load",
     "settings": "CorpusSettings FinetuneSettings",

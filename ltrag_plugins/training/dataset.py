@@ -8,8 +8,7 @@ Every question is calibrated through all rounds; the first right round gives the
   blind, the accepted answer ("mended" where that says more).
 * Never right: dropped, or the prompt of the last round with the accepted answer. ("wrong")
 
-References:
-    Chen et al. (SGIC), section 3.3 (pruning and substitution).
+Source: Chen et al. (SGIC), section 3.3 (pruning and substitution).
 """
 
 import hashlib
@@ -26,14 +25,10 @@ from random import Random
 from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
+from ltrag_plugins import errors
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import (
-    ArtifactMismatch,
-    CalibrationError,
-    InvalidInput,
-    UnreadableArtifact,
-)
+from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.cached import CachedLLM
@@ -91,7 +86,6 @@ def build(
     batch: int = 64,
 ) -> Dataset:
     """Calibrate labelled questions, and write `train.jsonl` (chat JSON lines) and `manifest.json`.
-
     Until then the folder keeps the model's answers: neither the same call after a kill nor one with
     other `corpus` settings asks for one again. Where it holds this very data, nothing is asked.
 
@@ -117,9 +111,8 @@ def build(
     to_the_end = {"certain_below": 0.0, "least_gain": None, "choose": "last"}
     settings = replace(settings or SGICSettings.paper(), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
-        raise InvalidInput(
-            f"give a model and rounds, or form='direct'; got llm={llm}, rounds={settings.rounds}"
-        )
+        given = f"got llm={llm}, rounds={settings.rounds}"
+        raise InvalidInput(f"give a model and rounds, or form='direct'; {given}")
     model = llm if corpus.form == "sgic" else None
     questions = list(questions)
     check_labelled(questions, passages=True)
@@ -130,16 +123,11 @@ def build(
     rows = [[q.text, q.answers, q.id, [[p.title, p.text] for p in q.passages]] for q in asked]
     judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
     rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
-    origin = {
-        "version": version("ltrag-plugins"),
-        "llm": None if model is None else model.name,
-        "questions": len(asked),
-        "questions_sha256": hashlib.sha256(json.dumps(rows).encode()).hexdigest(),
-        "settings": asdict(settings),
-        "corpus": asdict(corpus) | rules,
-        "given_scale": None if scale is None else scale.means,
-        "judge": judge.get(settings.source),
-    }
+    known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+    origin: Any = {"version": version("ltrag-plugins"), "llm": getattr(model, "name", None)}
+    origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
+    origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
+    origin["judge"] = judge.get(settings.source)
     origin = json.loads(json.dumps(origin))
     if (folder / _MANIFEST).exists():
         done = load(folder)
@@ -151,7 +139,8 @@ def build(
     with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
         pass
     if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
-        raise ArtifactMismatch(f"{folder} holds a {_LINES} and no {_MANIFEST}. Move it away.")
+        lost = f"{folder} holds a {_LINES} and no {_MANIFEST}"
+        raise errors.ArtifactMismatch(f"{lost}. Move it away.")
     if model is None:
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
@@ -176,13 +165,10 @@ def build(
 
 
 def load(path: str | PathLike[str]) -> Dataset:
-    """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines.
-
-    A line is {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
-
-    Raises:
-        UnreadableArtifact: missing, empty, or changed since it was built; or names a bad line.
-    """
+    """The examples of a folder that `build` wrote, or of a bare file of chat JSON lines. A line is
+    {"messages": [a user's, then an assistant's]}; `id`, `kind` and `round` may be there.
+    `UnreadableArtifact` is raised of what is missing, empty, or changed since it was built, and
+    names a bad line."""
     path = Path(path)
     lines = path / _LINES if path.is_dir() else path
     with reading(f"cannot read {lines}", "Name a folder that build wrote, or a .jsonl file."):
@@ -203,9 +189,8 @@ def load(path: str | PathLike[str]) -> Dataset:
         if manifest["format"] != _FORMAT:
             raise ValueError(f"not format {_FORMAT}, which this version reads")
     if hashlib.sha256(content).hexdigest() != manifest.get("sha256"):
-        raise UnreadableArtifact(
-            f"{path / _MANIFEST} is of another {_LINES}. Build again, or name that file itself."
-        )
+        both = f"{path / _MANIFEST} is of another {_LINES}"
+        raise UnreadableArtifact(f"{both}. Build again, or name that file itself.")
     return Dataset(tuple(examples), manifest)
 
 
@@ -252,9 +237,7 @@ def _learned(
 
 
 def _composed(
-    found: Sequence[tuple[int | None, Example | None]],
-    direct: Sequence[Example],
-    corpus: CorpusSettings,
+    found: Sequence[tuple[Any, Example | None]], direct: Sequence[Example], corpus: CorpusSettings
 ) -> list[Example]:
     """The examples that the settings keep, question by question."""
     wrong = {i: one for i, (_, one) in enumerate(found) if one and one.kind == "wrong"}

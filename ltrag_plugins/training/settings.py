@@ -16,8 +16,7 @@ _BelowOne = Annotated[float, Range(0, below=1)]
 class FinetuneSettings(Settings):
     """The paper's numbers, and for what it does not say those of the tool it used.
 
-    References:
-        Chen et al. (SGIC), appendix A.1: LoRA for Llama-2-7B and full tuning for Phi-3.5-mini.
+    Source: Chen et al. (SGIC), appendix A.1: LoRA for Llama-2-7B and full tuning for Phi-3.5-mini.
     """
 
     method: Literal["lora", "full"] = "lora"

@@ -58,6 +58,10 @@ _VERSIONED = ("torch", "transformers", "trl", "peft", "ltrag-plugins")
 _IGNORED = -100  # the label of a position without a loss
 _MICRO_TOKENS = 16_384  # most of a micro-batch that is chosen here, on a GPU
 _COMPLETE = "complete.json"  # written last into a checkpoint, with the hashes of its files
+_FIXED: dict[str, Any] = {"optim": "adamw_torch", "max_length": None, "save_total_limit": 2}
+_FIXED |= {"dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False}
+_FIXED |= {"logging_steps": 1, "logging_nan_inf_filter": False, "report_to": "none"}
+_FIXED |= {"disable_tqdm": True}
 _Row = dict[str, Any]  # `input_ids` and `labels`, and the `id` of the question or the row's place
 
 
@@ -123,7 +127,7 @@ def finetune(
     """
     settings = settings or FinetuneSettings()
     llm = model if isinstance(model, TransformersLLM) else TransformersLLM.load(model)
-    rows, held_out, dropped = rows_of(dataset, llm, settings)
+    rows, held_out, dropped = _rows_of(dataset, llm, settings)
     said = [json.dumps([one.id, one.prompt, one.target]) + "\n" for one in dataset.examples]
     data = {"dataset": hashlib.sha256("".join(said).encode()).hexdigest()}
     how: dict[str, Any] = {"prompting": llm.prompting.name, "settings": asdict(settings)}
@@ -136,17 +140,12 @@ def finetune(
         counts = {"examples": len(rows), "held_out": len(held_out), "dropped": left_out}
         _write(folder, _HISTORY, losses | counts)
         summary = {"first": steps[0]["loss"], "last": steps[-1]["loss"]}
-        manifest = {
-            "format": loading.FORMAT,
-            "method": settings.method,
-            "base": {"label": llm.name.partition("@")[0], "fingerprints": base},
-            "files": _save(folder, own, llm, settings.method),
-            **data,
-            **how,
-            "losses": summary | {"validation": losses["validation"]},
-            **counts,
-            "versions": {name: version(name) for name in _VERSIONED},
-        }
+        of = {"label": llm.name.partition("@")[0], "fingerprints": base}
+        files = _save(folder, own, llm, settings.method)
+        manifest: Any = {"format": loading.FORMAT, "method": settings.method, "base": of}
+        manifest |= {"files": files, **data, **how}
+        manifest |= {"losses": summary | {"validation": losses["validation"]}, **counts}
+        manifest |= {"versions": {name: version(name) for name in _VERSIONED}}
         _write(folder, loading.MANIFEST, manifest)
         shutil.rmtree(folder / _CHECKPOINTS, ignore_errors=True)
     loading.read_adapter(folder)
@@ -200,7 +199,7 @@ def _save(folder: Path, model: Any, llm: TransformersLLM, method: str) -> dict[s
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
 
 
-def rows_of(
+def _rows_of(
     dataset: Dataset, llm: TransformersLLM, settings: FinetuneSettings
 ) -> tuple[list[_Row], list[_Row], list[tuple[str, int]]]:
     """Rows to learn from, rows held out (each question wholly on one side), what is too long."""
@@ -438,21 +437,13 @@ def _arguments(
         warmup_steps=int(settings.warmup * steps),
         weight_decay=settings.weight_decay,
         max_grad_norm=settings.clip,
-        optim="adamw_torch",
         gradient_checkpointing=settings.gradient_checkpointing,
         bf16=half and settings.dtype != "float32",
         use_cpu=on_cpu,
         seed=settings.seed,
-        dataset_kwargs={"skip_prepare_dataset": True},
-        max_length=None,
-        remove_unused_columns=False,
         dataloader_pin_memory=not on_cpu,
-        logging_steps=1,
-        logging_nan_inf_filter=False,
         save_steps=settings.save_every,
-        save_total_limit=2,
-        report_to="none",
-        disable_tqdm=True,
+        **_FIXED,
     )
     if config.device.type == "cuda":
         config._n_gpu = 1  # one model on one device; several would be wrapped together
