@@ -11,7 +11,8 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferenc
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.adaptive import AdaptiveSettings, Complexity
+from ltrag_plugins.methods.adaptive import AdaptiveSettings
+from ltrag_plugins.methods.adaptive import _Complexity as Complexity
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
@@ -146,7 +147,7 @@ def test_answering_loads_no_scikit_learn():
     code = (
         "import sys, numpy as np\n"
         "from ltrag_plugins.methods import METHODS\n"
-        "from ltrag_plugins.methods.adaptive import Complexity\n"
+        "from ltrag_plugins.methods.adaptive import _Complexity as Complexity\n"
         "Complexity(('one',), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))\n"
         "print('sklearn' in sys.modules, 'wordfreq' in sys.modules)"
     )

@@ -78,9 +78,9 @@ def _method(
             chances[question.id] = math.exp(found.log_p_gold)
         return Answer(found.answer or "")
 
-    def whole_batch(_: Any, __: Any, world: World, observers: Any) -> list[Feedback]:
+    def whole_batch(_: Any, __: Any, world: World) -> list[Feedback]:
         flows = [read(question) for question in questions if question.options]
-        return [one for [one] in run_many(flows, world, observers=observers)]
+        return [one for [one] in run_many(flows, world)]
 
     train = whole_batch if settings.option_calibration == "batch" else None
     about = "few-shot prompts", "Yu et al., NAACL 2025", DURSettings, answer, lambda _: 2

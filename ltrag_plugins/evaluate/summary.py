@@ -98,10 +98,7 @@ class Summary:
 
 
 def summarize(
-    records: Mapping[str, Sequence[Record]],
-    *,
-    compared: str | None = None,
-    level: float = 0.95,
+    records: Mapping[str, Sequence[Record]], *, compared: str | None = None, level: float = 0.95
 ) -> Summary:
     """Means, intervals and gains of each cell.
 

@@ -13,7 +13,7 @@ from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
-from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
@@ -48,10 +48,10 @@ def as_runnable(
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
     vectors = None if encoder is None else encoder_of(encoder)
     world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
-    ready = Ready.of(row, world, settings=settings, labelled=labelled)
+    ready = row.ready(world, settings=settings, labelled=labelled)
 
     def flow(question: str, history: object) -> Flow[Answer]:
-        return ready.flow(question)
+        return ready(question)
 
     def shown(answer: Answer) -> Any:
         return answer if return_answer else answer.text

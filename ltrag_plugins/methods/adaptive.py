@@ -50,7 +50,7 @@ class AdaptiveSettings(RoutingSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Complexity:
+class _Complexity:
     """The classifier: the route with the largest linear function of the embedding."""
 
     routes: tuple[str, ...]  # those that some labelled question took
@@ -84,7 +84,7 @@ class Complexity:
         return self.routes[int(np.argmax(vector @ self.weights + self.intercepts))]
 
 
-def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Complexity]:
+def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_Complexity]:
     """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
     questions = labelled_questions(questions, "adaptive")
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
@@ -93,13 +93,13 @@ def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Co
         right = [is_right(next(rest).text, question.answers, settings.correct) for _ in _ROUTES]
         labels.append(_ROUTES[right.index(True)] if any(right) else settings.unsolved)
     vectors = yield from embed(*(question.text for question in questions))
-    return Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
+    return _Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
 
 
-def _answer(question: Question, settings: AdaptiveSettings, complexity: Complexity) -> Flow[Answer]:
+def _answer(question: Question, settings: AdaptiveSettings, learned: _Complexity) -> Flow[Answer]:
     """One embedding, then the route that the classifier picks: at most `iterations` model calls."""
     [vector] = yield from embed(question.text)
-    return (yield from settings.taking(complexity.route(vector), question))
+    return (yield from settings.taking(learned.route(vector), question))
 
 
 METHOD = Method(

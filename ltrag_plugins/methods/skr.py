@@ -42,7 +42,7 @@ class SKRSettings(RoutingSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SelfKnowledge:
+class _SelfKnowledge:
     """Which labelled questions the model knew."""
 
     vectors: Float[np.ndarray, "questions dim"]  # of the labelled questions, of length 1 (or 0)
@@ -63,7 +63,7 @@ class SelfKnowledge:
         return known > 0 and known * n >= ratio * m * unknown
 
 
-def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKnowledge]:
+def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[_SelfKnowledge]:
     """Answer all labelled questions both ways, at once, and encode those that tell something."""
     questions = labelled_questions(questions, "skr")
     flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
@@ -80,10 +80,10 @@ def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKno
             f"or with it. Give easier or more, or look at correct={settings.correct!r}."
         )
     vectors = yield from embed(*(questions[i].text for i in kept))
-    return SelfKnowledge(unit_rows(vectors), without[kept])
+    return _SelfKnowledge(unit_rows(vectors), without[kept])
 
 
-def _answer(question: Question, settings: SKRSettings, knowledge: SelfKnowledge) -> Flow[Answer]:
+def _answer(question: Question, settings: SKRSettings, knowledge: _SelfKnowledge) -> Flow[Answer]:
     """One embedding, then as `direct` or as `single`: one model call either way."""
     [vector] = yield from embed(question.text)
     known = knowledge.knows(vector, settings.neighbours, settings.ratio)
