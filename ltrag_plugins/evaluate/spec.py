@@ -76,11 +76,8 @@ def direct_of(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way to answer all questions: a method, its settings, a gate before it or none.
-
-    Raises:
-        InvalidInput: a label or a gate's name that no name can be put together with.
-    """
+    """One way to answer all questions: a method, its settings, a gate before it or none; its name,
+    ``method:label+gate@seed``, cannot hold every label or gate's name (`InvalidInput`)."""
 
     method: Method
     settings: Any = None
@@ -98,7 +95,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """``method:label+gate@seed``, as far as the cell has them (`CellName`)."""
+        """As far as the cell has its parts (`CellName`)."""
         gate = "" if self.gate is None else self.gate_name or "gate"
         seed = "" if self.seed is None else str(self.seed)
         return str(CellName(self.method.name, self.label, gate, seed))
@@ -151,11 +148,9 @@ LOWER_IS_BETTER = frozenset({"ter"})
 
 def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
     """The measures of these names."""
-    found = {}
-    for name in names:
-        if name not in METRICS:
-            raise unknown_name("metric", name, METRICS)
-        found[name] = METRICS[name]
-    if not found:
+    named = [*names]
+    if unknown := [name for name in named if name not in METRICS]:
+        raise unknown_name("metric", unknown[0], METRICS)
+    if not named:
         raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
-    return found
+    return {name: METRICS[name] for name in named}

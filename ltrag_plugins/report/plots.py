@@ -1,8 +1,7 @@
 """The plotting kit: one look for all pictures, in files and in the page of a report.
 
-The palette is blue and orange, which eyes that see red and green alike tell apart; kinds differ in
-marks or hatching too. In the page each colour becomes a CSS variable, so that a picture follows
-the page into the dark.
+Eyes that see red and green alike tell blue and orange apart; kinds differ in marks or hatching too.
+In the page each colour becomes a CSS variable, so that a picture follows it into the dark.
 """
 
 import re
