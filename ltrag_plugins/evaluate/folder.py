@@ -95,10 +95,7 @@ class RunFolder:
 
     def records(self, cell: str) -> list[Record]:
         """What is known of a cell: one record a question, in order; the last one that was written.
-
-        Raises:
-            BadRecord: a line is no record, or has other metrics than those before it.
-        """
+        `BadRecord`: a line is no record, or has other metrics than those before it."""
         path, known = self.file(cell), dict[str, Record]()
         # a last line that a kill cut short is left out
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []

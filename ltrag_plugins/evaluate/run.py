@@ -28,8 +28,7 @@ from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
-_ENDS = (CacheUnreadable, ModelUnavailable)
-"""Errors that end a run: each further question would end in them too."""
+_ENDS = (CacheUnreadable, ModelUnavailable)  # each further question would end in them too
 
 
 class _FlowWatch:
@@ -154,8 +153,7 @@ class Work:
 Job = tuple[Work, Sequence[Question]]
 """What is to be done for one cell."""
 Engine = Callable[[Iterable[Job]], Iterable[tuple[str, list[Record]]]]
-"""Does the jobs, and hands back the cell's name with its records, some at a time and in the order
-of its questions."""
+"""Does the jobs; hands back the cell's name with some records, in the order of its questions."""
 
 
 def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:

@@ -1,8 +1,4 @@
-"""Rows of a run that show ranked shots: a trained head's, and those of plain rankers.
-
-References:
-    Yu et al., NAACL 2025 (DUR), section 6.1.
-"""
+"""Rows of a run that show ranked shots, a trained head's and others (Yu et al., section 6.1)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,12 +25,9 @@ def shot_cells(
     scores: bool,
     shots: int,
 ) -> tuple[list[Cell], Mapping[str, dict[str, float]], Mapping[str, float]]:
-    """No shots ("direct"), random ones, BM25's, the nearest, and the head's.
-
-    With the cells come, by cell and question's id, the probability of the right answer, which a
-    run fills in where the model scores given text (`scores`); and by cell the mean shots of a
-    prompt. Without `candidates` that all questions share, each has passages of its own.
-    """
+    """No shots ("direct"), random ones, BM25's, the nearest, and the head's; by cell and question
+    the probability of the right answer, which a run fills in where the model has `scores`; and by
+    cell the mean shots of a prompt. Without shared `candidates`, questions have their passages."""
     encoder, settings = ranker.encoder, ranker.settings
     if candidates is None:  # such passages are not preselected in training either
         everything = replace(settings, preselect="none")

@@ -1,7 +1,5 @@
-"""What a run is asked for: cells, how they are called, and the measures of answers by name.
-
-A cell is a method, its settings and a gate or none. Its name is ``method:label+gate@seed``; the
-label says what tells two cells of one method apart, such as ``single:k=1`` and ``single:k=5``.
+"""What a run is asked for: cells, and the measures of answers by name. A cell is a method, its
+settings and a gate or none; a label tells two of one method apart: ``single:k=1``, ``single:k=5``.
 """
 
 import re
@@ -109,13 +107,11 @@ class Cell:
 
 
 def cell_of(word: str) -> Cell:
-    """The cell that a word asks for, which becomes its name: ``sgic:k=8:loop.rounds=3``.
-
-    Dots lead into nested settings. Values are JSON, or text as it stands.
+    """The cell that a word asks for, which becomes its name: ``sgic:k=8:loop.rounds=3``. Dots lead
+    into nested settings; values are JSON, or text as it stands.
 
     Raises:
-        InvalidInput: an unknown method or setting (names the nearest), a setting that no word can
-            give, or a value out of its range.
+        InvalidInput: an unknown method or setting (names the nearest), or a value out of its range.
     """
     name, *given = word.split(":")
     row = method_named(name)

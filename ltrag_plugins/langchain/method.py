@@ -29,13 +29,12 @@ def as_runnable(
     question_key: str = "question",
     return_answer: bool = False,
 ) -> Runnable[Any, Any]:
-    """A method that the papers compare with, as a component of a chain: question in, answer out.
-
-    Model, retriever (or a Runnable from a query to documents) and encoder (for the methods that
-    need one) are LangChain's or ours. In `batch` the model calls are merged.
+    """A method (of `methods.METHODS`, by its name, or one of yours) as a component of a chain:
+    question in, answer out. In `batch` the model calls are merged.
 
     Args:
-        method: its name in `methods.METHODS`, or the method itself.
+        llm, retriever, encoder: LangChain's or ours; a retriever may be any Runnable from a query
+            to documents.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
         question_key: where the question is in an input that is a mapping.

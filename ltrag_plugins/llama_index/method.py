@@ -24,11 +24,8 @@ from ltrag_plugins.types import Answer, Question
 
 
 class MethodQueryEngine(BaseQueryEngine):
-    """Answers with a method; see `as_query_engine`.
-
-    The passages that the answer rests on are the response's source nodes; its metadata names the
-    method, the uncertainty where there is one, and Self-RAG's `mode` (see `SelfRAGAnswer`).
-    """
+    """Answers with a method; see `as_query_engine`. The answer's passages are the source nodes; the
+    metadata has the method, the uncertainty where there is one, and Self-RAG's `mode`."""
 
     def __init__(self, method: str, flow: Callable[[str], Flow[Answer]], world: World) -> None:
         super().__init__(None)
@@ -61,13 +58,11 @@ def as_query_engine(
     settings: Any = None,
     labelled: Sequence[Question] = (),
 ) -> MethodQueryEngine:
-    """A method that the papers compare with, as a query engine.
-
-    Model, retriever and encoder (for the methods that need one) are LlamaIndex's or ours; model
-    and encoder are by default those of LlamaIndex's `Settings`.
+    """A method (of `methods.METHODS`, by its name, or one of yours) as a query engine.
 
     Args:
-        method: its name in `methods.METHODS`, or the method itself.
+        llm, retriever, encoder: LlamaIndex's or ours; model and encoder are by default those of its
+            `Settings`.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
 

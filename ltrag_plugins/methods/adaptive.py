@@ -1,11 +1,9 @@
 """Adaptive retrieval: a classifier of the question picks none, one or several searches.
 
 Labelled questions are answered all three ways; a multinomial logistic regression on a question's
-embedding learns the cheapest that was right or, where none was, the data set's prior.
-
-References:
-    Jeong et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2. There
-    the classifier is a tuned T5-large, and several searches are IRCoT's; here ITER-RETGEN's.
+embedding learns the cheapest that was right or, where none was, the data set's prior. After Jeong
+et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2: there a tuned
+T5-large classifies, and several searches are IRCoT's; here ITER-RETGEN's.
 """
 
 from collections.abc import Sequence
@@ -77,10 +75,9 @@ class _Complexity:
     def route(self, vector: Float[np.ndarray, " dim"]) -> str:
         """The route for a question with this embedding."""
         if len(vector) != len(self.weights):
-            raise InvalidInput(
-                f"adaptive was fitted on embeddings of {len(self.weights)} numbers and got "
-                f"{len(vector)}; run it with the encoder it was fitted with"
-            )
+            fitted = f"adaptive was fitted on embeddings of {len(self.weights)} numbers"
+            remedy = "run it with the encoder it was fitted with"
+            raise InvalidInput(f"{fitted} and got {len(vector)}; {remedy}")
         return self.routes[int(np.argmax(vector @ self.weights + self.intercepts))]
 
 

@@ -1,11 +1,8 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
-The filter is a prompt to the model that then reads. `filter_examples` makes data to train it to
-filter: lines of chat JSON, as `ltrag sgic finetune` takes them.
-
-References:
-    Wang et al., 2023, https://arxiv.org/abs/2311.08377, section 2. There filter and reader are two
-    trained models. Our wording.
+The filter is a prompt to the model that then reads (in Wang et al., 2023,
+https://arxiv.org/abs/2311.08377, section 2, two trained models). `filter_examples` makes data to
+train it to filter: lines of chat JSON, as `ltrag sgic finetune` takes them. Our wording.
 """
 
 import math
@@ -127,11 +124,8 @@ def _sentences(text: str) -> list[str]:
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
 ) -> Flow[list[_Chat]]:
-    """An example for each question and each passage of its own; at most one request for all.
-
-    Each is a line of chat JSON: the prompt as the user's message, the wanted reply as the
-    assistant's. A passage with no sentence above the threshold teaches to say "none".
-    """
+    """An example for each question and passage of its own, a line of chat JSON: the prompt, and the
+    wanted reply, which is "none" for a passage with no sentence above the threshold."""
     settings = settings or FilterDataSettings()
     known = labelled_questions(questions, "filco")
     made = yield from together([_examples(question, settings) for question in known])

@@ -65,8 +65,8 @@ class Method:
     told: Callable[[Any], Mapping[str, Any]] | None = None
     """From what was learned to plain values for a report."""
     spells_out: bool = False
-    """It shows options and context itself and reads its replies as options. For other methods they
-    are part of the question's text, though not of searches, and `picked` reads the answers."""
+    """It shows options and context itself and reads its replies as options; for other methods they
+    are part of the question's text (not of searches), and `picked` reads the answers."""
 
     @property
     def learns(self) -> bool:
@@ -97,18 +97,13 @@ class Method:
         return replace(question, text=templates.render_question(question), options=(), context="")
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
-        """Answer a question; where it offers options, with the one that the method picked.
-
-        Raises:
-            InvalidInput: settings of another method, or nothing was learned and it must be.
-        """
+        """Answer a question; where it offers options, with the one that the method picked. Raises
+        `InvalidInput`: settings of another method, or nothing was learned and it must be."""
         settings = self.settings() if settings is None else settings
         checked(settings, self.settings, f"settings of {self.name}", f"{self.settings.__name__}")
         if self.learns and learned is None:
-            raise InvalidInput(
-                f"{self.name} learns from labelled questions first: hand in learned="
-                "method.taught(questions, settings, world)"
-            )
+            remedy = "hand in learned=method.taught(questions, settings, world)"
+            raise InvalidInput(f"{self.name} learns from labelled questions first: {remedy}")
         flow = self.answer(self._shown(question), settings, learned)
         return flow if self.spells_out else _picking(question, flow)
 

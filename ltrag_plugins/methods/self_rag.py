@@ -9,9 +9,8 @@ r"""Self-RAG: search on demand, answer from each passage, keep the answer that c
 A model that was trained to write reflection tokens judges by these, in the form of its training.
 Any other replies to yes-or-no questions: s is the probability of yes, for usefulness 2 p - 1.
 
-References:
-    Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1; section 3.3, eq. 3-4 (one
-    segment, as their short-form tasks); the yes-or-no questions are ours.
+After Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1, section 3.3, eq. 3-4 (one
+segment, as their short-form tasks); the yes-or-no questions are ours.
 """
 
 import math
@@ -25,7 +24,7 @@ from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts import templates
-from ltrag_plugins.settings import Count, Range, Share
+from ltrag_plugins.settings import Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
@@ -67,12 +66,9 @@ _Weight = Annotated[float, Range(0, 1000)]
 
 @dataclass(frozen=True, slots=True)
 class SelfRAGSettings(ReadingSettings):
-    """When to search, how much to read, and what counts; `template` reads one passage."""
+    """When to search, how much to read (paper: `k` up to 10; authors' code: `max_tokens`, in which
+    reflection tokens count, 100), and what counts; `template` reads one passage."""
 
-    k: Count = 3
-    """Passages to answer from (paper: up to 10)."""
-    max_tokens: Count = 24
-    """Longest answer, in tokens; reflection tokens count (authors' code: 100)."""
     reflection_tokens: bool = False
     """True for a model that was trained to write them (selfrag_llama2_7b); where it then writes
     none, it is judged by yes and no as any other."""
@@ -95,8 +91,8 @@ class SelfRAGAnswer(Answer):
     mode: str = "yes-no probabilities"
     """What the critiques were read from: these, "yes-no texts" or "reflection tokens"."""
     critiques: tuple[tuple[float, ...], ...] = ()
-    """For each passage, in the order of the search, likelihood (the geometric mean of the token
-    probabilities, 0 without), relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
+    """For each passage found, likelihood (geometric mean of the token probabilities, 0 without),
+    relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:

@@ -1,10 +1,8 @@
 """Solved examples in front of the question: random, nearest by BM25, or ranked by a trained head.
 
 The head is trained in the run: it ranks one part of the labelled questions, the other teaches it.
-
-References:
-    Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et al.,
-    ICLR 2023 (PromptPG). Our wording.
+References: Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et
+al., ICLR 2023 (PromptPG). Our wording.
 """
 
 import random
@@ -184,12 +182,11 @@ _BM25 = _row(
     train=_bm25,
 )
 _trained_row = partial(
-    Method,
+    _row,
     answer=_answer_trained,
     needs=frozenset({"encoder", "labelled questions"}),
     train=_trained_shots,
     told=lambda learned: learned.told,
-    spells_out=True,
 )
 _DUR = _trained_row(
     "dur-shots",

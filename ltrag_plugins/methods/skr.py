@@ -7,9 +7,8 @@ nearest to a new one (cosine of embeddings), :math:`\ell` are known; of all, :ma
 
 .. math:: \frac{\ell}{k - \ell} \ge \lambda \frac{m}{n}
 
-References:
-    Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
-    (nearest neighbours). As in the paper, not in its code, what is right both ways is known.
+After Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
+(nearest neighbours). As in the paper, not in its code, what is right both ways is known.
 """
 
 from collections.abc import Sequence
@@ -51,10 +50,9 @@ class _SelfKnowledge:
     def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
         """Whether the model knows a question, by its `k` nearest; not if it knew none of them."""
         if len(vector) != self.vectors.shape[1]:
-            raise InvalidInput(
-                f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "
-                f"{len(vector)}; run it with the encoder it learned with"
-            )
+            learned = f"skr learned from embeddings of {self.vectors.shape[1]} numbers"
+            remedy = "run it with the encoder it learned with"
+            raise InvalidInput(f"{learned} and got {len(vector)}; {remedy}")
         cosines = self.vectors @ unit_rows(vector[None])[0]
         near = self.known[np.argsort(-cosines, kind="stable")[:k]]
         known, unknown = int(near.sum()), int((~near).sum())

@@ -1,10 +1,8 @@
-"""The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
+"""The pictures of an evaluation: accuracy against cost, gates (Li et al., ACL 2024, figures 4, 5),
+and what probabilities promised (Guo et al., ICML 2017, figure 1).
 
-A gate retrieves from a threshold of its score on. With the scores on record, and each question
-answered both ways, every other threshold can be tried without asking the model again.
-
-References:
-    Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
+With a gate's scores on record, and each question answered both ways, every other threshold can be
+tried without asking the model again.
 """
 
 from collections.abc import Mapping, Sequence

@@ -38,8 +38,7 @@ def attention_picture(
     """The share of attention on each document, one panel below the other (figure 6).
 
     Args:
-        shares: by what a panel is called ("first answer"), `AttentionShares.documents`, or
-            `.relative` for shares that add up to 1.
+        shares: by a panel's title, `AttentionShares.documents`, or `.relative`, which add up to 1.
         relevant: whether each document helps.
         path: its suffix says the format (.png, .svg, .pdf).
 
