@@ -8,7 +8,8 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.adaptive import AdaptiveSettings, Complexity
+from ltrag_plugins.methods.adaptive import AdaptiveSettings
+from ltrag_plugins.methods.adaptive import _Complexity as Complexity
 from ltrag_plugins.methods.iter_retgen import IterRetGenSettings
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question

@@ -7,7 +7,8 @@ from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
-from ltrag_plugins.methods.skr import SelfKnowledge, SKRSettings
+from ltrag_plugins.methods.skr import SKRSettings
+from ltrag_plugins.methods.skr import _SelfKnowledge as SelfKnowledge
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Passage, Question
 

@@ -187,11 +187,6 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (GATE, ["--model", "embedded+adapter:gone"], "embedded+adapter:gone"),
         (GATE, ["--encoder", "nonesuch"], "nonesuch"),
         (GATE, ["--rate", "1.5"], "target_rate must be a number, from 0 to 1"),
-        (
-            GATE,
-            ["--set", "target_accuracy=-1"],
-            "target_accuracy must be always or a number, from 0 to 1",
-        ),
         (GATE, ["--rate", "0.2", "--set", "target_accuracy=0.5"], "not both"),
         (GATE, ["--set", "correct=roughly"], "correct must be one of contains"),
         (GATE, ["--set", "corect=f1"], "correct"),

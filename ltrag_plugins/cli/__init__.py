@@ -1,8 +1,5 @@
-"""The command line, `ltrag`: one module a group of commands.
-
-Data goes to stdout, progress and messages to stderr. Exit codes: 0 fine, 1 an error with one
-line on stderr, 2 wrong usage, 130 interrupted.
-"""
+"""The command line, `ltrag`. Data goes to stdout, progress and messages to stderr. Exit codes: 0, 1
+for an error with one line on stderr, 2 wrong usage, 130 interrupted."""
 
 import logging
 from importlib.metadata import version

@@ -123,9 +123,8 @@ def _evaluate(
     with TemporaryDirectory() as folder:  # without a cache, vectors are kept for this command
         vectors = _vectors(encoder, cache or Path(folder) / "kept.sqlite")
         ranker = dur.DURRanker.load(head, encoder=vectors)
-        format_for(ranker.settings.format).prompt(
-            (candidates or questions[0].passages)[:1], questions[0]
-        )
+        one = (candidates or questions[0].passages)[:1]
+        format_for(ranker.settings.format).prompt(one, questions[0])
         llm = options.load_llm(model, cache=cache, chat=False)
         more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots}
         with io.working("ranking"):
@@ -176,8 +175,8 @@ def _rank(
     for place in ranked:
         shot = shots[place.index]
         title = {"title": shot.title} if isinstance(shot, Passage) and shot.title else {}
-        record = {"score": place.score, "index": place.index, "id": shot.id}
-        records.append(record | title | {"text": shot.text})
+        placed = {"score": place.score, "index": place.index, "id": shot.id}
+        records.append(placed | title | {"text": shot.text})
     if as_data:
         io.show({"query": query, "ranked": records}, as_data)
     else:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -118,12 +119,9 @@ def _evaluate(
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
     folder, load = RunFolder(out.expanduser()), partial(_world, model, encoder, run, pool)
     same: dict[str, Any] = {"metrics": measures, "labelled": others, "trace": run.trace}
-    note: dict[str, Any] = {
-        "engine": run.engine,
-        "workers": run.workers if run.engine == "ray" else 1,
-        "compare": run.compare,
-        "files": [p.name for p in (questions, labelled, passages, *_recorded(run)) if p],
-    }
+    files = [p.name for p in (questions, labelled, passages, *_recorded(run)) if p]
+    workers = run.workers if run.engine == "ray" else 1
+    note = {"engine": run.engine, "workers": workers, "compare": run.compare, "files": files}
     with folder.held():
         world = load()
         if head is not None and world.encoder is not None:
@@ -198,15 +196,14 @@ def _settings(
         "finetune": ("sgic finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }
+    if name is not None and name not in known:
+        raise unknown_name("group of settings", name, known)
     if name is None:
         io.show({one: commands for one, (commands, *_) in known.items()})
-    elif name not in known:
-        raise unknown_name("group of settings", name, known)
     elif as_data:
         io.show([row for settings in known[name][1:] for row in described(settings)], as_data)
     else:
-        for settings in known[name][1:]:
-            _show_settings(settings)
+        _show_settings(*known[name][1:])
 
 
 @COMMANDS[""].command("report")
@@ -247,8 +244,8 @@ def _recorded(run: _RunSettings) -> list[Path]:
     return [Path(name).expanduser() for name in _split(run.recorded or "")]
 
 
-def _show_settings(settings: Any) -> None:
-    for one in described(settings):
+def _show_settings(*settings: Any) -> None:
+    for one in chain(*map(described, settings)):
         io.show(f"  {one['setting']}={json.dumps(one['default'], ensure_ascii=False)}")
         for text in filter(None, (one["takes"], one["meaning"])):
             io.show(fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))

@@ -96,10 +96,9 @@ def _score(
     columns |= {"gradient": "gradient_agreement:.3g"}
     io.show_table(columns, [one | {"mark": "*" * one["floored"]} for one in records])
     if floored := sum(record["floored"] for record in records):
-        why = "as large as it gets (the question pulls against the others)"
-        io.show(
-            f"* {floored} of {len(records)}: the denominator is at its floor, so the score is {why}"
-        )
+        why = "the denominator is at its floor, so the score is as large as it gets"
+        more = "(the question pulls against the others)"
+        io.show(f"* {floored} of {len(records)}: {why} {more}")
 
 
 @COMMANDS["gate"].command("explain")

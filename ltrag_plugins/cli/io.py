@@ -40,10 +40,8 @@ def say(message: str) -> None:
 
 
 def show(value: Any, as_data: bool = False, *, indent: int | None = 1) -> None:
-    """A value on stdout: its text, a mapping as rows; or (`as_data`) JSON without NaN.
-
-    What the encoding of stdout cannot say is escaped.
-    """
+    """A value on stdout: its text, a mapping as rows; or (`as_data`) JSON without NaN. What the
+    encoding of stdout cannot say is escaped."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     if as_data:
         value = value.as_dict() if hasattr(value, "as_dict") else value
@@ -64,10 +62,8 @@ def _in_words(value: Any) -> str:
 
 
 def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A table on stdout, its first column for text, the others for numbers.
-
-    A column has a title, and the field of a row with its format: ``{"mean p": "mean:.3f"}``.
-    """
+    """A table on stdout, its first column for text, the others for numbers; a column's title says
+    which field of a row it has, in which format: ``{"mean p": "mean:.3f"}``."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -79,8 +75,7 @@ def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) ->
         table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
     for row in rows:
         cells = (field.partition(":") for field in columns.values())
-        shown = ((row[name], form) for name, _, form in cells)
-        told = ("" if value is None else format(value, form) for value, form in shown)
+        told = ("" if row[n] is None else format(row[n], form) for n, _, form in cells)
         table.add_row(*map(Text, told))
     console.print(table)
 

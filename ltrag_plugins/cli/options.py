@@ -1,8 +1,7 @@
 """What commands take, and what becomes of it: settings, questions, models.
 
-A command has options of its own for what people change most; every other field of its settings
-classes comes in through ``--set NAME=VALUE``. In MODEL and ENCODER a plain word is never looked up
-on a hub: what reaches the network says so.
+What people change most is an option; every other field of a command's settings classes comes in
+through ``--set NAME=VALUE``. In MODEL and ENCODER what reaches the network says so.
 """
 
 import json
@@ -105,10 +104,8 @@ class Opt:
 
 
 def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> list[Any]:
-    """Settings of one or more classes, with what options (None: nothing) and `--set` say.
-
-    A word goes to each class that has its name.
-    """
+    """Settings of one or more classes, with what options (None: nothing) and `--set` say; a word
+    goes to each class that has its name."""
     told = [f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
     given: list[list[str]] = [[] for _ in settings]
     for word in (*told, *(words or ())):
@@ -123,10 +120,8 @@ def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> l
 
 
 def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
-    """The passages of a file, or else those of the questions, each once.
-
-    Where an id means several texts, as in numbered lists, all but the first get one of their own.
-    """
+    """The passages of a file, or else those of the questions, each once; where an id means several
+    texts, as in numbered lists, all but the first get one of their own."""
     if path is not None:
         return read_passages(path)
     every = {(p.id, p.title, p.text): p for question in questions for p in question.passages}
@@ -176,11 +171,8 @@ def load_encoder(spec: str) -> "Encoder | None":
 
 
 def save(fitted: Any, what: str, folder: Path, model: str, encoder: str) -> None:
-    """Save what was fitted, note MODEL and ENCODER beside it, and say where it is.
-
-    A server's address is left out: a folder that came from elsewhere must not choose where the
-    key in the environment is sent.
-    """
+    """Save what was fitted, note MODEL and ENCODER beside it, and say where it is. A server is left
+    out: a folder that came from elsewhere must not choose where the environment's key is sent."""
     fitted.save(folder)
     notes = {"model": "" if _SERVER.fullmatch(model) else model, "encoder": encoder}
     (folder / _NOTES).write_text(json.dumps(notes, indent=1) + "\n", encoding="utf-8")
@@ -210,10 +202,9 @@ def noted(
         encoder = "embedded" if kind == "dur" else "none"
     for what, spec, name in (("model", model, "llm"), ("encoder", encoder, "encoder")):
         if spec is None:
-            raise InvalidInput(
-                f"nothing in {folder} says how to reach the {what} that it was fitted with "
-                f"({fitted.get(name, 'its name is not known')}); add --{what}"
-            )
+            lacks = f"nothing in {folder} says how to reach the {what} that it was fitted with"
+            known = fitted.get(name, "its name is not known")
+            raise InvalidInput(f"{lacks} ({known}); add --{what}")
     return model or "", encoder or ""
 
 
@@ -242,7 +233,5 @@ def _loading(what: str, spec: str) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         # what transformers and the hub raise for files that are missing, cut off or foreign
-        first = str(error).strip().partition("\n")[0]
-        raise InvalidInput(
-            f"cannot load the {what} {spec!r} ({type(error).__name__}: {first})"
-        ) from error
+        why = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        raise InvalidInput(f"cannot load the {what} {spec!r} ({why})") from error

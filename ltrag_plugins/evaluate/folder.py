@@ -3,8 +3,7 @@
 ::
 
     RUN/run.json                     what a second call must equal (settings, hashes), and versions
-    RUN/records/CELL.jsonl           a record a line; of a question that was tried again, the last
-                                     one counts
+    RUN/records/CELL.jsonl           a record a line; the last one of a question counts
     RUN/learned/CELL.json            how a method that trains in the run was trained
     RUN/answers.sqlite               the model's answers, so that nothing is asked twice
 """
@@ -33,12 +32,12 @@ except ImportError:  # Windows: two runs into one folder are then the caller's t
 _FORMAT = 1
 
 
+@dataclass
 class RunFolder:
     """Where a run keeps what it has; made when something is kept."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._is_held = False
+    path: Path
+    _is_held: bool = False
 
     @property
     def answers(self) -> Path:
@@ -58,9 +57,8 @@ class RunFolder:
                 if fcntl is not None:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise InvalidInput(
-                    f"another run is writing to {self.path}; wait for it, or name another folder"
-                ) from None
+                trouble = f"another run is writing to {self.path}"
+                raise InvalidInput(f"{trouble}; wait for it, or name another folder") from None
             self._is_held = True
             try:
                 yield
@@ -80,7 +78,7 @@ class RunFolder:
         """Write what was asked for, or check that it is what was asked for before."""
         if not self.check(identity):
             body = {"format": _FORMAT, "identity": identity, **told}
-            self._write(self.path / "run.json", body)
+            self.write(self.path / "run.json", body)
 
     def read(self) -> dict[str, Any] | None:
         """What run.json says; None where there is none yet."""
@@ -97,10 +95,7 @@ class RunFolder:
 
     def records(self, cell: str) -> list[Record]:
         """What is known of a cell: one record a question, in order; the last one that was written.
-
-        Raises:
-            BadRecord: a line is no record, or has other metrics than those before it.
-        """
+        `BadRecord`: a line is no record, or has other metrics than those before it."""
         path, known = self.file(cell), dict[str, Record]()
         # a last line that a kill cut short is left out
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -131,12 +126,9 @@ class RunFolder:
                 file.truncate(whole)
                 raise
 
-    def tell(self, cell: str, learned: Mapping[str, Any]) -> None:
-        """Write how a cell's method learned, over what is there."""
-        self._write(self.learned(cell), learned)
-
     @staticmethod
-    def _write(path: Path, body: Any) -> None:
+    def write(path: Path, body: Any) -> None:
+        """Write JSON over what is there."""
         with writing(path.parent):
             replace_file(path, json.dumps(body, indent=1, ensure_ascii=False).encode())
 

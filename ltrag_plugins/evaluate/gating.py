@@ -17,8 +17,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.settings import Settings, Share
 from ltrag_plugins.types import Question
 
-_LATER: Any = object()
-"""Stands in a cell for a gate that is not there yet."""
+_LATER: Any = object()  # stands in a cell for a gate that is not there yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Answers that a model gave elsewhere, in the place of the model: gates are judged without it.
 
-Every search finds one passage, which says that the answer with retrieval is wanted; the model
-answers with that one where it stands in the prompt, else with the answer without retrieval. So
-flows, gates and costs run as with the model itself; what was retrieved then is not known now.
+Every search finds one passage; where it stands in the prompt, the model gives the answer with
+retrieval, else the one without. So flows, gates and costs run as with the model itself.
 """
 
 import hashlib
@@ -19,8 +18,7 @@ from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Passage
 
-_FOUND = "[what was retrieved then]"
-"""The text of the passage that every search finds."""
+_FOUND = "[what was retrieved then]"  # the text of the passage that every search finds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +37,8 @@ class Recording:
         """The lines of these files: `question`, and the answers without retrieval and with it.
 
         Raises:
-            BadRecord: a line lacks its question or an answer.
-            InvalidInput: a file cannot be read, there are no lines, a question is empty, or not two
-                fields.
+            BadRecord, InvalidInput: a line lacks its question or an answer; a file cannot be read
+                or has no lines, or there are not two fields.
         """
         if len(fields) != 2:
             raise InvalidInput(f"recorded answers have two fields, got {', '.join(fields)!r}")

@@ -55,17 +55,15 @@ class Record:
     ) -> Self:
         """A record of an answer; of an empty one, where `error` says what was raised instead."""
         found = ({"id": p.id, "title": p.title, "score": _finite(p.score)} for p in answer.passages)
+        counted = ("calls", "prompt_tokens", "completion_tokens", "retrievals")
         return cls(
             *(question.id, question.text, question.answers, answer.text),
             passages=tuple(found),
             uncertainty=_finite(answer.uncertainty),
             decision=None if decision is None else decision.as_metadata(),
-            calls=cost.calls,
-            prompt_tokens=cost.prompt_tokens,
-            completion_tokens=cost.completion_tokens,
-            retrievals=cost.retrievals,
             ms=round(1000 * cost.seconds, 3),
             mode=getattr(answer, "mode", None),
+            **{name: getattr(cost, name) for name in counted},
             **more,
         )
 

@@ -28,8 +28,7 @@ from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
-_ENDS = (CacheUnreadable, ModelUnavailable)
-"""Errors that end a run: each further question would end in them too."""
+_ENDS = (CacheUnreadable, ModelUnavailable)  # each further question would end in them too
 
 
 class _FlowWatch:
@@ -61,19 +60,19 @@ class _FlowWatch:
 
 
 def _traced(request: Request, reply: Sequence[Any]) -> dict[str, Any]:
-    pairs = zip(requests.items(request), reply, strict=True)
     match request:
-        case requests.Ask():
+        case requests.Ask(prompts):
+            pairs = zip(prompts, reply, strict=True)
             return {"asked": [{"prompt": prompt, "reply": said.text} for prompt, said in pairs]}
-        case requests.Fetch():
+        case requests.Fetch(queries):
             rows = [[{"id": p.id, "title": p.title, "text": p.text} for p in ps] for ps in reply]
-            pairs = zip(request.queries, rows, strict=True)
+            pairs = zip(queries, rows, strict=True)
             return {"fetched": [{"query": query, "passages": found} for query, found in pairs]}
-        case requests.Score(continuations=texts):
+        case requests.Score(prompts, texts):
             sums = [sum(token.logprob for token in said.tokens or ()) for said in reply]
-            rows = zip(request.prompts, texts, sums, strict=True)
+            rows = zip(prompts, texts, sums, strict=True)
             return {"scored": [{"prompt": p, "text": t, "logprob": total} for p, t, total in rows]}
-        case requests.Embed(texts=texts):
+        case requests.Embed(texts):
             return {"embedded": list(texts)}
         case requests.Compute():
             return {"computed": getattr(request.function, "__qualname__", "something")}
@@ -94,11 +93,8 @@ class Work:
     trace: bool = False
 
     def records(self, some: Sequence[Question], *, again: bool = True) -> list[Record]:
-        """A record of each question, in their order.
-
-        An error of the model or the retriever becomes a record, once the question failed by itself
-        too (`again`). Raised is a mistake in a method, and what ends a run (`_ENDS`).
-        """
+        """A record of each question, in order; also of one that failed, by itself too (`again`), by
+        the model or the retriever. A mistake in a method is raised, and what ends a run."""
         watch = _FlowWatch(self.trace)
         flows = [self._flow(question) for question in some]
         found = run_many(flows, self.world, observers=[watch], return_exceptions=True)
@@ -157,8 +153,7 @@ class Work:
 Job = tuple[Work, Sequence[Question]]
 """What is to be done for one cell."""
 Engine = Callable[[Iterable[Job]], Iterable[tuple[str, list[Record]]]]
-"""Does the jobs, and hands back the cell's name with its records, some at a time and in the order
-of its questions."""
+"""Does the jobs; hands back the cell's name with some records, in the order of its questions."""
 
 
 def in_process(jobs: Iterable[Job]) -> Iterator[tuple[str, list[Record]]]:
@@ -210,10 +205,9 @@ def evaluate(
         InvalidInput: no questions or cells, a name or id twice, a batch below 1, an unknown
             metric, or a method lacks what it needs; another run is writing to the folder.
         MissingReferences: a question has no accepted answers.
-        ArtifactMismatch: the folder holds another run.
-        UnwritableArtifact: it cannot be written to; the records so far are kept.
-        CacheUnreadable: its answers cannot be read or written, as on a full disk.
-        ModelUnavailable: the server refuses the key, or one request after the other failed.
+        ArtifactMismatch, UnwritableArtifact: the folder holds another run, or cannot be written to.
+        CacheUnreadable, ModelUnavailable: the answers cannot be kept, as on a full disk; the server
+            refuses the key, or one request after the other failed.
     """
     cells, measures = list(cells), tuple(metrics_named(metrics))
     asked = {"questions": questions, "cells": cells, "labelled": labelled, "trace": trace}
@@ -248,7 +242,7 @@ def evaluate(
                 try:
                     learned = method.taught(labelled, cell.set, asking)
                     if learned is not None and method.told is not None:
-                        folder.tell(cell.name, method.told(learned))
+                        folder.write(folder.learned(cell.name), method.told(learned))
                 except _ENDS:
                     raise
                 except LtragError as error:  # nothing to learn from: the other methods go on

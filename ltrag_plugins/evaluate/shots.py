@@ -1,8 +1,4 @@
-"""Rows of a run that show ranked shots: a trained head's, and those of plain rankers.
-
-References:
-    Yu et al., NAACL 2025 (DUR), section 6.1.
-"""
+"""Rows of a run that show ranked shots, a trained head's and others (Yu et al., section 6.1)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,12 +25,9 @@ def shot_cells(
     scores: bool,
     shots: int,
 ) -> tuple[list[Cell], Mapping[str, dict[str, float]], Mapping[str, float]]:
-    """No shots ("direct"), random ones, BM25's, the nearest, and the head's.
-
-    With the cells come, by cell and question's id, the probability of the right answer, which a
-    run fills in where the model scores given text (`scores`); and by cell the mean shots of a
-    prompt. Without `candidates` that all questions share, each has passages of its own.
-    """
+    """No shots ("direct"), random ones, BM25's, the nearest, and the head's; by cell and question
+    the probability of the right answer, which a run fills in where the model has `scores`; and by
+    cell the mean shots of a prompt. Without shared `candidates`, questions have their passages."""
     encoder, settings = ranker.encoder, ranker.settings
     if candidates is None:  # such passages are not preselected in training either
         everything = replace(settings, preselect="none")
@@ -78,9 +71,9 @@ def _method(
             chances[question.id] = math.exp(found.log_p_gold)
         return Answer(found.answer or "")
 
-    def whole_batch(_: Any, __: Any, world: World, observers: Any) -> list[Feedback]:
+    def whole_batch(_: Any, __: Any, world: World) -> list[Feedback]:
         flows = [read(question) for question in questions if question.options]
-        return [one for [one] in run_many(flows, world, observers=observers)]
+        return [one for [one] in run_many(flows, world)]
 
     train = whole_batch if settings.option_calibration == "batch" else None
     about = "few-shot prompts", "Yu et al., NAACL 2025", DURSettings, answer, lambda _: 2

@@ -1,7 +1,5 @@
-"""What a run is asked for: cells, how they are called, and the measures of answers by name.
-
-A cell is a method, its settings and a gate or none. Its name is ``method:label+gate@seed``; the
-label says what tells two cells of one method apart, such as ``single:k=1`` and ``single:k=5``.
+"""What a run is asked for: cells, and the measures of answers by name. A cell is a method, its
+settings and a gate or none; a label tells two of one method apart: ``single:k=1``, ``single:k=5``.
 """
 
 import re
@@ -76,11 +74,8 @@ def direct_of(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One way to answer all questions: a method, its settings, a gate before it or none.
-
-    Raises:
-        InvalidInput: a label or a gate's name that no name can be put together with.
-    """
+    """One way to answer all questions: a method, its settings, a gate before it or none; its name,
+    ``method:label+gate@seed``, cannot hold every label or gate's name (`InvalidInput`)."""
 
     method: Method
     settings: Any = None
@@ -98,7 +93,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """``method:label+gate@seed``, as far as the cell has them (`CellName`)."""
+        """As far as the cell has its parts (`CellName`)."""
         gate = "" if self.gate is None else self.gate_name or "gate"
         seed = "" if self.seed is None else str(self.seed)
         return str(CellName(self.method.name, self.label, gate, seed))
@@ -112,13 +107,11 @@ class Cell:
 
 
 def cell_of(word: str) -> Cell:
-    """The cell that a word asks for, which becomes its name: ``sgic:k=8:loop.rounds=3``.
-
-    Dots lead into nested settings. Values are JSON, or text as it stands.
+    """The cell that a word asks for, which becomes its name: ``sgic:k=8:loop.rounds=3``. Dots lead
+    into nested settings; values are JSON, or text as it stands.
 
     Raises:
-        InvalidInput: an unknown method or setting (names the nearest), a setting that no word can
-            give, or a value out of its range.
+        InvalidInput: an unknown method or setting (names the nearest), or a value out of its range.
     """
     name, *given = word.split(":")
     row = method_named(name)
@@ -151,11 +144,9 @@ LOWER_IS_BETTER = frozenset({"ter"})
 
 def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
     """The measures of these names."""
-    found = {}
-    for name in names:
-        if name not in METRICS:
-            raise unknown_name("metric", name, METRICS)
-        found[name] = METRICS[name]
-    if not found:
+    named = [*names]
+    if unknown := [name for name in named if name not in METRICS]:
+        raise unknown_name("metric", unknown[0], METRICS)
+    if not named:
         raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
-    return found
+    return {name: METRICS[name] for name in named}

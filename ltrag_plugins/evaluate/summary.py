@@ -28,15 +28,13 @@ class Row:
     gains: Mapping[str, Interval]
     """Over the row that is compared with, paired by question; empty for that row itself."""
     easy: Mapping[str, float]
-    """Means over the questions that the direct answer got right by the first metric; empty
-    without direct answers."""
+    """Means over the questions that `direct` got right by the first metric; empty without it."""
     hard: Mapping[str, float]
     """Means over the others."""
     costs: Mapping[str, float | None]
     """Means a question: calls, retrievals, tokens (None: unknown) and ms."""
     speed_up: float | None
-    """Times as fast as the same method without a gate, by the mean ms; None for rows without a
-    gate or without that other row."""
+    """Times as fast as the same method without a gate, by the mean ms; None without either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +63,9 @@ class Summary:
         for name, some in rows.items():
             if len(some) > 1:
                 values = {m: [row.scores[m].value for row in some] for m in some[0].scores}
-                both = {m: (np.mean(v), np.std(v, ddof=1)) for m, v in values.items()}
-                spread = {m: (float(mean), float(sd)) for m, (mean, sd) in both.items()}
+                spread = {
+                    m: (float(np.mean(v)), float(np.std(v, ddof=1))) for m, v in values.items()
+                }
                 found[name] = {"seeds": len(some), "scores": spread}
         return found
 
@@ -98,21 +97,10 @@ class Summary:
 
 
 def summarize(
-    records: Mapping[str, Sequence[Record]],
-    *,
-    compared: str | None = None,
-    level: float = 0.95,
+    records: Mapping[str, Sequence[Record]], *, compared: str | None = None, level: float = 0.95
 ) -> Summary:
-    """Means, intervals and gains of each cell.
-
-    Args:
-        records: of each cell, about the same questions.
-        compared: the cell that gains are over; None: the first one.
-        level: of the intervals, inside (0, 1).
-
-    Raises:
-        InvalidInput: as `aligned`.
-    """
+    """Means, intervals (of a level inside (0, 1)) and gains of each cell over the one that is
+    `compared` (None: the first); raises as `aligned`."""
     found = aligned(records, compared)
     compared = next(iter(found)) if compared is None else compared
     return Summary(tuple(_row(name, found, compared, level) for name in found), compared, level)
@@ -121,11 +109,8 @@ def summarize(
 def aligned(
     records: Mapping[str, Sequence[Record]], first: str | None = None
 ) -> dict[str, list[Record]]:
-    """The records of all cells in one order of the questions, that of `first` (None: the first).
-
-    Raises:
-        InvalidInput: there are none, none of `first`, or cells are about different questions.
-    """
+    """The records of all cells in one order of the questions, that of `first` (None: the first);
+    `InvalidInput` for none, none of `first`, or cells about different questions."""
     if not records or not all(records.values()):
         raise InvalidInput("a summary needs records; a cell, or all of them, has none")
     first = next(iter(records)) if first is None else first
@@ -136,9 +121,8 @@ def aligned(
     for name, some in records.items():
         by_id = {record.id: record for record in some}
         if by_id.keys() != set(wanted):
-            raise InvalidInput(
-                f"{name} and {first} are about different questions; finish the run first"
-            )
+            trouble = f"{name} and {first} are about different questions"
+            raise InvalidInput(f"{trouble}; finish the run first")
         found[name] = [by_id[i] for i in wanted]
     return found
 

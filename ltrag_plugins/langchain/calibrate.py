@@ -40,9 +40,9 @@ class _Options(CalibratorOptions, total=False):
 class SGICCalibrator(Component):
     """Answers from documents, says how sure it is, and looks again while it is unsure.
 
-    Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`, for
-    which nothing is searched; or messages, or a graph's state that holds some: then the output has
-    `messages` too, the answer with its scores as `response_metadata["sgic"]`. Out comes a mapping:
+    Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`; or
+    messages, or a graph's state that holds some: then the output has `messages` too, the answer
+    with its scores as `response_metadata["sgic"]`. Out comes a mapping:
 
     - `question`; `answer`: text, or the refusal; `refused`: whether it is that
     - `uncertainty`, 0-1; `score`, 0-100; `p_wrong`, 0-1 (None without a calibration): larger is
@@ -56,10 +56,9 @@ class SGICCalibrator(Component):
     In `batch` the model calls of all questions are merged, round by round.
 
     Args:
-        llm: answers; a LangChain chat model or LLM (log-probabilities are asked for unless the
-            estimator is "agreement"), or one of ours.
-        retriever: finds the documents; a `BaseRetriever` or any Runnable from a query to
-            documents. It gets the arguments of a call beyond the config.
+        llm: a LangChain chat model or LLM (log-probabilities are asked for unless the estimator is
+            "agreement"), or one of ours.
+        retriever: any Runnable from a query to documents; gets a call's arguments but its config.
         k: most documents to read of those found; None leaves it to the retriever.
         question_key, documents_key: where the two are in a mapping or a state.
         condense: as for `GECERouter`; True asks the calibrator's own model.
@@ -67,8 +66,7 @@ class SGICCalibrator(Component):
 
     Raises:
         InvalidInput, ArtifactMismatch: as `sgic.Calibrator`. A call raises what `sgic.calibrate`
-            does, `InvalidInput` without a question, or without documents and a retriever, and the
-            retriever's own errors.
+            and the retriever do, and `InvalidInput` without a question or any documents.
     """
 
     def __init__(
@@ -103,15 +101,8 @@ class SGICCalibrator(Component):
         retriever: Runnable[Any, Any] | None = None,
         **options: Unpack[_Options],
     ) -> Self:
-        """With the calibration that `Calibration.save` wrote.
-
-        Args:
-            llm: the model it was fitted on, in the same wrapping.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: fitted on another model.
-        """
+        """With the calibration that `Calibration.save` wrote; `llm` is the model it was fitted on,
+        in the same wrapping. Raises as `Calibration.load`."""
         ours = model_of(llm, logprobs=Calibration.estimator_of(folder) != AGREEMENT)
         return cls(ours, retriever, calibration=Calibration.load(folder, llm=ours), **options)
 
@@ -199,10 +190,8 @@ class SGICCalibrator(Component):
                 raise found
             listed = _listed(found, "from the retriever")[: self.k]
         elif extra:
-            raise InvalidInput(
-                f"{sorted(extra)} are for the retriever, which is not asked where documents "
-                "are given; leave one of them out"
-            )
+            why = "which is not asked where documents are given; leave one of them out"
+            raise InvalidInput(f"{sorted(extra)} are for the retriever, {why}")
         else:
             listed = _listed(documents, f"under {self.documents_key!r}")
         return _Given(question, listed, "messages" in entries, in_node)
@@ -263,10 +252,8 @@ class _Search:
 class _Given(NamedTuple):
     question: str
     documents: list[Document]
-    state: bool
-    """Whether it came in a graph's state of messages."""
-    plain: bool
-    """Whether what comes out goes into a graph's state."""
+    state: bool  # whether it came in a graph's state of messages
+    plain: bool  # whether what comes out goes into a graph's state
 
     @property
     def asked(self) -> tuple[str, list[Passage]]:
@@ -279,10 +266,9 @@ def _listed(found: Any, where: str) -> list[Document]:
     listed: list[Any] = list(found) if listable else [None]
     if all(isinstance(item, Document) for item in listed):
         return listed
-    raise InvalidInput(
-        f"{where} there must be a list of langchain_core Documents, got {found!r:.80}. "
-        "Passages become Documents with ltrag_plugins.langchain.document_of."
-    )
+    remedy = "Passages become Documents with ltrag_plugins.langchain.document_of."
+    wanted = f"{where} there must be a list of langchain_core Documents"
+    raise InvalidInput(f"{wanted}, got {found!r:.80}. {remedy}")
 
 
 def _with_metadata(document: Document, scores: ScoredDocument) -> Document:

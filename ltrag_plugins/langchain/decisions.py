@@ -16,25 +16,17 @@ from ltrag_plugins.prompts.templates import NEEDS_RETRIEVAL
 try:
     from langchain_core import decisions  # type: ignore[attr-defined]
 except ImportError as error:
-    raise MissingExtra(
-        "GECEDecisions and DecisionSignal need langchain-core 1.8 or newer. Install it with: pip "
-        "install 'langchain-core>=1.8'"
-    ) from error
+    needs = "GECEDecisions and DecisionSignal need langchain-core 1.8 or newer"
+    raise MissingExtra(f"{needs}. Install it with: pip install 'langchain-core>=1.8'") from error
 
 
 class GECEDecisions(decisions.BaseDecisionModel):
-    """Answers each yes/no question (`Noul`) about a state with the probability, 0 to 1, that the
-    state's question needs retrieval: that the model's own answer fails.
+    """Answers each yes/no question (`Noul`; what it says is not read) about a state with the
+    probability, 0 to 1, that the state's question needs retrieval: that the model's answer fails.
 
     The state is a string, a message, messages (the last human one is the question), or a mapping
-    with `question` or `messages`. What a `Noul` says is not read: write there what the application
-    calls it, such as "Does this need retrieval?".
-
-    Args:
-        gate: a fitted `ltrag_plugins.gece.GECEGate`.
-
-    Raises:
-        InvalidInput: a question is of another kind, or there is no question in the state.
+    with `question` or `messages`; else, and for other kinds of questions, `InvalidInput` is raised.
+    `gate` is a fitted `ltrag_plugins.gece.GECEGate`.
     """
 
     model: str = "gece"
@@ -66,10 +58,8 @@ class GECEDecisions(decisions.BaseDecisionModel):
 def _asked(state: Any, questions: dict[str, Any]) -> str:
     for name, question in questions.items():
         if (kind := getattr(question, "type", None)) != "noul":
-            raise InvalidInput(
-                f"GECEDecisions answers Noul questions, and {name!r} is a {kind or question!r}. "
-                "Ask Noul(instructions='Does this need retrieval?')."
-            )
+            wrong = f"GECEDecisions answers Noul questions, and {name!r} is a {kind or question!r}"
+            raise InvalidInput(f"{wrong}. Ask Noul(instructions='Does this need retrieval?').")
     return conversation_of(state).question
 
 
@@ -81,9 +71,6 @@ class DecisionSignal:
     Args:
         model: a `BaseDecisionModel`, or `OpenAIDecisions` of langchain-openai.
         instructions: the yes/no question about the user's; yes speaks for retrieval.
-
-    Raises:
-        InvalidInput: this is no decision model.
     """
 
     def __init__(self, model: Runnable[Any, Any], instructions: str = NEEDS_RETRIEVAL) -> None:

@@ -13,7 +13,7 @@ from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.langchain.retriever import LangChainRetriever
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
-from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
@@ -29,13 +29,12 @@ def as_runnable(
     question_key: str = "question",
     return_answer: bool = False,
 ) -> Runnable[Any, Any]:
-    """A method that the papers compare with, as a component of a chain: question in, answer out.
-
-    Model, retriever (or a Runnable from a query to documents) and encoder (for the methods that
-    need one) are LangChain's or ours. In `batch` the model calls are merged.
+    """A method (of `methods.METHODS`, by its name, or one of yours) as a component of a chain:
+    question in, answer out. In `batch` the model calls are merged.
 
     Args:
-        method: its name in `methods.METHODS`, or the method itself.
+        llm, retriever, encoder: LangChain's or ours; a retriever may be any Runnable from a query
+            to documents.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
         question_key: where the question is in an input that is a mapping.
@@ -48,10 +47,10 @@ def as_runnable(
     searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
     vectors = None if encoder is None else encoder_of(encoder)
     world = World(llm=model_of(llm), retriever=searching, encoder=vectors)
-    ready = Ready.of(row, world, settings=settings, labelled=labelled)
+    ready = row.ready(world, settings=settings, labelled=labelled)
 
     def flow(question: str, history: object) -> Flow[Answer]:
-        return ready.flow(question)
+        return ready(question)
 
     def shown(answer: Answer) -> Any:
         return answer if return_answer else answer.text

@@ -20,10 +20,8 @@ except ImportError as error:
 
 
 class GECEMiddleware(AgentMiddleware):
-    """Where the model knows, the retrieval tools are not offered, or the draft is the answer.
-
-    The gate is asked at the first model call after each human message; once a tool has run, all
-    tools are offered.
+    """Where the model knows, the retrieval tools are not offered, or the draft is the answer; asked
+    at the first model call after each human message. Once a tool has run, all are offered.
 
     Args:
         gate: decides; a fitted `ltrag_plugins.gece.GECEGate`.
@@ -70,11 +68,8 @@ class GECEMiddleware(AgentMiddleware):
 
 
 class SGICMiddleware(AgentMiddleware):
-    """The agent's last message becomes the calibrated answer, or the refusal.
-
-    The calibrator reads what the tools returned since the last human message, a document each;
-    its scores are the message's `response_metadata["sgic"]`.
-    """
+    """The agent's last message becomes the calibrated answer, or the refusal: from what the tools
+    returned since the last human message, with the scores as `response_metadata["sgic"]`."""
 
     def __init__(self, calibrator: SGICCalibrator) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Any LangChain chat model or LLM as ours, and our models as LangChain's.
 
-LangChain has no common way to set a model. What most share is a declared field for each setting,
-read anew at every call: `set_fields` sets those on a copy. Another way is a function like it::
+Most of LangChain's models declare a field for each setting: `set_fields` sets those on a copy.
+Another way is a function like it::
 
     LangChainLLM(pipeline, settings=lambda model, asked: model.bind(
         pipeline_kwargs={"max_new_tokens": asked.max_tokens, "do_sample": False}))
@@ -31,7 +31,7 @@ from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
 from ltrag_plugins.llm.openai_format import generation_of, logprobs_in, logprobs_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
-Model = Runnable[Any, Any]
+_Model = Runnable[Any, Any]
 _Stop = list[str] | None
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
@@ -44,10 +44,8 @@ def model_name(model: object) -> str:
 
 
 def _identity(model: Runnable[Any, Any]) -> str:
-    """Class, model name, and a digest of what can change the answers.
-
-    That is what LangChain calls identifying, other fields that were set, and bound arguments.
-    """
+    """Class, model name, and a digest of what can change the answers: what LangChain calls
+    identifying, other fields that were set, and bound arguments."""
     inner, bound = _unwrapped(model)
     fields = getattr(type(inner), "model_fields", {})
     fields = {**fields, "stream": fields.get("streaming")}
@@ -57,8 +55,8 @@ def _identity(model: Runnable[Any, Any]) -> str:
     }
     bound = {name: value for name, value in bound.items() if changes_answers(name)}
     known = {*identifying, *_NAME_FIELDS, *_SET_FIELDS}
-    parameters: dict[str, Any] = {"type": getattr(inner, "_llm_type", "")}
-    parameters |= {"identifying": identifying, "bound": bound}
+    kind: Any = getattr(inner, "_llm_type", "")
+    parameters = {"type": kind, "identifying": identifying, "bound": bound}
     for name, value in fixed_arguments(inner, without=known).items():
         if not (isinstance(value, dict) and value.items() <= identifying.items()):
             parameters[name] = value
@@ -118,20 +116,17 @@ class AskSettings:
     """How many likely tokens to report at each position; None asks for no log-probabilities."""
 
 
-_SetModel = Callable[[Model, AskSettings], Model]
+_SetModel = Callable[[_Model, AskSettings], _Model]
 """From the caller's model to a copy or a binding that carries the settings."""
 
+# what models call the most tokens to write
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
-"""What models call the most tokens to write."""
 _SET_FIELDS = (*_MAX_TOKENS_FIELDS, "temperature", "seed", "logprobs", "top_logprobs")
 
 
-def set_fields(model: Model, asked: AskSettings) -> Model:
-    """A copy of the model with the settings in the fields it declares; without any, itself.
-
-    Inside a binding (`bind`, `with_config`, `with_retry`) the bound model is the one copied; what
-    the caller bound stays bound, and wins where the model reads call arguments first.
-    """
+def set_fields(model: _Model, asked: AskSettings) -> _Model:
+    """A copy of the model (inside a binding, of the bound one) with the settings in the fields it
+    declares; without any, itself. What the caller bound stays bound."""
     if isinstance(model, RunnableBindingBase):
         return model.model_copy(update={"bound": set_fields(model.bound, asked)})
     if not isinstance(model, BaseModel):
@@ -155,8 +150,7 @@ _T = TypeVar("_T")
 class LangChainLLM(RequestLLM):
     """Asks any `BaseChatModel` or `BaseLLM`, bound (`model.bind(...)`) or not.
 
-    Of a bound `BaseLLM` LangChain hands on the text alone: bind nothing to it where
-    log-probabilities or token counts are to be read.
+    Of a bound `BaseLLM` LangChain hands on the text alone: no log-probabilities, no token counts.
 
     Prompts go through the model's own `batch` and `abatch` (of a `BaseLLM` all of a call, else one
     at a time), so its rate limits, cache and callbacks stay in force, and a run's own
@@ -168,16 +162,13 @@ class LangChainLLM(RequestLLM):
             at most 20); None does not ask for log-probabilities.
         settings: how the settings reach the model, see `ltrag_plugins.langchain.model`.
         name: what caches and saved gates know it by; equal names must mean equal answers. Needed
-            for a Runnable that does not show what model is in it: `model.with_fallbacks(...)`.
+            (else `InvalidInput`) where no model shows: `model.with_fallbacks(...)`.
         max_concurrency: most calls at once, over all threads and over those of an event loop.
-
-    Raises:
-        InvalidInput: `model` is no model, and has no `name`; `max_concurrency` is below 1.
     """
 
     def __init__(
         self,
-        model: Model,
+        model: _Model,
         *,
         logprobs: int | None = 5,
         settings: _SetModel = set_fields,
@@ -258,11 +249,8 @@ def model_of(llm: LLM | Runnable[Any, Any], *, logprobs: bool = True) -> LLM:
 def run_merged(
     flows: Sequence[Flow[_T]], world: World, configs: Sequence[RunnableConfig]
 ) -> list[_T | Exception]:
-    """Run the flows of several runs side by side; `configs` are theirs, in order.
-
-    A merged call has many parents, so each prompt carries its run's config to `LangChainLLM`;
-    embeddings are recorded under the first run.
-    """
+    """Run the flows of several runs side by side; `configs` are theirs, in order. A prompt carries
+    its run's config to `LangChainLLM`; embeddings are recorded under the first run."""
     with set_config_context(configs[0] if configs else {}) as context:
         return context.run(lambda: run_many(flows, world, owners=configs, return_exceptions=True))
 
@@ -279,12 +267,9 @@ def own_call(config: RunnableConfig | None) -> RunnableConfig:
 
 
 class LtragLLM(BaseLLM):
-    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LangChain LLM.
-
-    Prompts go on as text, and our model wraps them in its chat template itself. A call (or
-    `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`. Token probabilities, where the
-    model gives them, are in `generation_info["logprobs"]`.
-    """
+    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LangChain LLM; it wraps prompts in its
+    chat template itself. A call (or `bind`) takes `max_tokens`, `temperature`, `seed` and `stop`.
+    Token probabilities, where there are any, are in `generation_info["logprobs"]`."""
 
     llm: LLM
     """The model; keyword, as all fields."""
@@ -315,7 +300,6 @@ class LtragLLM(BaseLLM):
         self, prompts: list[str], stop: _Stop, kwargs: dict[str, Any]
     ) -> Flow[list[Generation]]:
         if unknown := sorted(set(kwargs) - {"max_tokens", "temperature", "seed"}):
-            raise InvalidInput(
-                f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
-            )
+            takes = "it takes max_tokens, temperature, stop, seed."
+            raise InvalidInput(f"LtragLLM was called with {unknown}; {takes}")
         return ask(*prompts, **{"max_tokens": self.max_tokens, "stop": stop or (), **kwargs})

@@ -23,14 +23,12 @@ from ltrag_plugins.llm.base import Encoder
 class DURReranker(HeadHolder, BaseDocumentCompressor):
     """Reranks documents by a trained head, with the score under `relevance_score`.
 
-    A document is read as its title (metadata `title`) and its text, as in training. The
-    documents put out are new ones; ids and other metadata are kept, and an earlier score as
-    `previous_relevance_score`.
+    A document is read as its title (metadata `title`) and text. Those put out are new; ids and
+    other metadata are kept, an earlier score as `previous_relevance_score`.
 
     Args:
         ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or embeddings.
-        untrained: "encoder" ranks by plain similarity, without a trained head.
+        encoder, untrained: "encoder" ranks by plain similarity of an encoder's, without a head.
         top_n: most documents, at least 1; None: all above sigma. Their scores sum to 1.
         sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
     """
@@ -61,11 +59,8 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
-        """New documents, best first, each with its score (0 to 1) as `relevance_score`.
-
-        Raises:
-            EmptyQuestion: the query has no words.
-        """
+        """New documents, best first, each with its score (0 to 1) as `relevance_score`; raises
+        `EmptyQuestion` where the query has no words."""
         given = {"documents": list(documents), "query": query}
         return self._run.invoke(given, {"callbacks": callbacks})
 
@@ -78,13 +73,13 @@ class DURReranker(HeadHolder, BaseDocumentCompressor):
 
     def _compress(self, given: dict[str, Any]) -> list[Document]:
         documents, query = given["documents"], given["query"]
-        passages = [passage_of(document) for document in documents]
+        passages = [*map(passage_of, documents)]
         ranked = self.ranker.rank(query, passages, top_n=self.top_n, sigma=self.sigma)
         return [_rescored(documents[place.index], place.score) for place in ranked]
 
     async def _acompress(self, given: dict[str, Any]) -> list[Document]:
         documents, query = given["documents"], given["query"]
-        passages = [passage_of(document) for document in documents]
+        passages = [*map(passage_of, documents)]
         ranked = await self.ranker.arank(query, passages, top_n=self.top_n, sigma=self.sigma)
         return [_rescored(documents[place.index], place.score) for place in ranked]
 
@@ -104,15 +99,11 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
 
     Args:
         ranker, encoder, untrained: as for `DURReranker`.
-        examples: solved examples, as few-shot templates want them; they are copied.
+        examples: solved, as few-shot templates want them; copied. `InvalidInput` without question.
         question_key: which entry is the question, in the examples and in the input.
         k: most examples to choose, at least 1; None: as many as in the ranker's training.
-        sigma: examples with a score of at most this are left out, 0 to 1; at 0 none is. The
-            scores of the preselected examples sum to 1.
-
-    Raises:
-        InvalidInput: there is no trained head (the message has the command that trains one),
-            a value is out of its range, or an example has no question.
+        sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing. The scores of the
+            preselected examples sum to 1.
     """
 
     _encoder_of = staticmethod(encoder_of)
@@ -153,12 +144,8 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
         self._add([example])
 
     def select_examples(self, input_variables: dict[str, Any]) -> list[dict[str, str]]:
-        """Copies of the chosen examples, best first.
-
-        Raises:
-            EmptyQuestion: the question has no words.
-            InvalidInput: there is no question under `question_key`.
-        """
+        """Copies of the chosen examples, best first; raises `EmptyQuestion`, and `InvalidInput`
+        where there is nothing under `question_key`."""
         chosen = self._pool.choose(conversation_of(input_variables, self.question_key).question)
         return [dict(example) for example in chosen]
 
@@ -166,9 +153,8 @@ class DURExampleSelector(HeadHolder, BaseExampleSelector):
         for example in examples:
             text = example.get(self.question_key)
             if not isinstance(text, str) or not text.strip():
-                raise InvalidInput(
-                    f"an example has no question under {self.question_key!r}: "
-                    f"{dict(example)!r:.80}. Name the entry that holds it with question_key."
-                )
+                remedy = "Name the entry that holds it with question_key."
+                lacks = f"an example has no question under {self.question_key!r}"
+                raise InvalidInput(f"{lacks}: {dict(example)!r:.80}. {remedy}")
         texts = [example[self.question_key] for example in examples]
         self._pool.add(texts, [dict(example) for example in examples])

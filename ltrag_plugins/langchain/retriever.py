@@ -54,14 +54,9 @@ def _score_key(metadata: dict[str, Any]) -> str | None:
 
 @final
 class LangChainRetriever:
-    """Searches with any `BaseRetriever`, or any Runnable from a query to documents.
-
-    The retriever is asked for `k` documents where it can be (see `asking_for`); more are cut.
-
-    Args:
-        name: what tells it from searches over other documents, in the records of an evaluation;
-            by default the name of its class, which does not.
-    """
+    """Searches with any `BaseRetriever`, or any Runnable from a query to documents, which is asked
+    for `k` of them where it can be (see `asking_for`); more are cut. `name` tells it from searches
+    over other documents in an evaluation's records, which the name of its class does not."""
 
     def __init__(self, retriever: _Searching, *, name: str | None = None) -> None:
         wanted = "a LangChain retriever or Runnable (RunnableLambda wraps a function)"
@@ -87,11 +82,8 @@ def checked_k(k: int | None, least: int = 1) -> int | None:
 
 
 def asking_for(retriever: _Searching, k: int | None) -> _Searching:
-    """The retriever, asked for `k` documents where it can be; never the caller's own, changed.
-
-    A retriever that declares `k` as an argument of its search, sync and async, is called with it,
-    so is a vector store's; one that has a field `k` is copied; any other comes back as it is.
-    """
+    """The retriever, called with `k` where its searches declare it (and a vector store's), a copy
+    where it has a field `k`, or any other as it is."""
     if k is None or not isinstance(retriever, BaseRetriever):
         return retriever
     # the async default of BaseRetriever refuses every argument that the sync search declares
@@ -118,11 +110,11 @@ class PassageRetriever(BaseRetriever):
         self, query: str, *, run_manager: RetrieverRun, k: int | None = None
     ) -> list[Document]:
         [found] = run(fetch(query, k=self.k if k is None else k), World(retriever=self.retriever))
-        return [document_of(passage) for passage in found]
+        return [*map(document_of, found)]
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        k = self.k if k is None else k
-        [found] = await arun(fetch(query, k=k), World(retriever=self.retriever))
-        return [document_of(passage) for passage in found]
+        flow = fetch(query, k=self.k if k is None else k)
+        [found] = await arun(flow, World(retriever=self.retriever))
+        return [*map(document_of, found)]

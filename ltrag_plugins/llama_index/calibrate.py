@@ -29,8 +29,7 @@ from ltrag_plugins.sgic.answer import CalibratedAnswer
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator, CalibratorOptions
 from ltrag_plugins.types import Passage
 
-_KEY = "sgic"
-"""Of the calibration in `Response.metadata`."""
+_KEY = "sgic"  # of the calibration in `Response.metadata`
 _dispatcher = get_dispatcher(__name__)
 
 
@@ -41,8 +40,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     in the response's `metadata["sgic"]`, as plain values: `uncertainty` in [0, 1], `score` 0-100
     and `p_wrong` in [0, 1] (larger is less certain in all three), `documents` with their node
     ids, `stop`, `calls`, `tokens`, the `trace` and so on; `text` is the answer also where it was
-    refused. The source nodes stay as they came; one is read as it shows itself to language models.
-    Without nodes the model answers from what it knows, once; it never says "Empty Response".
+    refused. A node is read as it shows itself to language models, and stays as it came. Without
+    nodes the model answers from what it knows, once; it never says "Empty Response".
 
     Args:
         llm: a model of ours, or a LlamaIndex LLM (None: LlamaIndex's `Settings.llm`), which is
@@ -82,12 +81,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         streaming: bool = False,
         **options: Unpack[CalibratorOptions],
     ) -> Self:
-        """With the calibration that `Calibration.save` wrote.
-
-        Raises:
-            UnreadableArtifact: missing, incomplete or tampered with.
-            ArtifactMismatch: fitted on another model, or for another estimator.
-        """
+        """With the calibration that `Calibration.save` wrote; raises as `Calibration.load`."""
         ours = model_of(llm)
         calibration = Calibration.load(folder, llm=ours)
         return cls(ours, calibration=calibration, streaming=streaming, **options)
@@ -105,10 +99,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
         additional_source_nodes: Sequence[NodeWithScore] | None = None,
         **response_kwargs: Any,
     ) -> RESPONSE_TYPE:
-        """Answer from the nodes.
-
-        Args:
-            additional_source_nodes: go to the response's source nodes, unread.
+        """Answer from the nodes; the additional ones go to the response's source nodes, unread.
 
         Raises:
             InvalidInput: keywords came along; settings belong into the constructor.
@@ -151,10 +142,8 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
     def _synthesis(
         self, query: QueryType, sources: list[NodeWithScore], keywords: dict[str, Any]
     ) -> Iterator[tuple[str, Callable[..., RESPONSE_TYPE]]]:
-        """The events that the base class emits around a synthesis.
-
-        Yields the question, and what makes the response of an answer and ends the synthesis.
-        """
+        """The events that the base class emits around a synthesis; yields the question, and what
+        makes the response of an answer and ends the synthesis."""
         _refuse_keywords(keywords)
         query = query if isinstance(query, QueryBundle) else QueryBundle(query)
         _dispatcher.event(synthesis.SynthesizeStartEvent(query=query))
@@ -184,11 +173,8 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
     """Passing are responses whose uncertainty score is below a threshold, and not refused.
 
     For `RetryQueryEngine` and the like; asks no model. The result's score is the certainty,
-    1 - score / 100, in [0, 1]: larger is better, as with LlamaIndex's own evaluators. The
-    feedback has the figures in words.
-
-    Args:
-        pass_below: 0-100; on a fitted scale 50 is as uncertain as the mean answer.
+    1 - score / 100, in [0, 1]: larger is better, as with LlamaIndex's own evaluators. `pass_below`
+    is 0-100; on a fitted scale 50 is as uncertain as the mean answer.
     """
 
     def __init__(self, pass_below: float = 50.0) -> None:
@@ -197,11 +183,7 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
     def evaluate_response(
         self, query: str | None = None, response: Response | None = None, **kwargs: Any
     ) -> EvaluationResult:
-        """Judge a response by its metadata.
-
-        Raises:
-            InvalidInput: there is no response, or no `SGICCalibrator` made it.
-        """
+        """Judge a response by its metadata; `InvalidInput` where no `SGICCalibrator` made it."""
         if response is None:
             raise InvalidInput("there is no response to evaluate; pass response=...")
         known = (response.metadata or {}).get(_KEY)
@@ -230,11 +212,7 @@ class SGICEvaluator(NoPrompts, BaseEvaluator):
         return self.evaluate_response(query, response, **kwargs)
 
     async def aevaluate(self, *_: Any, response: str | None = None, **__: Any) -> NoReturn:
-        """A text alone carries no uncertainty.
-
-        Raises:
-            InvalidInput: always; the message names `evaluate_response`.
-        """
+        """Raises `InvalidInput`: a text alone carries no uncertainty, a response does."""
         raise InvalidInput(
             f"the text {response!r:.40} carries no uncertainty. Pass the whole response of an "
             "SGICCalibrator to evaluate_response."
@@ -271,7 +249,6 @@ def _fields(one: object, *names: str) -> dict[str, Any]:
 
 def _refuse_keywords(keywords: dict[str, Any]) -> None:
     if keywords:
-        raise InvalidInput(
-            f"SGICCalibrator was called with {sorted(keywords)}; it takes no keywords with a "
-            "question. Settings go into SGICCalibrator(llm, settings=SGICSettings(...))."
-        )
+        remedy = "Settings go into SGICCalibrator(llm, settings=SGICSettings(...))."
+        took = f"was called with {sorted(keywords)}; it takes no keywords with a question"
+        raise InvalidInput(f"SGICCalibrator {took}. {remedy}")

@@ -1,6 +1,6 @@
 """Any method of `methods.METHODS` as a query engine, in one line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -11,40 +11,37 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE, Response
 from llama_index.core.prompts.mixin import PromptMixinType
 from llama_index.core.schema import QueryBundle
 
-from ltrag_plugins.flow import World, arun, run
+from ltrag_plugins.flow import Flow, World, arun, run
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, node_of
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.methods import method_named
-from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.methods.self_rag import SelfRAGAnswer
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
 
 
 class MethodQueryEngine(BaseQueryEngine):
-    """Answers with a method; see `as_query_engine`.
+    """Answers with a method; see `as_query_engine`. The answer's passages are the source nodes; the
+    metadata has the method, the uncertainty where there is one, and Self-RAG's `mode`."""
 
-    The passages that the answer rests on are the response's source nodes; its metadata names the
-    method, the uncertainty where there is one, and Self-RAG's `mode` (see `SelfRAGAnswer`).
-    """
-
-    def __init__(self, ready: Ready) -> None:
+    def __init__(self, method: str, flow: Callable[[str], Flow[Answer]], world: World) -> None:
         super().__init__(None)
-        self._ready = ready
+        self._method, self._flow, self._world = method, flow, world
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self._told(run(self._ready.flow(query_bundle.query_str), self._ready.world))
+        return self._told(run(self._flow(query_bundle.query_str), self._world))
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self._told(await arun(self._ready.flow(query_bundle.query_str), self._ready.world))
+        return self._told(await arun(self._flow(query_bundle.query_str), self._world))
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {}
 
     def _told(self, answer: Answer) -> Response:
-        metadata: dict[str, Any] = {"method": self._ready.method.name}
+        metadata: dict[str, Any] = {"method": self._method}
         if answer.uncertainty is not None:
             metadata["uncertainty"] = answer.uncertainty
         if isinstance(answer, SelfRAGAnswer):
@@ -61,13 +58,11 @@ def as_query_engine(
     settings: Any = None,
     labelled: Sequence[Question] = (),
 ) -> MethodQueryEngine:
-    """A method that the papers compare with, as a query engine.
-
-    Model, retriever and encoder (for the methods that need one) are LlamaIndex's or ours; model
-    and encoder are by default those of LlamaIndex's `Settings`.
+    """A method (of `methods.METHODS`, by its name, or one of yours) as a query engine.
 
     Args:
-        method: its name in `methods.METHODS`, or the method itself.
+        llm, retriever, encoder: LlamaIndex's or ours; model and encoder are by default those of its
+            `Settings`.
         settings: the method's; None: its defaults.
         labelled: questions with accepted answers, for the methods that learn: they do now.
 
@@ -79,4 +74,6 @@ def as_query_engine(
         retriever = LlamaIndexRetriever(retriever)
     vectors = encoder_of(encoder) if encoder or "encoder" in row.needs else None
     world = World(llm=model_of(llm), retriever=retriever, encoder=vectors)
-    return MethodQueryEngine(Ready.of(row, world, settings=settings, labelled=labelled))
+    return MethodQueryEngine(
+        row.name, row.ready(world, settings=settings, labelled=labelled), world
+    )

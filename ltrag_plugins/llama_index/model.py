@@ -1,7 +1,5 @@
-"""Any LlamaIndex language model as ours, and our models as LlamaIndex's.
-
-Token log-probabilities are read from `response.raw` first (`llm.openai_format`), and from
-`response.logprobs` where the likeliest tokens that it lists join to the very text that came.
+"""Any LlamaIndex language model as ours, and our models as LlamaIndex's. Log-probabilities are read
+from `response.raw`, else from `response.logprobs` where its likeliest tokens join to the text.
 """
 
 import hashlib
@@ -46,8 +44,7 @@ def _response_of(written: Generation) -> CompletionResponse:
     usage = {name: count for name in names if (count := getattr(written, name)) is not None}
     choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
     choice |= {"finish_reason": written.finish_reason}
-    raw = {"choices": [choice], "usage": usage}
-    text = written.text
+    raw, text = {"choices": [choice], "usage": usage}, written.text
     return CompletionResponse(text=text, delta=text, raw=raw, additional_kwargs=dict(usage))
 
 
@@ -65,24 +62,23 @@ _KEYWORDS: Mapping[str, str] = {key: key for key in ("max_tokens", "temperature"
 """Our names for the settings of a call -> the keyword an OpenAI-like LLM takes for each."""
 _MAX_TOKENS_FIELDS = ("max_tokens", "max_new_tokens", "max_output_tokens", "num_predict")
 """What LLMs call the most tokens to write."""
-_LIKELY = 5
-"""How many likely tokens to ask for at each position, unless the caller says."""
+_LIKELY = 5  # how many likely tokens to ask for at each position, unless the caller says
 
 
 class LlamaIndexLLM(RequestLLM):
     """A LlamaIndex LLM, chat or completion, as our `LLM` and `AsyncLLM`.
 
-    A setting goes into the field that the LLM declares for it, on a copy that leaves out what its
-    `additional_kwargs` say of that setting; where there is no field, along with the call as a
-    keyword. Stop strings are cut off here in any case. A setting that the server refuses is left
-    out from then on. The LLM's own time-out, times its tries, bounds an answer as a whole.
+    A setting goes into the field that the LLM declares for it, on a copy whose `additional_kwargs`
+    do not say it too, else along with the call as a keyword; stop strings are cut off in any case.
+    What the server refuses is left out from then on. The LLM's own time-out, times its tries,
+    bounds an answer as a whole.
 
     Args:
         llm: None: LlamaIndex's `Settings.llm`.
         keywords: our setting -> the LLM's keyword; settings left out stay as the LLM has them.
             Anthropic wants `{"max_tokens": "max_tokens", "stop": "stop_sequences"}`.
-        logprobs: asks for token probabilities: "auto" where the LLM has fields for them, as OpenAI,
-            OpenAILike and Vllm have; True, or the number of likely tokens at each position, sends
+        logprobs: asks for token probabilities: "auto" where the LLM has fields for them (OpenAI,
+            OpenAILike, Vllm); True, or the number of likely tokens at each position, sends
             `logprobs=` to other LLMs too; None does not ask.
         name: give one where class and model name do not tell two of your LLMs apart; equal names
             must mean equal answers.
@@ -195,12 +191,10 @@ def model_of(llm: LLM | BaseLLM | None) -> LLM:
 
 
 class LtragLLM(CustomLLM):
-    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LlamaIndex LLM.
-
-    A completion model: our model wraps prompts in its chat template itself. Streams come in one
-    piece. A call takes `max_tokens`, `temperature`, `stop` and `seed`; token probabilities are in
-    `raw`, in OpenAI's shape. Give a gate our model itself: it answers many prompts in one call.
-    """
+    """Our `LLM` (`TransformersLLM`, `CachedLLM`, ...) as a LlamaIndex completion LLM, which wraps
+    prompts in its chat template itself. Streams come in one piece. A call takes `max_tokens`,
+    `temperature`, `stop` and `seed`; token probabilities are in `raw`, in OpenAI's shape. Give a
+    gate our model itself: it answers many prompts in one call."""
 
     llm: Any = Field(exclude=True, description="The model.")
     context_window: int = Field(description="Most tokens of prompt and answer together.", gt=0)
@@ -286,9 +280,8 @@ class LtragLLM(CustomLLM):
         self, prompt: str, formatted: bool, kwargs: dict[str, Any]
     ) -> Flow[list[Generation]]:
         if unknown := sorted(set(kwargs) - set(_KEYWORDS)):
-            raise InvalidInput(
-                f"LtragLLM was called with {unknown}; it takes max_tokens, temperature, stop, seed."
-            )
+            takes = "it takes max_tokens, temperature, stop, seed."
+            raise InvalidInput(f"LtragLLM was called with {unknown}; {takes}")
         assert self.completion_to_prompt is not None
         asked = prompt if formatted else self.completion_to_prompt(prompt)
         return ask(asked, **{"max_tokens": self.num_output, **kwargs})

@@ -21,23 +21,20 @@ from ltrag_plugins.llama_index.retriever import shown_passage
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.types import Passage
 
-_RETRIEVAL_SCORE = "retrieval_score"
-"""Where in the metadata the score is that a node came with; shown to no model."""
+_RETRIEVAL_SCORE = "retrieval_score"  # in the metadata: the score that a node came with
 _dispatcher = get_dispatcher(__name__)
 
 
 class DURReranker(HeadHolder, BaseNodePostprocessor):
     """Reranks nodes by a trained head; for `node_postprocessors=[...]`.
 
-    A node is read as it shows itself to embedding models. The nodes put out are new ones, with
-    the score they came with in their metadata as `retrieval_score`, which neither language nor
-    embedding models are shown.
+    A node is read as it shows itself to embedding models. Those put out are new, with the score
+    they came with in their metadata as `retrieval_score`, which no model is shown.
 
     Args:
         ranker: from `DURTrainer` or `DURRanker.load`; see also `from_pretrained`.
-        encoder: with `untrained="encoder"`, what to rank by: an `Encoder` of ours, or an embedding;
-            None: LlamaIndex's `Settings.embed_model`.
-        untrained: "encoder" ranks by plain similarity, without a trained head.
+        encoder, untrained: "encoder" ranks by plain similarity of an encoder's (None: LlamaIndex's
+            `Settings.embed_model`), without a head.
         top_n: most nodes, at least 1; None: all above sigma. Their scores sum to 1.
         sigma: leave out what has a score of at most this, 0 to 1; at 0 nothing.
     """
@@ -87,11 +84,7 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
             return cls.from_pretrained(folder, **given)
 
     def as_langchain(self) -> Any:
-        """The same reranker as `ltrag_plugins.langchain.DURReranker`.
-
-        Raises:
-            MissingExtra: langchain-core is not installed.
-        """
+        """The same reranker as `ltrag_plugins.langchain.DURReranker` (else `MissingExtra`)."""
         # imported when asked for: this room works where LangChain is absent
         room = import_module("ltrag_plugins.langchain")
         return room.DURReranker(self.ranker, top_n=self.top_n, sigma=self.sigma)
@@ -114,10 +107,8 @@ class DURReranker(HeadHolder, BaseNodePostprocessor):
 
     def _begun(self, nodes: list[NodeWithScore], query: QueryBundle | None) -> str:
         if query is None:
-            raise InvalidInput(
-                "DURReranker ranks nodes by a query, and was given none. Pass query_bundle= or "
-                "query_str= to postprocess_nodes."
-            )
+            remedy = "Pass query_bundle= or query_str= to postprocess_nodes."
+            raise InvalidInput(f"DURReranker ranks nodes by a query, and was given none. {remedy}")
         most, name = self.top_n or len(nodes), self.ranker.encoder.name
         event = ReRankStartEvent(query=query, nodes=nodes, top_n=most, model_name=name)
         _dispatcher.event(event)

@@ -17,10 +17,7 @@ from ltrag_plugins.types import Passage
 
 
 def passage_of(found: NodeWithScore) -> Passage:
-    """The node's bare text, its id, its score and a copy of its metadata.
-
-    The title is the metadata's `title`; other metadata stays beside the text, not in it.
-    """
+    """The node's bare text, its id, its score and a copy of its metadata, `title` among it."""
     return Passage(
         text=found.node.get_content(MetadataMode.NONE),
         id=found.node.node_id,
@@ -31,11 +28,8 @@ def passage_of(found: NodeWithScore) -> Passage:
 
 
 def shown_passage(found: NodeWithScore, mode: MetadataMode) -> Passage:
-    """The node as it shows itself to language models (`LLM`) or embedding models (`EMBED`).
-
-    Its title is put where a passage has its own, so that a node and the passage it was made
-    from are read alike; other metadata stands before the text, as the node's templates say.
-    """
+    """The node as it shows itself to language models (`LLM`) or embedding models (`EMBED`), its
+    title where a passage has its own; other metadata stands before the text, by its templates."""
     node = found.node
     key = f"excluded_{mode.value}_metadata_keys"
     hidden = getattr(node, key)
@@ -45,11 +39,8 @@ def shown_passage(found: NodeWithScore, mode: MetadataMode) -> Passage:
 
 
 def node_of(passage: Passage) -> NodeWithScore:
-    """A new node with the passage's text, title, metadata and score.
-
-    A passage without an id gets one made from its title and text: LlamaIndex drops nodes
-    whose ids repeat, so equal passages must have equal ids and others must not.
-    """
+    """A new node with the passage's text, title, metadata and score; without an id it gets one made
+    from title and text, as LlamaIndex drops nodes whose ids repeat."""
     metadata = dict(passage.metadata) | ({"title": passage.title} if passage.title else {})
     made = str(uuid5(NAMESPACE_OID, f"{passage.title}\n{passage.text}"))
     node = TextNode(id_=passage.id or made, text=passage.text, metadata=metadata)
@@ -57,15 +48,9 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 
 class LlamaIndexRetriever:
-    """A LlamaIndex retriever as our `Retriever` and `AsyncRetriever`.
-
-    `k` only cuts: how many nodes LlamaIndex looks for is set where its retriever is built
-    (`similarity_top_k`), and the retriever is not changed here.
-
-    Args:
-        name: what tells it from searches over other documents, in the records of an evaluation;
-            by default the name of its class, which does not.
-    """
+    """A LlamaIndex retriever as ours. `k` only cuts: how many nodes LlamaIndex looks for is set
+    where its retriever is built (`similarity_top_k`). `name` tells it from searches over other
+    documents in an evaluation's records, which the name of its class does not."""
 
     def __init__(self, retriever: BaseRetriever, *, name: str | None = None) -> None:
         wanted = "a LlamaIndex BaseRetriever"
@@ -95,14 +80,13 @@ class PassageRetriever(BaseRetriever):
         self._k = k
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        flow = fetch(query_bundle.query_str, k=self._k)
-        [found] = run(flow, World(retriever=self._retriever))
-        return [node_of(passage) for passage in found]
+        [found] = run(fetch(query_bundle.query_str, k=self._k), World(retriever=self._retriever))
+        return [*map(node_of, found)]
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         flow = fetch(query_bundle.query_str, k=self._k)
         [found] = await arun(flow, World(retriever=self._retriever))
-        return [node_of(passage) for passage in found]
+        return [*map(node_of, found)]
 
 
 async def aretrieve(retriever: BaseRetriever, query: QueryType) -> list[NodeWithScore]:

@@ -1,7 +1,4 @@
-"""Every system that the papers compare with, and this package's own: one file each.
-
-A file holds its flow, its settings, its prompts (our wording) and a `METHOD`.
-"""
+"""Every system that the papers compare with, and ours: a file has flow, settings, prompts, row."""
 
 from collections.abc import Mapping
 
@@ -15,18 +12,18 @@ from ltrag_plugins.methods.ircot import METHOD as IRCOT
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
 from ltrag_plugins.methods.k_samples import METHOD as K_SAMPLES
 from ltrag_plugins.methods.listwise import METHOD as LISTWISE
-from ltrag_plugins.methods.method import Method, Ready
+from ltrag_plugins.methods.method import Method
 from ltrag_plugins.methods.self_rag import METHOD as SELF_RAG
 from ltrag_plugins.methods.sgic import METHOD as SGIC
-from ltrag_plugins.methods.shots import BM25_SHOTS, DUR_SHOTS, PROMPTPG, RANDOM_SHOTS
+from ltrag_plugins.methods.shots import SHOTS
 from ltrag_plugins.methods.skr import METHOD as SKR
 from ltrag_plugins.methods.sure import METHOD as SURE
 
-__all__ = ["METHODS", "Method", "Ready", "method_named"]
+__all__ = ["METHODS", "Method", "method_named"]
 
 _PLAIN = (DIRECT, SINGLE, IRCOT, ITER_RETGEN, SELF_RAG, SURE, LISTWISE, FILCO, K_SAMPLES)
-_LEARNING = (RANDOM_SHOTS, BM25_SHOTS, SKR, ADAPTIVE, *GATES, PROMPTPG)
-_OURS = (DUR, DUR_SHOTS, SGIC)
+_random, _bm25, _promptpg, _dur = SHOTS
+_LEARNING, _OURS = (_random, _bm25, SKR, ADAPTIVE, *GATES, _promptpg), (DUR, _dur, SGIC)
 METHODS: Mapping[str, Method] = {row.name: row for row in (*_PLAIN, *_LEARNING, *_OURS)}
 """To add a method: one file, one row here, one worked example as a test, one row of the docs."""
 

@@ -1,11 +1,9 @@
 """Adaptive retrieval: a classifier of the question picks none, one or several searches.
 
 Labelled questions are answered all three ways; a multinomial logistic regression on a question's
-embedding learns the cheapest that was right or, where none was, the data set's prior.
-
-References:
-    Jeong et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2. There
-    the classifier is a tuned T5-large, and several searches are IRCoT's; here ITER-RETGEN's.
+embedding learns the cheapest that was right or, where none was, the data set's prior. After Jeong
+et al., NAACL 2024 (Adaptive-RAG), https://arxiv.org/abs/2403.14403, section 3.2: there a tuned
+T5-large classifies, and several searches are IRCoT's; here ITER-RETGEN's.
 """
 
 from collections.abc import Sequence
@@ -50,7 +48,7 @@ class AdaptiveSettings(RoutingSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Complexity:
+class _Complexity:
     """The classifier: the route with the largest linear function of the embedding."""
 
     routes: tuple[str, ...]  # those that some labelled question took
@@ -77,14 +75,13 @@ class Complexity:
     def route(self, vector: Float[np.ndarray, " dim"]) -> str:
         """The route for a question with this embedding."""
         if len(vector) != len(self.weights):
-            raise InvalidInput(
-                f"adaptive was fitted on embeddings of {len(self.weights)} numbers and got "
-                f"{len(vector)}; run it with the encoder it was fitted with"
-            )
+            fitted = f"adaptive was fitted on embeddings of {len(self.weights)} numbers"
+            remedy = "run it with the encoder it was fitted with"
+            raise InvalidInput(f"{fitted} and got {len(vector)}; {remedy}")
         return self.routes[int(np.argmax(vector @ self.weights + self.intercepts))]
 
 
-def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Complexity]:
+def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_Complexity]:
     """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
     questions = labelled_questions(questions, "adaptive")
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
@@ -93,13 +90,13 @@ def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[Co
         right = [is_right(next(rest).text, question.answers, settings.correct) for _ in _ROUTES]
         labels.append(_ROUTES[right.index(True)] if any(right) else settings.unsolved)
     vectors = yield from embed(*(question.text for question in questions))
-    return Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
+    return _Complexity.fit(np.asarray(vectors), labels, settings.inverse_strength)
 
 
-def _answer(question: Question, settings: AdaptiveSettings, complexity: Complexity) -> Flow[Answer]:
+def _answer(question: Question, settings: AdaptiveSettings, learned: _Complexity) -> Flow[Answer]:
     """One embedding, then the route that the classifier picks: at most `iterations` model calls."""
     [vector] = yield from embed(question.text)
-    return (yield from settings.taking(complexity.route(vector), question))
+    return (yield from settings.taking(learned.route(vector), question))
 
 
 METHOD = Method(

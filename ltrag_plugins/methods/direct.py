@@ -1,8 +1,5 @@
-"""The two plain ways: the model answers from what it knows, or after one search.
-
-References:
-    The "w/o RAG" row of the papers; Lewis et al., NeurIPS 2020, https://arxiv.org/abs/2005.11401.
-    Our wording.
+"""The two plain ways: the model answers from what it knows ("w/o RAG" in the papers), or after one
+search (Lewis et al., NeurIPS 2020, https://arxiv.org/abs/2005.11401). Our wording.
 """
 
 from dataclasses import dataclass

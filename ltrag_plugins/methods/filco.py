@@ -1,11 +1,8 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
-The filter is a prompt to the model that then reads. `filter_examples` makes data to train it to
-filter: lines of chat JSON, as `ltrag sgic finetune` takes them.
-
-References:
-    Wang et al., 2023, https://arxiv.org/abs/2311.08377, section 2. There filter and reader are two
-    trained models. Our wording.
+The filter is a prompt to the model that then reads (in Wang et al., 2023,
+https://arxiv.org/abs/2311.08377, section 2, two trained models). `filter_examples` makes data to
+train it to filter: lines of chat JSON, as `ltrag sgic finetune` takes them. Our wording.
 """
 
 import math
@@ -21,7 +18,6 @@ from ltrag_plugins.flow import Flow, ask, fetch, score, together
 from ltrag_plugins.methods.method import Method, ReadingSettings, labelled_questions
 from ltrag_plugins.metrics.answer import contains, f1
 from ltrag_plugins.prompts import templates
-from ltrag_plugins.prompts.templates import filled
 from ltrag_plugins.settings import Count, Holds, Settings
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Answer, Passage, Question
@@ -74,9 +70,8 @@ def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer
     """One search, a prompt for each passage, one answer from what was kept; if nothing, of all."""
     [found] = yield from fetch(question.text, k=settings.k)
     prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
-    length = settings.filter_tokens
-    replies = (yield from ask(*prompts, max_tokens=length, stop=("\n\n",))) if found else []
-    left = []
+    asked = ask(*prompts, max_tokens=settings.filter_tokens, stop=("\n\n",))
+    replies, left = (yield from asked) if found else [], []
     for passage, reply in zip(found, replies, strict=True):
         kept = _kept_sentences(reply.text, _as_shown(passage))
         if kept is None:
@@ -87,7 +82,9 @@ def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer
 
 
 def _filter_prompt(question: str, passage: Passage, template: str) -> str:
-    return filled(template, passage=templates.passages_block([passage]), question=question)
+    return templates.filled(
+        template, passage=templates.passages_block([passage]), question=question
+    )
 
 
 def _as_shown(passage: Passage) -> str:
@@ -127,14 +124,11 @@ def _sentences(text: str) -> list[str]:
 def filter_examples(
     questions: Sequence[Question], settings: FilterDataSettings | None = None
 ) -> Flow[list[_Chat]]:
-    """An example for each question and each passage of its own; at most one request for all.
-
-    Each is a line of chat JSON: the prompt as the user's message, the wanted reply as the
-    assistant's. A passage with no sentence above the threshold teaches to say "none".
-    """
+    """An example for each question and passage of its own, a line of chat JSON: the prompt, and the
+    wanted reply, which is "none" for a passage with no sentence above the threshold."""
     settings = settings or FilterDataSettings()
-    questions = labelled_questions(questions, "filco")
-    made = yield from together([_examples(question, settings) for question in questions])
+    known = labelled_questions(questions, "filco")
+    made = yield from together([_examples(question, settings) for question in known])
     return [example for examples in made for example in examples]
 
 
@@ -153,9 +147,8 @@ def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[_Ch
         helping = [i for i in range(len(own)) if value[i] > settings.threshold]
         best = sorted(nlargest(settings.most, helping, key=value.__getitem__))
         prompt = _filter_prompt(question.text, passage, settings.template)
-        said = {"user": prompt, "assistant": " ".join(own[i] for i in best) or _NONE}
-        messages = [{"role": role, "content": text} for role, text in said.items()]
-        examples.append({"messages": messages})
+        reply = {"role": "assistant", "content": " ".join(own[i] for i in best) or _NONE}
+        examples.append({"messages": [{"role": "user", "content": prompt}, reply]})
     return examples
 
 

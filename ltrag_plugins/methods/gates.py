@@ -1,11 +1,8 @@
 """Gates by one plain signal: retrieve where the direct answer, or the question, looks doubtful.
 
 Each is a gate of `gece` whose threshold is the quantile of the signal over labelled questions at
-which a target share of them retrieves; their accepted answers are not read.
-
-References:
-    Jiang et al., EMNLP 2023 (least token probability); Mallen et al., ACL 2023 (a threshold on
-    popularity; here on word frequency). The other signals: see `uncertainty.TOKEN_SIGNALS`.
+which a target share of them retrieves; their accepted answers are not read. Jiang et al., EMNLP
+2023: least token probability; Mallen et al., ACL 2023: popularity, here word frequency.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,8 @@
 """IRCoT: reasoning and retrieval take turns; each sentence of the reasoning fetches for the next.
 
 The model writes a chain of thought over all collected passages until it names the answer or is long
-enough. A reader, which does not see the chain, answers from what was collected.
-
-References:
-    Trivedi et al., ACL 2023, https://arxiv.org/abs/2212.10509, section 3; our wording, without
-    demonstrations (put yours into `thought_template`).
+enough. A reader, which does not see the chain, answers from what was collected. After Trivedi et
+al., ACL 2023, https://arxiv.org/abs/2212.10509, section 3; our wording, without demonstrations.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,7 @@
 """ITER-RETGEN: what the model wrote last joins the question as the next query, a few times over.
 
-Each round reads only what it found, and writes a chain of thought; the last names the answer.
-
-References:
-    Shao et al., Findings of EMNLP 2023, https://arxiv.org/abs/2305.15294, section 3.2; our wording,
-    without demonstrations (put yours into `template`).
+Each round reads only what it found, and writes a chain of thought; the last names the answer. After
+Shao et al., Findings of EMNLP 2023, https://arxiv.org/abs/2305.15294, section 3.2; our wording.
 """
 
 from dataclasses import dataclass
@@ -26,10 +23,8 @@ _THINKING_PROMPT = (
 
 @dataclass(frozen=True, slots=True)
 class IterRetGenSettings(ReadingSettings):
-    """How often, and with how much to read."""
+    """How often, and with how much to read in each round (paper: `k` 5)."""
 
-    k: Count = 3
-    """Passages to read in each round (paper: 5)."""
     template: ReadingTemplate = _THINKING_PROMPT
     """`{passages}` and `{question}` are replaced."""
     max_tokens: Count = 96

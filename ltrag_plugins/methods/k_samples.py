@@ -1,8 +1,6 @@
 """K samples: several sampled answers over the same passages; the least uncertain one wins.
 
-References:
-    Chen et al. (SGIC), section 5.2 and figure 3 (K = 1 to 5, temperature 0.7); the vote is Wang et
-    al., ICLR 2023. Our wording.
+After Chen et al. (SGIC), section 5.2 and figure 3; the vote is Wang et al., ICLR 2023. Our wording.
 """
 
 from collections import Counter
@@ -34,9 +32,8 @@ class KSamplesSettings(ReadingSettings):
 def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Answer]:
     """At most one search, `samples` model calls, each with a seed of its own."""
     [shown] = yield from fetch(question.text, k=settings.k)
-    prompt = direct_prompt(question.text)
-    if shown:
-        prompt = reading_prompt(question.text, shown, settings.template)
+    read = reading_prompt(question.text, shown, settings.template) if shown else ""
+    prompt = read or direct_prompt(question.text)
     said: list[Generation] = []
     for i in range(settings.samples):
         said += yield from ask(

@@ -1,10 +1,7 @@
 """Listwise reranking: the model itself puts the passages in order, a window at a time.
 
 The window moves from the end of the list to its front by less than its own length, so that what is
-best wanders forward.
-
-References:
-    Sun et al., EMNLP 2023 (RankGPT), https://arxiv.org/abs/2304.09542, section 3; our wording.
+best wanders forward. After Sun et al., EMNLP 2023, https://arxiv.org/abs/2304.09542, section 3.
 """
 
 import re
@@ -68,11 +65,8 @@ def _windows(count: int, window: int = 20, step: int = 10) -> list[tuple[int, in
 
 
 def _places(reply: str, count: int) -> list[int]:
-    """The order in a reply, as indices from 0: each of `count` once, whatever was written.
-
-    Numbers in brackets count, or all numbers where none is in brackets, but for "the 3 passages"
-    and a list's own, from 1: "1. Passage 3". Passages that were not named follow.
-    """
+    """The order in a reply, as indices from 0: each of `count` once, those not named last. Numbers
+    in brackets count, or without any all but "the 3 passages" and a list's own: "1. Passage 3"."""
     named = re.findall(rf"\[\s*({_NUMBER})\s*\]", reply)
     if not named:
         reply = _COUNT.sub(" ", reply)

@@ -1,12 +1,12 @@
 """What a method is, so that an evaluation can run any of them by name."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
-from ltrag_plugins.flow import Flow, Observer, World, fetch, run
+from ltrag_plugins.flow import Flow, World, fetch, run
 from ltrag_plugins.prompts import templates
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.settings import Count, Settings
@@ -60,33 +60,36 @@ class Method:
     needs: frozenset[_Need] = frozenset({"retriever"})
     learn: Callable[[Sequence[Question], Any], Flow[Any]] | None = None
     """(labelled questions, settings) to a flow that returns what `answer` needs; None: nothing."""
-    train: Callable[[Sequence[Question], Any, World, Iterable[Observer]], Any] | None = None
+    train: Callable[[Sequence[Question], Any, World], Any] | None = None
     """In the place of `learn`: a training that makes its own calls to the world's model."""
     told: Callable[[Any], Mapping[str, Any]] | None = None
     """From what was learned to plain values for a report."""
     spells_out: bool = False
-    """It shows options and context itself and reads its replies as options. For other methods they
-    are part of the question's text, though not of searches, and `picked` reads the answers."""
+    """It shows options and context itself and reads its replies as options; for other methods they
+    are part of the question's text (not of searches), and `picked` reads the answers."""
 
     @property
     def learns(self) -> bool:
         """Whether it needs labelled questions first."""
         return self.learn is not None or self.train is not None
 
-    def taught(
-        self,
-        labelled: Sequence[Question],
-        settings: Any,
-        world: World,
-        observers: Iterable[Observer] = (),
-    ) -> Any:
+    def taught(self, labelled: Sequence[Question], settings: Any, world: World) -> Any:
         """What `flow` needs as `learned`; None for a method that learns nothing."""
         if self.train is not None:
-            return self.train(labelled, settings, world, observers)
+            return self.train(labelled, settings, world)
         if self.learn is not None:
             flow = self.learn([*map(self._shown, labelled)], settings)
-            return run(templates.searching_for(labelled, flow), world, observers=observers)
+            return run(templates.searching_for(labelled, flow), world)
         return None
+
+    def ready(
+        self, world: World, *, settings: Any = None, labelled: Sequence[Question] = ()
+    ) -> Callable[[str], Flow[Answer]]:
+        """From a question's text to its flow; parts are checked, and it learns if it does."""
+        self.check(world, labelled)
+        settings = self.settings() if settings is None else settings
+        learned = self.taught(labelled, settings, world)
+        return lambda question: self.flow(Question(question), settings, learned)
 
     def _shown(self, question: Question) -> Question:
         if self.spells_out:
@@ -94,18 +97,13 @@ class Method:
         return replace(question, text=templates.render_question(question), options=(), context="")
 
     def flow(self, question: Question, settings: Any = None, learned: Any = None) -> Flow[Answer]:
-        """Answer a question; where it offers options, with the one that the method picked.
-
-        Raises:
-            InvalidInput: settings of another method, or nothing was learned and it must be.
-        """
+        """Answer a question; where it offers options, with the one that the method picked. Raises
+        `InvalidInput`: settings of another method, or nothing was learned and it must be."""
         settings = self.settings() if settings is None else settings
         checked(settings, self.settings, f"settings of {self.name}", f"{self.settings.__name__}")
         if self.learns and learned is None:
-            raise InvalidInput(
-                f"{self.name} learns from labelled questions first: hand in learned="
-                "method.taught(questions, settings, world)"
-            )
+            remedy = "hand in learned=method.taught(questions, settings, world)"
+            raise InvalidInput(f"{self.name} learns from labelled questions first: {remedy}")
         flow = self.answer(self._shown(question), settings, learned)
         return flow if self.spells_out else _picking(question, flow)
 
@@ -128,34 +126,6 @@ def picked(answer: _A, options: Sequence[str]) -> _A:
 
 def _picking(question: Question, flow: Flow[Answer]) -> Flow[Answer]:
     return picked((yield from templates.searching_for([question], flow)), question.options)
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A method with all it needs, learned if it learns: what a component is made of."""
-
-    method: Method
-    world: World
-    settings: Any
-    learned: Any
-
-    @classmethod
-    def of(
-        cls,
-        method: Method,
-        world: World,
-        *,
-        settings: Any = None,
-        labelled: Sequence[Question] = (),
-    ) -> Self:
-        """Check the parts (see `Method.check`), and learn from labelled questions if it does."""
-        method.check(world, labelled)
-        settings = method.settings() if settings is None else settings
-        return cls(method, world, settings, method.taught(labelled, settings, world))
-
-    def flow(self, question: str) -> Flow[Answer]:
-        """Answer a question."""
-        return self.method.flow(Question(question), self.settings, self.learned)
 
 
 def labelled_questions(

@@ -9,23 +9,22 @@ r"""Self-RAG: search on demand, answer from each passage, keep the answer that c
 A model that was trained to write reflection tokens judges by these, in the form of its training.
 Any other replies to yes-or-no questions: s is the probability of yes, for usefulness 2 p - 1.
 
-References:
-    Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1; section 3.3, eq. 3-4 (one
-    segment, as their short-form tasks); the yes-or-no questions are ours.
+After Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1, section 3.3, eq. 3-4 (one
+segment, as their short-form tasks); the yes-or-no questions are ours.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import mul
 from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts import templates
-from ltrag_plugins.prompts.templates import filled
-from ltrag_plugins.settings import Count, Range, Share
+from ltrag_plugins.settings import Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
@@ -67,12 +66,9 @@ _Weight = Annotated[float, Range(0, 1000)]
 
 @dataclass(frozen=True, slots=True)
 class SelfRAGSettings(ReadingSettings):
-    """When to search, how much to read, and what counts; `template` reads one passage."""
+    """When to search, how much to read (paper: `k` up to 10; authors' code: `max_tokens`, in which
+    reflection tokens count, 100), and what counts; `template` reads one passage."""
 
-    k: Count = 3
-    """Passages to answer from (paper: up to 10)."""
-    max_tokens: Count = 24
-    """Longest answer, in tokens; reflection tokens count (authors' code: 100)."""
     reflection_tokens: bool = False
     """True for a model that was trained to write them (selfrag_llama2_7b); where it then writes
     none, it is judged by yes and no as any other."""
@@ -95,19 +91,21 @@ class SelfRAGAnswer(Answer):
     mode: str = "yes-no probabilities"
     """What the critiques were read from: these, "yes-no texts" or "reflection tokens"."""
     critiques: tuple[tuple[float, ...], ...] = ()
-    """For each passage, in the order of the search, likelihood (the geometric mean of the token
-    probabilities, 0 without), relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
+    """For each passage found, likelihood (geometric mean of the token probabilities, 0 without),
+    relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
     """At most one search; by reflection tokens at most 1 + `k` model calls, else 1 + 4 `k`."""
     asked, need, answering, begun = question.text, None, _by_tokens, []
     if settings.reflection_tokens:
-        prompt = filled(_TRAINED_PROMPT, question=asked)
+        prompt = templates.filled(_TRAINED_PROMPT, question=asked)
         begun += yield from ask(prompt, max_tokens=_DECISION_TOKENS)
         need = _reflection_value(begun[0], "retrieve")
     if need is None:
-        begun += yield from ask(filled(_SEARCH_PROMPT, question=asked), max_tokens=YES_NO_TOKENS)
+        begun += yield from ask(
+            templates.filled(_SEARCH_PROMPT, question=asked), max_tokens=YES_NO_TOKENS
+        )
         need, answering = yes_probability(begun[-1]), _by_yes_and_no
     found: list[Passage] = []
     if need > settings.threshold:
@@ -121,14 +119,9 @@ def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[Self
         return SelfRAGAnswer(texts[0], trace=trace, mode=mode)
     likely = [math.exp(mean_logprob(draft)) if draft.tokens else 0.0 for draft in drafts]
     critiques = tuple((p, *three) for p, three in zip(likely, values, strict=True))
-
-    def score(place: int) -> float:
-        likelihood, relevance, support, usefulness = critiques[place]
-        likely = settings.w_likelihood * likelihood + settings.w_relevance * relevance
-        whole = likely + settings.w_support * support + settings.w_usefulness * usefulness
-        return whole if texts[place] else -math.inf
-
-    best = max(range(len(found)), key=score)
+    weights = settings.w_likelihood, settings.w_relevance, settings.w_support, settings.w_usefulness
+    weighed = [sum(map(mul, weights, four)) for four in critiques]
+    best = max(range(len(found)), key=lambda i: weighed[i] if texts[i] else -math.inf)
     return SelfRAGAnswer(texts[best], None, (found[best],), trace, mode, critiques)
 
 
@@ -142,7 +135,7 @@ def _by_tokens(
     """A reflection token that the model did not write counts as 0 (authors' code)."""
     shown = [f"{passage.title}\n{templates.beginning(passage.text)}" for passage in found]
     begins = [f"[Retrieval]<paragraph>{text}</paragraph>" for text in shown] or ["[No Retrieval]"]
-    prompts = [filled(_TRAINED_PROMPT, question=question) + begin for begin in begins]
+    prompts = [templates.filled(_TRAINED_PROMPT, question=question) + begin for begin in begins]
     replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
     texts = [" ".join(_NOT_ANSWER.sub(" ", reply.text).split()) for reply in replies]
     groups = ("relevant", "support", "useful")
@@ -160,9 +153,9 @@ def _by_yes_and_no(
     for passage, text in zip(found, texts, strict=False):
         shown = templates.passages_block([passage])
         judging += [
-            filled(_RELEVANT_PROMPT, passage=shown, question=question),
-            filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=text),
-            filled(_USEFUL_PROMPT, question=question, answer=text),
+            templates.filled(_RELEVANT_PROMPT, passage=shown, question=question),
+            templates.filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=text),
+            templates.filled(_USEFUL_PROMPT, question=question, answer=text),
         ]
     judged = (yield from ask(*judging, max_tokens=YES_NO_TOKENS)) if found else []
     yes = [*map(yes_probability, judged)]

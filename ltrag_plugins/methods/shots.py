@@ -1,14 +1,12 @@
 """Solved examples in front of the question: random, nearest by BM25, or ranked by a trained head.
 
 The head is trained in the run: it ranks one part of the labelled questions, the other teaches it.
-
-References:
-    Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et al.,
-    ICLR 2023 (PromptPG). Our wording.
+References: Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Lu et
+al., ICLR 2023 (PromptPG). Our wording.
 """
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
@@ -19,7 +17,7 @@ from ltrag_plugins.dur.prompts import Shot, format_for
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
-from ltrag_plugins.flow import Flow, Observer, World, ask, embed
+from ltrag_plugins.flow import Flow, World, ask, embed
 from ltrag_plugins.methods.method import Method, labelled_questions
 from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import direct_prompt, filled, render_question
@@ -124,10 +122,7 @@ class _TrainedShots:
 
 
 def _trained_shots(
-    questions: Sequence[Question],
-    settings: DURShotsSettings,
-    world: World,
-    observers: Iterable[Observer] = (),
+    questions: Sequence[Question], settings: DURShotsSettings, world: World
 ) -> _TrainedShots:
     """Train a head on the labelled questions, with the world's model and encoder."""
     from ltrag_plugins.dur.train import DURTrainer  # its rewards bring nltk
@@ -145,7 +140,7 @@ def _trained_shots(
     form = _showing(known) if adapts else settings.training.format
     training = replace(settings.training, seed=settings.seed, format=form)
     trainer = DURTrainer(world.encoder, world.llm, settings=training)
-    result = trainer.fit(examples, asked, max_calls=settings.max_calls, observers=(*observers,))
+    result = trainer.fit(examples, asked, max_calls=settings.max_calls)
     told = {"history": [*map(asdict, result.history)], "settings": {"shots": training.shots}}
     return _TrainedShots(ShotRanker.learned(result.ranker, examples), training, adapts, told)
 
@@ -172,14 +167,14 @@ def _answer_trained(
 
 
 _row = partial(Method, answer=_answer, needs=frozenset({"labelled questions"}), spells_out=True)
-RANDOM_SHOTS = _row(
+_RANDOM = _row(
     "random-shots",
     "solved examples drawn at random in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
     RandomShotsSettings,
     train=_random,
 )
-BM25_SHOTS = _row(
+_BM25 = _row(
     "bm25-shots",
     "the solved examples nearest by BM25 in front of the question; no retrieval",
     "Yu et al., NAACL 2025, table 1",
@@ -187,22 +182,22 @@ BM25_SHOTS = _row(
     train=_bm25,
 )
 _trained_row = partial(
-    Method,
+    _row,
     answer=_answer_trained,
     needs=frozenset({"encoder", "labelled questions"}),
     train=_trained_shots,
     told=lambda learned: learned.told,
-    spells_out=True,
 )
-DUR_SHOTS = _trained_row(
+_DUR = _trained_row(
     "dur-shots",
     "solved examples that help this model first, ranked by a head trained in the run; no retrieval",
     "Yu et al., NAACL 2025",
     DURShotsSettings,
 )
-PROMPTPG = _trained_row(
+_PROMPTPG = _trained_row(
     "promptpg",
     "solved examples ranked by a head that one reward for all of them trains; no retrieval",
     "Lu et al., ICLR 2023",
     PromptPGSettings,
 )
+SHOTS = (_RANDOM, _BM25, _PROMPTPG, _DUR)

@@ -7,9 +7,8 @@ nearest to a new one (cosine of embeddings), :math:`\ell` are known; of all, :ma
 
 .. math:: \frac{\ell}{k - \ell} \ge \lambda \frac{m}{n}
 
-References:
-    Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
-    (nearest neighbours). As in the paper, not in its code, what is right both ways is known.
+After Wang et al., Findings of EMNLP 2023, https://arxiv.org/abs/2310.05002, sections 3.1 and 3.2
+(nearest neighbours). As in the paper, not in its code, what is right both ways is known.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ class SKRSettings(RoutingSettings):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SelfKnowledge:
+class _SelfKnowledge:
     """Which labelled questions the model knew."""
 
     vectors: Float[np.ndarray, "questions dim"]  # of the labelled questions, of length 1 (or 0)
@@ -51,10 +50,9 @@ class SelfKnowledge:
     def knows(self, vector: Float[np.ndarray, " dim"], k: int, ratio: float) -> bool:
         """Whether the model knows a question, by its `k` nearest; not if it knew none of them."""
         if len(vector) != self.vectors.shape[1]:
-            raise InvalidInput(
-                f"skr learned from embeddings of {self.vectors.shape[1]} numbers and got "
-                f"{len(vector)}; run it with the encoder it learned with"
-            )
+            learned = f"skr learned from embeddings of {self.vectors.shape[1]} numbers"
+            remedy = "run it with the encoder it learned with"
+            raise InvalidInput(f"{learned} and got {len(vector)}; {remedy}")
         cosines = self.vectors @ unit_rows(vector[None])[0]
         near = self.known[np.argsort(-cosines, kind="stable")[:k]]
         known, unknown = int(near.sum()), int((~near).sum())
@@ -63,7 +61,7 @@ class SelfKnowledge:
         return known > 0 and known * n >= ratio * m * unknown
 
 
-def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKnowledge]:
+def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[_SelfKnowledge]:
     """Answer all labelled questions both ways, at once, and encode those that tell something."""
     questions = labelled_questions(questions, "skr")
     flows = [*map(settings.directly, questions), *map(settings.searching, questions)]
@@ -80,10 +78,10 @@ def _learn(questions: Sequence[Question], settings: SKRSettings) -> Flow[SelfKno
             f"or with it. Give easier or more, or look at correct={settings.correct!r}."
         )
     vectors = yield from embed(*(questions[i].text for i in kept))
-    return SelfKnowledge(unit_rows(vectors), without[kept])
+    return _SelfKnowledge(unit_rows(vectors), without[kept])
 
 
-def _answer(question: Question, settings: SKRSettings, knowledge: SelfKnowledge) -> Flow[Answer]:
+def _answer(question: Question, settings: SKRSettings, knowledge: _SelfKnowledge) -> Flow[Answer]:
     """One embedding, then as `direct` or as `single`: one model call either way."""
     [vector] = yield from embed(question.text)
     known = knowledge.knows(vector, settings.neighbours, settings.ratio)

@@ -6,8 +6,7 @@
    which tells more, r in [0, 1] (both orders, averaged, as models prefer a place).
 4. The candidate with the largest v + sum r is the answer; of equals the one named first.
 
-References:
-    Kim et al., ICLR 2024, https://arxiv.org/abs/2404.13081, section 3; our wording.
+After Kim et al., ICLR 2024, https://arxiv.org/abs/2404.13081, section 3; our wording.
 """
 
 import re

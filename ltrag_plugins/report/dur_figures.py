@@ -1,8 +1,4 @@
-"""Pictures of DUR's training: shots against a fixed number of them, loss and reward, turns.
-
-References:
-    Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", figures 3, 8 and 9.
-"""
+"""Pictures of DUR's training, as figures 3, 8 and 9 of Yu et al., NAACL 2025."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -22,10 +18,8 @@ _LABELLED = 12  # bars; more of them would have their figures overlap
 def dur_pictures(
     history: Sequence[Batch], folder: str | Path, *, shots: int, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """All that can be drawn of a `TrainingResult`'s history, in files ("png", "svg", "pdf").
-
-    Args:
-        shots: K, with which PromptPG asks about every question.
+    """All that can be drawn of a `TrainingResult`'s history, in files ("png", "svg", "pdf");
+    `shots` is K, with which PromptPG asks about every question.
 
     Raises:
         InvalidInput: the history is empty.
@@ -100,8 +94,11 @@ def _loss(history: Sequence[Batch]) -> plots.Figure:
 def _turns(history: Sequence[Batch]) -> plots.Figure:
     """Share of questions whose answer turns as shots are added, by epoch (figure 3; eq. 3)."""
     figure, [axes] = plots.canvas(size=(6.4, 4.0))
-    hard = [(epoch.turned_hard or 0) / epoch.questions for epoch in by_epoch(history)]
-    easy = [(epoch.turned_easy or 0) / epoch.questions for epoch in by_epoch(history)]
+    epochs = by_epoch(history)
+    hard, easy = (
+        [(getattr(epoch, f"turned_{kind}") or 0) / epoch.questions for epoch in epochs]
+        for kind in ("hard", "easy")
+    )
     both, numbers = [*map(sum, zip(hard, easy, strict=True))], range(1, len(hard) + 1)
     axes.bar(numbers, hard, color=plots.ORANGE, label="hard: wrong without shots")
     top = axes.bar(numbers, easy, bottom=hard, color=plots.QUIET, label="easy: right without shots")

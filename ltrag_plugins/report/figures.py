@@ -1,14 +1,12 @@
-"""The pictures of an evaluation: accuracy against cost, gates, and what probabilities promised.
+"""The pictures of an evaluation: accuracy against cost, gates (Li et al., ACL 2024, figures 4, 5),
+and what probabilities promised (Guo et al., ICML 2017, figure 1).
 
-A gate retrieves from a threshold of its score on. With the scores on record, and each question
-answered both ways, every other threshold can be tried without asking the model again.
-
-References:
-    Li et al., ACL 2024 (GECE), figures 4 and 5; Guo et al., ICML 2017, figure 1.
+With a gate's scores on record, and each question answered both ways, every other threshold can be
+tried without asking the model again.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from itertools import accumulate, compress
 from typing import Any
 
 import numpy as np
@@ -102,14 +100,11 @@ def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
 
 def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
     """Rows better than all that cost as much or less (of equals the first), cheapest first."""
-    sign = -1 if metric in LOWER_IS_BETTER else 1
-    ranked = [(float(row.costs[cost] or 0), -sign * row.scores[metric].value, row) for row in rows]
-    found, best = [], np.inf
-    for _, loss, row in sorted(ranked, key=lambda one: one[:2]):
-        if loss < best:
-            found.append(row)
-            best = loss
-    return found
+    sign = 1 if metric in LOWER_IS_BETTER else -1
+    ranked = [(float(row.costs[cost] or 0), sign * row.scores[metric].value, row) for row in rows]
+    ranked.sort(key=lambda one: one[:2])
+    best = [np.inf, *accumulate((loss for _, loss, _ in ranked), min)]
+    return [row for (_, loss, row), before in zip(ranked, best, strict=False) if loss < before]
 
 
 def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> plots.Picture:
@@ -123,12 +118,10 @@ def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> pl
     points = {"gate": (float(rate), float(value.mean()))}
     if direct is not None:
         points["never"] = (0.0, float(_values(direct, metric).mean()))
-    if always is not None:
-        points["always"] = _place(always, metric)
-    for other, some in records.items():
-        if CellName.parse(other).is_gate:  # methods that are gates themselves
-            points[_short(other)] = _place(some, metric)
-
+    # and methods that are gates themselves
+    others = {_short(name): some for name, some in records.items() if CellName.parse(name).is_gate}
+    for other, some in {**({} if always is None else {"always": always}), **others}.items():
+        points[other] = float(_searched(some).mean()), float(_values(some, metric).mean())
     figure, [axes] = plots.canvas()
     covered: list[Any] = []  # names leave the curve and the line of chance uncovered
     if direct is not None and always is not None:
@@ -208,11 +201,6 @@ def _searched(records: Sequence[Record]) -> Float[np.ndarray, " n"]:
 
 def _values(records: Sequence[Record], metric: str) -> Float[np.ndarray, " n"]:
     return np.array([record.scores[metric] for record in records])
-
-
-def _place(records: Sequence[Record], metric: str) -> tuple[float, float]:
-    """Share of the questions that search, and accuracy."""
-    return float(_searched(records).mean()), float(_values(records, metric).mean())
 
 
 def _short(name: str) -> str:

@@ -1,7 +1,5 @@
-"""One HTML file of a run, with everything in it: no network, no other files.
-
-The page's own script and style sheet are named by their hash in its Content-Security-Policy, so
-that no other script runs and nothing is loaded, whatever stands in questions, passages or answers.
+"""One HTML file of a run, with everything in it: no network, no other files. By the hashes in its
+Content-Security-Policy no script runs but its own, and nothing is loaded.
 """
 
 import hashlib
@@ -67,8 +65,7 @@ def write_report(
         compared: the row that gains are over; None: the first one.
 
     Raises:
-        UnreadableArtifact: the folder holds no run, or its run.json is damaged.
-        BadRecord: a record is damaged; names file and line.
+        UnreadableArtifact, BadRecord: there is no run, or its run.json or a record is damaged.
         InvalidInput: there are no records, or `compared` is not among the rows.
         UnwritableArtifact: page or pictures cannot be written.
     """
@@ -85,18 +82,17 @@ def write_report(
 
 
 def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) -> str:
-    assets = files("ltrag_plugins.report") / "assets"
-    page, style, *scripts = (
-        (assets / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", *_SCRIPTS)
-    )
+    assets, names = files("ltrag_plugins.report") / "assets", ("page.html", "page.css", *_SCRIPTS)
+    page, style, *scripts = ((assets / name).read_text(encoding="utf-8") for name in names)
     script = "(() => {\n'use strict';\n" + "\n".join(scripts) + "\n})();\n"
     listed = listing(run)
     index = {"metrics": run.metrics, "cells": list(run.records), "questions": listed.questions}
     traces = {f"traces-{i}": block for i, block in enumerate(listed.blocks)}
     blocks = {"index": index, "passages": [*listed.passages], **traces}
     texts = {key: Markup(script_json(value)) for key, value in blocks.items()}
-    digests = (hashlib.sha256(text.encode()).digest() for text in (script, style))
-    script_hash, style_hash = (f"sha256-{b64encode(digest).decode()}" for digest in digests)
+    own = {"script": script, "style": style}
+    digests = {f"{name}_hash": hashlib.sha256(text.encode()).digest() for name, text in own.items()}
+    hashes = {name: f"sha256-{b64encode(digest).decode()}" for name, digest in digests.items()}
     settings, pick = run.identity.get("settings"), min if run.metric in LOWER_IS_BETTER else max
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["visible"] = lambda text: visible(str(text))
@@ -115,8 +111,6 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
         listed=listed,
         blocks=texts,
         size=size_of(sum(map(len, texts.values()))),
-        script=Markup(script),
-        style=Markup(style),
-        script_hash=script_hash,
-        style_hash=style_hash,
+        **{name: Markup(text) for name, text in own.items()},
+        **hashes,
     )

@@ -1,8 +1,7 @@
 """The plotting kit: one look for all pictures, in files and in the page of a report.
 
-The palette is blue and orange, which eyes that see red and green alike tell apart; kinds differ in
-marks or hatching too. In the page each colour becomes a CSS variable, so that a picture follows
-the page into the dark.
+Eyes that see red and green alike tell blue and orange apart; kinds differ in marks or hatching too.
+In the page each colour becomes a CSS variable, so that a picture follows it into the dark.
 """
 
 import re
@@ -73,10 +72,8 @@ styled = partial(mpl.rc_context, _STYLE)
 def canvas(
     rows: int = 1, columns: int = 1, *, size: tuple[float, float] = SMALL, **more: Any
 ) -> tuple[Figure, list[Axes]]:
-    """A figure and its axes, row by row; rows share their x axis, and `more` is for `subplots`.
-
-    It is a figure of its own, not pyplot's: the caller's backend is the caller's.
-    """
+    """A figure (not pyplot's) and its axes, row by row; rows share their x axis, and `more` is for
+    `subplots`."""
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, sharex="col", squeeze=False, **more)
@@ -204,10 +201,8 @@ _Point = tuple[float, float]
 def label_points(
     axes: Axes, points: Sequence[_Point], names: Sequence[str], avoid: Iterable[_Point] = ()
 ) -> None:
-    """Write each name near its point, at the first place without overlap, or that with the least.
-
-    All else is drawn on these axes of a `canvas`, its limits set; points to `avoid` stay uncovered.
-    """
+    """Write each name near its point, with the least overlap, on axes of a `canvas` on which all
+    else is drawn; points to `avoid` stay uncovered."""
     figure: Any = axes.get_figure(root=True)
     figure.draw_without_rendering()
     room, scale = axes.get_window_extent(), figure.dpi / 72

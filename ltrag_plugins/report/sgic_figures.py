@@ -1,8 +1,4 @@
-"""Pictures of SGIC's rounds: uncertainty, answers that turn, single questions, P(wrong), attention.
-
-References:
-    Chen et al. (SGIC), figures 1, 4, 5 and 6.
-"""
+"""Pictures of SGIC's rounds, as figures 1, 4, 5 and 6 of Chen et al., and P(wrong)."""
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,12 +26,8 @@ _MARKS = ((True, "right", plots.BLUE, "o"), (False, "wrong", plots.ORANGE, "X"))
 def analysis_pictures(
     run: _Answers, folder: str | Path, *, formats: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """All that can be drawn of these answers, in files ("png", "svg", "pdf") of a folder.
-
-    Raises:
-        InvalidInput: there are no answers.
-        UnwritableArtifact: the folder cannot be made or written to.
-    """
+    """All that can be drawn of these answers, in files ("png", "svg", "pdf") of a folder; raises
+    `InvalidInput` without answers, `UnwritableArtifact` where they cannot be written."""
     return plots.save_pictures(_pictures(run, "", "SGIC", paths_of_one=True), folder, formats)
 
 
@@ -46,8 +38,7 @@ def attention_picture(
     """The share of attention on each document, one panel below the other (figure 6).
 
     Args:
-        shares: by what a panel is called ("first answer"), `AttentionShares.documents`, or
-            `.relative` for shares that add up to 1.
+        shares: by a panel's title, `AttentionShares.documents`, or `.relative`, which add up to 1.
         relevant: whether each document helps.
         path: its suffix says the format (.png, .svg, .pdf).
 
@@ -69,8 +60,8 @@ def attention_picture(
         place.margins(y=0.2)
     axes[-1].set(xticks=numbers, xlabel="document")
     figure.supylabel("share of attention")
-    axes[0].plot([], [], "s", color=plots.BLUE, label="helpful (with its share)")
-    axes[0].plot([], [], "s", color=plots.QUIET, label="other")
+    for colour, label in ((plots.BLUE, "helpful (with its share)"), (plots.QUIET, "other")):
+        axes[0].plot([], [], "s", color=colour, label=label)
     figure.legend(loc="outside upper right", ncols=2)
     return plots.save_figure(figure, path)
 
@@ -130,8 +121,7 @@ def _spread(analysis: Analysis) -> plots.Figure:
 
 def _paths(run: _Answers) -> plots.Figure:
     """Right or wrong, and the score, of single questions in each round (figure 5)."""
-    drawn = Random(0).sample(range(len(run)), min(_QUESTIONS, len(run)))
-    found = [run[i] for i in sorted(drawn)]
+    found = [run[i] for i in sorted(Random(0).sample(range(len(run)), min(_QUESTIONS, len(run))))]
     columns = min(_COLUMNS, len(found))
     rows = -(-len(found) // columns)
     size = (max(2.4 * columns, 4.8), 2.3 * rows + 0.6)
