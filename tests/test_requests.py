@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from client_parts import CLIENTS, ours
+from client_parts import CLIENTS, chat_openai, ours
 from llama_index.core.llms.callbacks import llm_completion_callback
 from openai_server import Answer, Server, answering, completion
 
@@ -395,11 +395,11 @@ def test_a_loop_that_was_closed_by_hand_is_not_called_any_more(caplog):
 def test_connections_of_a_loop_that_has_ended_are_no_failure():
     body = json.dumps(completion("yes", 0.5)).encode()
     whole: Answer = (200, {"Content-Length": str(len(body))}, [body])
-    with serving(lambda _: whole) as server, warnings.catch_warnings():
+    with answering(lambda _: whole) as server, warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)  # they are the ended loops' own
         wire = httpx.AsyncClient(limits=httpx.Limits(keepalive_expiry=0.01))
-        how = {"base_url": server.url, "api_key": "k", "max_retries": 0}
-        llm = LangChainLLM(ChatOpenAI(model="m", http_async_client=wire, **how), logprobs=None)
+        chat = chat_openai(server.base_url, max_retries=0, http_async_client=wire)
+        llm = LangChainLLM(chat, logprobs=None)
         for _ in range(3):
             assert len(asyncio.run(llm.agenerate(["one", "two", "three"]))) == 3
             sleep(0.05)  # an expired connection is closed by whoever comes next
