@@ -5,11 +5,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ltrag_plugins.flow import Observer, World, run
+from ltrag_plugins.flow import Flow, Observer, World, run
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
+
+
+def flow_of(name: str, question: str, settings: object = None, learned: object = None) -> Flow:
+    """The flow of the method of that name over a question."""
+    return METHODS[name].flow(Question(question), settings, learned)
 
 
 def answer(
@@ -25,9 +30,8 @@ def answer(
 ) -> Answer:
     """Of the method of that name, with a model and a retriever, or a table of what it finds."""
     found = shelf if hasattr(shelf, "search") else Library(shelf or {})
-    row, there = METHODS[name], World(llm=llm, retriever=found, encoder=encoder)
-    flow = row.flow(Question(question), row.settings(**settings), learned)
-    return run(flow, there, observers=observers)
+    flow = flow_of(name, question, METHODS[name].settings(**settings), learned)
+    return run(flow, World(llm=llm, retriever=found, encoder=encoder), observers=observers)
 
 
 class Shelf:
