@@ -129,8 +129,8 @@ def test_answering_loads_no_scikit_learn():
         """
         import numpy as np
         from ltrag_plugins.methods import METHODS
-        from ltrag_plugins.methods.adaptive import Complexity
-        Complexity(("one",), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))
+        from ltrag_plugins.methods.adaptive import _Complexity
+        _Complexity(("one",), np.zeros((2, 1)), np.zeros(1)).route(np.zeros(2))
         print("sklearn" in sys.modules, "wordfreq" in sys.modules)
         """
     )

@@ -203,6 +203,29 @@ def test_the_curve_runs_from_never_to_always():
     )
 
 
+def test_the_area_is_that_between_the_curve_and_the_chord_of_a_random_choice():
+    rng = np.random.default_rng(2)
+    fails, mended = rng.integers(0, 2, size=(2, 30))
+    recorded = outcomes(fails, rng.uniform(0.05, 0.95, size=30), mended=mended)
+    fitted, report = fit_outcomes(recorded, settings=PRODUCT)
+    # every rate there is, the curve in straight lines between them
+    order = np.argsort(-scores_of(fitted, recorded))
+    accuracy = [
+        np.where(np.isin(np.arange(30), order[:kept]), mended, 1 - fails).mean()
+        for kept in range(31)
+    ]
+    chord = (accuracy[0] + accuracy[-1]) / 2
+    assert report.area.value == pytest.approx(np.trapezoid(accuracy, dx=1 / 30) - chord)
+    assert report.area.low < report.area.value < report.area.high
+    assert f"area above a random choice         {report.area.value:.3f}" in str(report)
+    assert fit_outcomes(ladder(40), settings=PRODUCT)[1].area is None
+
+
+def test_the_area_of_a_score_that_never_changes_is_that_of_a_random_choice():
+    recorded = outcomes([0] * 15 + [1] * 15, [0.9] * 30, mended=[1] * 30)
+    assert fit_outcomes(recorded, settings=PRODUCT)[1].area.value == 0
+
+
 def with_everything(recorded):
     """Evidence that has every signal."""
     rng = np.random.default_rng(1)

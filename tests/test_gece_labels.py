@@ -207,6 +207,9 @@ def test_a_fit_that_asks_the_model_with_retrieval_counts_what_that_costs():
     assert gate.report.gate_cost == Usage(1, 22)
     assert gate.report.retrieval_cost == Usage(2, 120)
     assert "saved by the gate                  0 calls, 38 tokens" in str(gate.report)
+    assert not [note for note in gate.report.notes if "cost" in note]
+    always = GECEGate.fit(questions(), llm=llm, retrieving=retrieving, target_rate=0.9)
+    assert any("18% of what always retrieving costs" in note for note in always.report.notes)
 
 
 # --- savings

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from scipy.optimize import nnls
+from scipy.stats import rankdata
 from sklearn import config_context
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
@@ -233,11 +234,10 @@ def fit_outcomes(
     )
     silent = sum(item.draft.tokens is None for item in evidence)
     figures = (columns.signals, unseen, scores, retrieve)
-    report = _report(fitted, labels, *figures, target, target_rate, silent)
-    gate, retrieval = costs or (None, None)
+    report = _report(fitted, labels, *figures, target, target_rate, silent, costs)
     for note in [note for note in report.notes if note.startswith(_COSTLY)]:
         _logger.warning(note)
-    return fitted, replace(report, gate_cost=gate, retrieval_cost=retrieval)
+    return fitted, report
 
 
 def _rate_within(budget: float, costs: tuple[Usage, Usage] | None) -> float:
@@ -280,6 +280,17 @@ def _cross_validated(
     return unseen, gain
 
 
+def _area(scores: _Scores, gain: _Scores) -> float:
+    r"""Mean over all retrieval rates of the accuracy above a random choice of as many questions.
+
+    .. math:: \frac{1}{n} \sum_i g_i \left(\frac{r_i - 1/2}{n} - \frac{1}{2}\right)
+
+    with g what retrieval changes and r the rank of the score, the largest n, of ties the mean: the
+    area between the curve of accuracy over retrieval rate and the chord from never to always.
+    """
+    return float(gain @ (rankdata(scores) - (len(gain) + 1) / 2)) / len(gain) ** 2
+
+
 def _report(
     fitted: FittedGate,
     labels: Labels,
@@ -290,6 +301,7 @@ def _report(
     target: str,
     target_rate: float | None,
     silent: int,
+    costs: tuple[Usage, Usage] | None,
 ) -> FitReport:
     """`unseen` says that the direct answer fails; by `scores`, the same or expected gains, the
     questions `retrieve`; `silent` drafts came without token probabilities."""
@@ -318,6 +330,8 @@ def _report(
     never, rate = float(1 - fails.mean()), float(retrieve.mean())
     always, behind = (math.inf if x is None else float(x.mean()) for x in (mended, gated))
     asked = rate if target_rate is None else target_rate
+    gate, retrieval = costs or (None, None)
+    share = gate.share_of(retrieval) if gate and retrieval else None
     unlabelled = f"{round(labels.agreement * count)} of {count} questions have no accepted answers"
     notes = {
         costly: bool(costly),
@@ -325,6 +339,10 @@ def _report(
             math.isinf(fitted.threshold) and fitted.threshold < 0
         )
         or (target == _ALWAYS and rate > _NO_GATE),
+        f"the gate's drafts cost {share or 0:.0%} of what always retrieving costs and it avoids "
+        f"{1 - rate:.0%} of it: always retrieve without a gate, or shorten the draft": (
+            share is not None and share > 1 - rate
+        ),
         f"{unlabelled}: right means there that the direct answer agrees with the one with "
         "retrieval, so the gate learns where retrieval changes the answer": labels.agreement > 0,
         f"the signal {best!r} alone tells failing answers better than this gate; with {count} "
@@ -353,7 +371,12 @@ def _report(
         retrieval_rate=bootstrap_interval(retrieve, seed=seed),
         accuracy=None if gated is None else bootstrap_interval(gated, seed=seed),
         against_always=against,
+        area=None
+        if mended is None
+        else bootstrap_interval(scores, labels.gain, statistic=_area, resamples=500, seed=seed),
         agreement=labels.agreement,
+        gate_cost=gate,
+        retrieval_cost=retrieval,
         kept_accuracy=bootstrap_interval(kept, seed=seed) if kept.size else None,
         auroc=bootstrap_interval(unseen, fails, statistic=auroc, resamples=500, seed=seed),
         ece=expected_calibration_error(probabilities, fails),

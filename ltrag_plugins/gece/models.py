@@ -284,6 +284,9 @@ class FitReport:
     """(retrieval rate, accuracy) from 0 to 1; empty when no retrieved answers were given."""
     against_always: Interval | None = None
     """What the gate changes of the accuracy of always retrieving, below 0 where it costs some."""
+    area: Interval | None = None
+    """Accuracy above retrieving for as many questions drawn by lot, mean over all retrieval rates:
+    the area between `curve` and its chord. 0 is chance; None as for `curve`."""
     agreement: float = 0.0
     """Share of the questions, 0 to 1, without accepted answers: there "right" means agreement with
     the answer with retrieval."""
@@ -316,6 +319,8 @@ class FitReport:
             rows[f"{right}, always retrieving"] = f"{self.retrieval_accuracy:.3f}"
         if self.against_always is not None:
             rows[f"{right}, gated - always"] = _interval(self.against_always)
+        if self.area is not None:
+            rows["area above a random choice"] = _interval(self.area)
         if self.agreement:
             told = f"agreement with retrieval on {self.agreement:.0%} of the questions"
             rows["labels"] = told if self.agreement == 1 else f"accepted answers, {told}"
