@@ -3,9 +3,14 @@ calibrator read texts by themselves, and say so once."""
 
 import asyncio
 import logging
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from time import sleep
 
+import openai
 import pytest
 from client_parts import CLIENTS, chat_openai, openai_like
+from httpx import Request, Response
 from langchain_core.documents import Document
 from llama_index.core.schema import NodeWithScore, TextNode
 from openai_server import completion, serving
@@ -14,6 +19,7 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import NoTokenProbabilities
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.openai_format import refused_setting
 from ltrag_plugins.sgic.calibrator import Calibration, Calibrator
 from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
@@ -94,6 +100,30 @@ def answered(kind: str, url: str):
         many = calibrator.answer_many([Question(ASKED, passages=passages)] * 2)
         for found in (*many, asyncio.run(calibrator.aanswer(ASKED, passages))):
             yield found.text, found.estimator, found.uncertainty
+
+
+def test_threads_that_are_refused_at_once_say_so_once():
+    reply = Response(400, request=Request("POST", "http://127.0.0.1"))
+    refusal = openai.BadRequestError("no temperature here", response=reply, body=None)
+    start, told = Barrier(8), []
+
+    class Slow(logging.Handler):
+        def emit(self, record):
+            told.append(record.getMessage())
+            sleep(0.05)
+
+    def refused(_: int) -> str | None:
+        start.wait()
+        return refused_setting(refusal, "a model that is named here alone", ())
+
+    logger, slow = logging.getLogger(refused_setting.__module__), Slow()
+    logger.addHandler(slow)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert {*pool.map(refused, range(8))} == {"temperature"}
+    finally:
+        logger.removeHandler(slow)
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("kind", CLIENTS)

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
+from threading import Lock
 from typing import Any
 
 from ltrag_plugins.errors import ModelFailed
@@ -79,7 +80,8 @@ def refused_setting(error: Exception, model: str, known: Container[str]) -> str 
     said = str(error) if getattr(error, "status_code", None) in (400, 403, 422) else ""
     for name in _REFUSABLE:
         if name in said and name not in known:
-            _say_once(model, name)
+            with _ONE_AT_A_TIME:  # threads that come at once would each find it unsaid
+                _say_once(model, name)
             return name
     return None
 
@@ -94,6 +96,7 @@ def field_of(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
 
 
+_ONE_AT_A_TIME = Lock()
 _log = logging.getLogger(__name__)
 _REFUSABLE = ("top_logprobs", "logprobs", "temperature")  # the first contains the second
 _LONGEST = 100  # characters a token, far above any text's
