@@ -10,6 +10,7 @@ question, of the bare client and of the router over it.
 import argparse
 import asyncio
 import json
+import logging
 import math
 import statistics
 import sys
@@ -92,7 +93,7 @@ def routed(llm: LLM) -> _Call:
     return GECERouter(gate_over(llm), RunnableLambda(lambda question: "retrieved")).ainvoke
 
 
-def clients(url: str) -> dict[str, tuple[_Call, _Call]]:
+def clients(url: str) -> dict[tuple[str, str], Callable[[], _Call]]:
     """Of each client the bare call, bounded, and the router's."""
     sdk = AsyncOpenAI(base_url=url, api_key="none")
     key = SecretStr("none")
@@ -119,9 +120,12 @@ def clients(url: str) -> dict[str, tuple[_Call, _Call]]:
 
     ours = OpenAICompatibleLLM("m", base_url=url, api_key="none")
     return {
-        "openai / OpenAICompatibleLLM": (bounded(by_sdk), routed(ours)),
-        "ChatOpenAI": (bounded(chat.ainvoke), routed(LangChainLLM(chat))),
-        "OpenAILike": (bounded(by_like), routed(LlamaIndexLLM(like))),
+        ("openai / OpenAICompatibleLLM", "bare"): lambda: bounded(by_sdk),
+        ("openai / OpenAICompatibleLLM", "router"): lambda: routed(ours),
+        ("ChatOpenAI", "bare"): lambda: bounded(chat.ainvoke),
+        ("ChatOpenAI", "router"): lambda: routed(LangChainLLM(chat)),
+        ("OpenAILike", "bare"): lambda: bounded(by_like),
+        ("OpenAILike", "router"): lambda: routed(LlamaIndexLLM(like)),
     }
 
 
@@ -139,6 +143,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3, help="the median of so many is shown")
     options = parser.parse_args()
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the SDK closes its clients late
     here, there = get_context("spawn").Pipe()
     server = get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     server.start()
@@ -148,11 +153,10 @@ def main() -> None:
     )
     found = dict[tuple[str, str], list[tuple[float, float]]]()
     for _ in range(options.repeats):
-        for name in ("openai / OpenAICompatibleLLM", "ChatOpenAI", "OpenAILike"):
-            for way, place in (("bare", 0), ("router", 1)):
-                # a client each time: its connections belong to one event loop
-                run = measured(clients(url)[name][place], options.questions)
-                found.setdefault((name, way), []).append(asyncio.run(run))
+        for client in clients(url):
+            # a client each time: its connections belong to one event loop
+            run = measured(clients(url)[client](), options.questions)
+            found.setdefault(client, []).append(asyncio.run(run))
     for (name, way), figures in found.items():
         ratio, each = (statistics.median(column) for column in zip(*figures, strict=True))
         assert math.isfinite(ratio)
