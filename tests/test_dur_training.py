@@ -336,6 +336,13 @@ def test_head_and_number_of_shots_are_chosen_on_questions_that_were_not_trained_
     assert (few.choice, few.ranker.shots) == (None, 3)
 
 
+def test_all_questions_choose_the_number_of_shots_not_the_held_out_alone():
+    result = trained(CHOOSING, moody_llm(), validation=MORE)
+    held_out, everywhere = (0.0, 0.1, 0.9), (0.0, 0.8, 0.2)
+    choice = replace(result.choice, trained=held_out, start=(0.0,) * 3, everywhere=everywhere)
+    assert (choice.head, choice.shots) == ("trained", 1)
+
+
 def test_one_hopeless_question_does_not_choose_the_number_of_shots():
     """With one shot all are likely but one; with two all are as likely as not."""
 
