@@ -86,8 +86,9 @@ def test_a_judge_decides_on_long_answers_alone(caplog):
     assert "longer than 10 words" not in caplog.text
     GECEGate.fit(TEXTS, **fitted)
     assert "30 of 60 answers to compare with are longer than 10 words" in caplog.text
-    with pytest.raises(InvalidInput, match=r"correct= gave \['perhaps'\]"):
-        GECEGate.fit(TEXTS, correct=lambda *_: "perhaps", **fitted)
+    for wrong in ("perhaps", None, math.nan, 7):
+        with pytest.raises(InvalidInput, match=f"correct= gave {wrong!r}"):
+            GECEGate.fit(TEXTS, correct=lambda *_: wrong, **fitted)  # noqa: B023
 
 
 def test_a_model_as_judge_is_read_by_its_probability_of_yes():
@@ -213,6 +214,13 @@ def test_a_fit_that_asks_the_model_with_retrieval_counts_what_that_costs():
 
 
 # --- savings
+
+
+@pytest.mark.parametrize("odd", [None, -1, "12", True, 1.5])
+def test_tokens_are_unknown_where_one_reply_gives_no_count(odd):
+    assert Usage.counted([100, 50], 3) == Usage(2 / 3, 50.0)
+    assert Usage.counted([100, odd], 2) == Usage(1.0, None)
+    assert Usage.counted([], 2) == Usage(None, None)
 
 
 def test_savings_are_what_was_avoided_less_the_gates_own_cost():

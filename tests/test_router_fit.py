@@ -137,6 +137,14 @@ def test_what_cannot_be_fitted_is_refused_before_the_chain_is_asked(room):
     assert room.asked == []
 
 
+def test_an_output_without_an_answers_text_costs_one_question():
+    seen = []
+    strange = RunnableLambda(lambda text: seen.append(text) or {"documents": [text]})
+    with pytest.raises(InvalidInput, match="no answer's text in what the chain puts out"):
+        langchain.GECERouter.fit(strange, llm=FunctionChat(answer), questions=TEXTS)
+    assert len(seen) == 1
+
+
 def at_length(text: str) -> str:
     """A chain's answer in more words than can be compared one by one."""
     return f"The gazetteer of the old kingdom, which lists them all, has: {answer(f'shown {text}')}"

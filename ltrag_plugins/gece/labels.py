@@ -3,6 +3,7 @@ retrieval. So an application's log, without an answer key, is enough to fit a ga
 where retrieval changes the answer."""
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -202,14 +203,20 @@ def _labels_of(
 def _judged(cases: Sequence[tuple[str, str, str]], judge: _Judge) -> list[bool]:
     if isinstance(judge, LLM):
         return [p >= 0.5 for p in run_many([judging(*case) for case in cases], World(llm=judge))]
-    verdicts = [judge(*case) for case in cases]
+    return [_is_yes(judge(*case)) for case in cases]
+
+
+def _is_yes(verdict: Any) -> bool:
     try:
-        return [float(verdict) >= 0.5 for verdict in verdicts]
-    except (TypeError, ValueError) as error:
+        share = float(verdict)
+    except (TypeError, ValueError):
+        share = math.nan
+    if not 0 <= share <= 1:
         raise InvalidInput(
-            f"correct= gave {verdicts[:1]!r}; it gives True or False, or a number of which 0.5 and "
-            "more means right"
-        ) from error
+            f"correct= gave {verdict!r:.80}; it gives True or False, or a number from 0 to 1, of "
+            "which 0.5 and more means right"
+        )
+    return share >= 0.5
 
 
 def check_count(questions: Sequence[object]) -> None:

@@ -53,6 +53,17 @@ class Usage:
         tokens = sum(known) / len(replies) if len(known) == len(counts) else None
         return cls(len(counts) / len(replies), tokens, seconds)
 
+    @classmethod
+    def counted(
+        cls, totals: Sequence[object], questions: int, seconds: float | None = None
+    ) -> "Usage":
+        """Mean over so many questions, from what each call's reply says it took in tokens; unknown
+        where one of them says nothing, or what is no count."""
+        known = [n for n in totals if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+        whole = known and len(known) == len(totals)
+        tokens = sum(known) / questions if whole else None
+        return cls(len(totals) / questions or None, tokens, seconds)
+
     def times(self, count: float) -> "Usage":
         """Of so many questions."""
         parts = (getattr(self, field.name) for field in fields(self))

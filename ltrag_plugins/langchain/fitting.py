@@ -1,6 +1,5 @@
 """What a fit from an application's own chain needs: its inputs, its answers and what they cost."""
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -50,12 +49,12 @@ def fit_from_chain(
     alone = run_many([standalone(*one) for one in asked], World(llm=llm))
     for question in alone:
         askable_question(question, (how["settings"] or GECESettings()).max_words)
-    found, cost = _answers_of(chain, inputs, most)
+    found, texts, cost = _answers_of(chain, inputs, most, answer)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     gate = GECEGate.fit(
         [replace(examples[i][1], text=alone[i]) for i in kept],
         llm=llm,
-        retrieved_answers=[_text_of(found[i], answer) for i in kept],
+        retrieved_answers=[texts[i] for i in kept],
         retrieval_cost=cost,
         correct=_judge_of(correct),
         **how,
@@ -103,36 +102,40 @@ def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:
 
 
 class _Meter(BaseCallbackHandler):
-    """Counts model calls and their tokens."""
+    """Notes the tokens that each model call reports."""
 
     run_inline = True
 
     def __init__(self) -> None:
-        self.calls, self.counted, self.tokens, self._lock = 0, 0, 0, threading.Lock()
+        self.totals = list[object]()
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """One call more; for a completion model all of a batch."""
-        used = (response.llm_output or {}).get("token_usage") or {}
+        """One call more; for a completion model all of a batch, of which it counts the whole."""
+        used: Any = (response.llm_output or {}).get("token_usage") or {}
         for generations in response.generations:
             message = getattr(generations[0], "message", None)
             used = getattr(message, "usage_metadata", None) or used
-        total = used.get("total_tokens")
-        with self._lock:
-            self.calls += len(response.generations)
-            self.counted += len(response.generations) * isinstance(total, int)
-            self.tokens += total if isinstance(total, int) else 0
+        rest = [0] * (len(response.generations) - 1)
+        self.totals += [used.get("total_tokens"), *rest]
 
 
 def _answers_of(
-    chain: Runnable[Any, Any], inputs: Sequence[Any], most: int
-) -> tuple[list[Any], Usage]:
-    """What the chain puts out for each input, or its exception, and what one costs on average."""
-    meter = _Meter()
+    chain: Runnable[Any, Any], inputs: Sequence[Any], most: int, key: Any
+) -> tuple[list[Any], list[Any], Usage]:
+    """What the chain puts out for each input, or its exception, the same as texts, and what one
+    costs on average."""
+    meter, texts = _Meter(), list[Any]()
     config: Any = {"callbacks": [meter], "max_concurrency": most}
-    found, seconds = timed(lambda part: chain.batch(part, config, return_exceptions=True), inputs)
+
+    def run(part: list[Any]) -> list[Any]:
+        outputs = chain.batch(part, config, return_exceptions=True)
+        # read at once, as a shape that cannot be read should cost one question
+        texts.extend(o if isinstance(o, Exception) else _text_of(o, key) for o in outputs)
+        return outputs
+
+    found, seconds = timed(run, inputs)
     count = sum(not isinstance(output, Exception) for output in found)
-    tokens = meter.tokens / count if meter.calls and meter.counted == meter.calls else None
-    return found, Usage(meter.calls / count or None, tokens, seconds)
+    return found, texts, Usage.counted(meter.totals, count, seconds)
 
 
 def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:

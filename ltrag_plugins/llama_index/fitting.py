@@ -1,6 +1,5 @@
 """What a fit from an application's own query engine needs: its answers and what they cost."""
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -15,7 +14,6 @@ from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.llm import LLMChatEndEvent, LLMCompletionEndEvent
 from llama_index.core.schema import QueryBundle
 from llama_index_instrumentation import get_dispatcher
-from pydantic import PrivateAttr
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.gate import GECEGate
@@ -78,24 +76,15 @@ def _question_of(value: Any) -> Question:
 
 
 class _Meter(BaseEventHandler):
-    """Counts model calls and their tokens."""
+    """Notes the tokens that each model call reports."""
 
-    _lock: Any = PrivateAttr(default_factory=threading.Lock)
-    _totals: list[int | None] = PrivateAttr(default_factory=list)
+    totals: list[Any]
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
-        """One call more, with its tokens, where the response has them."""
+        """One call more."""
         if isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent):
             usage = field_of(getattr(event.response, "raw", None), "usage")
-            total = field_of(usage, "total_tokens")
-            with self._lock:
-                self._totals.append(total if isinstance(total, int) else None)
-
-    def cost(self, count: int, seconds: float) -> Usage:
-        """The mean over so many questions."""
-        known = [total for total in self._totals if total is not None]
-        tokens = sum(known) / count if known and len(known) == len(self._totals) else None
-        return Usage(len(self._totals) / count or None, tokens, seconds)
+            self.totals.append(field_of(usage, "total_tokens"))
 
 
 def _answers_of(
@@ -113,14 +102,14 @@ def _answers_of(
         with ThreadPoolExecutor(most) as pool:
             return [*pool.map(lambda q: copy_context().run(one, q), part)]
 
-    meter, root = _Meter(), get_dispatcher()
+    meter, root = _Meter(totals=[]), get_dispatcher()
     root.add_event_handler(meter)
     try:
         found, seconds = timed(together, queries)
     finally:
         root.event_handlers.remove(meter)
     count = sum(not isinstance(answer, Exception) for answer in found)
-    return found, meter.cost(count, seconds)
+    return found, Usage.counted(meter.totals, count, seconds)
 
 
 def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
