@@ -4,8 +4,10 @@ Fits on `train`, reports on `dev_test` of adarague_llm_records: answers without 
 BM25 retrieval of 15 passages. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py
+    LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py --labels
 """
 
+import argparse
 import gzip
 import json
 import os
@@ -16,8 +18,9 @@ import numpy as np
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
-from ltrag_plugins.gece.fit import Labels
-from ltrag_plugins.gece.signals import features
+from ltrag_plugins.gece.fit import Labels, fit_failure
+from ltrag_plugins.gece.labels import answers_agree
+from ltrag_plugins.gece.signals import WordFrequencies, available_signals, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -25,6 +28,7 @@ from ltrag_plugins.metrics.answer import normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
 from ltrag_plugins.types import Generation
 
+DRAWS = 3
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
 
 
@@ -129,6 +133,35 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
     )
 
 
+def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcome]) -> None:
+    """AUROC of "the direct answer fails" with true labels, and with agreement in their place."""
+    frequencies, evidence = WordFrequencies(), [o.evidence for o in train]
+    names = available_signals(evidence, frequencies)
+    columns = features(evidence, names, frequencies)
+    new = features([o.evidence for o in test], names, frequencies)
+    wrong = np.array([not o.right for o in test], dtype=int)
+    pairs = [(row["no_retrieval"] or "", row["one_retrieval_bm25_15"] or "") for row in rows]
+    fails = np.array([not o.right for o in train], dtype=int)
+    differs = np.array([not answers_agree(*pair) for pair in pairs], dtype=int)
+    print(
+        f"\n## {title}: the two answers agree on {1 - differs.mean():.1%}; as a label right "
+        f"on {np.mean(differs == fails):.1%}"
+    )
+    for size in (100, 300, 1000, len(train)):
+        if size > len(train):
+            continue
+        draws = DRAWS if size < len(train) else 1
+        some = [np.random.default_rng(i).permutation(len(train))[:size] for i in range(draws)]
+        by_labels, by_agreement = (
+            np.mean([auroc(fit_failure(columns[s], y[s], 0)[0](new), wrong) for s in some])
+            for y in (fails, differs)
+        )
+        print(
+            f"{size:>5} questions, {draws} draws: labels {by_labels:.3f}, agreement "
+            f"{by_agreement:.3f} ({by_agreement - by_labels:+.3f})"
+        )
+
+
 def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float) -> float:
     retrieve = np.zeros(len(values), dtype=bool)
     retrieve[np.argsort(-values, kind="stable")[: round(rate * len(values))]] = True
@@ -136,19 +169,18 @@ def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float
 
 
 def main() -> None:
-    encoder = embedded_encoder()
-    train, test = records("train"), records("dev_test")
-    report(
-        "text tier",
-        outcomes(train, encoder, recorded=False),
-        outcomes(test, encoder, recorded=False),
-    )
-    probabilities = [[r for r in rows if r.get("seakr_direct")] for rows in (train, test)]
-    report(
-        "recorded signals (NQ, TriviaQA, SQuAD)",
-        outcomes(probabilities[0], encoder, recorded=True),
-        outcomes(probabilities[1], encoder, recorded=True),
-    )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--labels", action="store_true", help="labels beside agreement, no gates")
+    options, encoder = parser.parse_args(), embedded_encoder()
+    every = [records("train"), records("dev_test")]
+    some = [[r for r in rows if r.get("seakr_direct")] for rows in every]
+    titles = ("text tier", "recorded signals (NQ, TriviaQA, SQuAD)")
+    for title, rows, recorded in zip(titles, (every, some), (False, True), strict=True):
+        train, test = (outcomes(part, encoder, recorded=recorded) for part in rows)
+        if options.labels:
+            labels(title, rows[0], train, test)
+        else:
+            report(title, train, test)
 
 
 if __name__ == "__main__":
