@@ -226,6 +226,16 @@ def test_the_area_of_a_score_that_never_changes_is_that_of_a_random_choice():
     assert fit_outcomes(recorded, settings=PRODUCT)[1].area.value == 0
 
 
+def test_expected_gains_are_thresholded_only_where_they_are_better_for_certain():
+    # a third is mended, wherever it fails; which third, nothing tells
+    rng = np.random.default_rng(2)
+    certainty = np.linspace(0.95, 0.05, 90)
+    fails = (rng.random(90) > certainty).astype(int)
+    mended = np.where(rng.random(90) < 1 / 3, 1, 1 - fails)
+    recorded = outcomes(fails, certainty, mended=mended)
+    assert fit_outcomes(recorded)[1].objective == "failure"
+
+
 def with_everything(recorded):
     """Evidence that has every signal."""
     rng = np.random.default_rng(1)

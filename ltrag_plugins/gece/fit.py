@@ -190,12 +190,8 @@ def fit_outcomes(
     columns = features(evidence, names, frequencies)
     unseen, unseen_gain = _cross_validated(columns, labels, names, settings)
     scores = unseen
-    if unseen_gain is not None:  # the better answers over the rates that gates are used at decide
-        by_failure, by_gain = (
-            sum(labels.gated_accuracy(ranking, rate) for rate in np.arange(0.05, 0.55, 0.05))
-            for ranking in (unseen, unseen_gain)
-        )
-        scores = unseen_gain if by_gain > by_failure else unseen
+    if unseen_gain is not None and _more_area(unseen_gain, unseen, labels.gain, settings.seed):
+        scores = unseen_gain
     rate = _RATE if target_rate is None else target_rate
     if budget is not None:
         rate = target_rate = _rate_within(budget, costs)
@@ -291,6 +287,16 @@ def _area(scores: _Scores, gain: _Scores) -> float:
     return float(gain @ (rankdata(scores) - (len(gain) + 1) / 2)) / len(gain) ** 2
 
 
+def _more_area(scores: _Scores, others: _Scores, gain: _Scores, seed: int) -> bool:
+    """Whether the whole paired bootstrap interval of the difference is above 0."""
+
+    def difference(*columns: _Scores) -> float:
+        return _area(columns[0], columns[2]) - _area(*columns[1:])
+
+    columns = (scores, others, gain)
+    return bootstrap_interval(*columns, statistic=difference, resamples=500, seed=seed).low > 0
+
+
 def _report(
     fitted: FittedGate,
     labels: Labels,
@@ -383,6 +389,9 @@ def _report(
         signal_aurocs=areas,
         curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
         notes=tuple(note for note, holds in notes.items() if holds),
+        area=None
+        if mended is None
+        else bootstrap_interval(scores, labels.gain, statistic=_area, resamples=500, seed=seed),
     )
 
 
