@@ -2,8 +2,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.decomposition import PCA
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.isotonic import IsotonicRegression
+from sklearn.kernel_ridge import KernelRidge
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -13,6 +15,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.gece.fit import fit_failure, fit_gain, stacked
 from ltrag_plugins.gece.models import FailureModel, GainModel
 from ltrag_plugins.gece.signals import Features
+from ltrag_plugins.metrics.calibration import auroc
 
 
 def table(rows: int, columns: int, seed: int = 0) -> np.ndarray:
@@ -175,7 +178,7 @@ def test_stack_weights_are_those_of_a_ridge_regression_towards_the_even_mean():
     slope = np.linalg.lstsq(z.mean(1)[:, None], y, rcond=None)[0][0]
     even = np.full(3, slope / 3)
     # Ridge shrinks to 0: regress on what the even mean leaves, and add it again
-    rest = Ridge(alpha=500.0, fit_intercept=False).fit(z, y - z @ even).coef_
+    rest = Ridge(alpha=125.0 / fails.var(), fit_intercept=False).fit(z, y - z @ even).coef_
     assert found.weights == pytest.approx(even + rest, rel=1e-6)
 
 
@@ -190,6 +193,56 @@ def test_beside_the_learners_stand_the_mean_of_the_token_signals_and_the_best_si
     )
     silent = replace(some, probability=np.zeros(3, dtype=bool))
     assert fit_failure(silent, labels(some.signals), 0)[0].consensus is None
+
+
+def test_the_rarer_an_outcome_the_more_even_the_weights():
+    x = np.random.default_rng(0).normal(size=(400, 3))
+    spread = []
+    for share in (0.5, 0.1, 0.03):
+        weights = stacked(x, (x[:, 0] < np.quantile(x[:, 0], share)).astype(int) ^ 1).weights
+        spread.append(weights.std() / weights.mean())
+    assert spread == sorted(spread, reverse=True)
+
+
+@pytest.mark.parametrize("dims", [0, 4])
+def test_the_memory_is_scikit_learns_kernel_ridge_regression_in_its_own_coordinates(dims):
+    some, new = columns(dims=dims), columns(30, dims=dims, seed=7)
+    fails = labels(some.signals)
+    memory = fit_failure(some, fails, 0)[0].memory
+    assert memory is not None
+    points = memory.points * memory.step  # rounded to a byte each
+    order = np.random.default_rng(0).permutation(len(fails))
+    assert points == pytest.approx(memory.places(some)[order], abs=memory.step * 0.51)
+    model = KernelRidge(alpha=0.3, kernel="rbf", gamma=1.0).fit(
+        points, (fails - fails.mean())[order]
+    )
+    assert memory(new) == pytest.approx(model.predict(memory.places(new)), abs=1e-9)
+
+
+def test_the_coordinates_of_embeddings_are_their_principal_components():
+    some = columns(dims=4)
+    memory = fit_failure(some, labels(some.signals), 0)[0].memory
+    assert memory is not None
+    found = memory.places(some)[:, :4]
+    wanted = PCA(4).fit_transform(some.vectors)
+    # as many directions as there are, so only the scale differs: 3 is the mean square in all
+    apart = (wanted**2).sum(axis=1).mean()
+    assert np.abs(found) == pytest.approx(np.abs(wanted) * np.sqrt(3 / apart), abs=0.01)
+
+
+def test_the_memory_knows_what_came_of_questions_alike_where_no_direction_tells():
+    # parity of three coordinates: each alone, and any sum of them, says nothing
+    rng = np.random.default_rng(0)
+    corners = rng.integers(0, 2, size=(300, 3))
+    fails, noise = corners.sum(axis=1) % 2, rng.normal(size=(300, 2))
+    vectors = 2.0 * corners - 1 + 0.1 * rng.normal(size=(300, 3))
+    some = Features(noise, noise, vectors, np.array([False, False]))
+    model = fit_failure(some[:200], fails[:200], 0)[0]
+    assert model.memory is not None
+    assert model.vectors is not None
+    assert auroc(model.vectors(vectors[200:]), fails[200:]) < 0.65
+    assert auroc(model.memory(some[200:]), fails[200:]) > 0.95
+    assert auroc(model(some[200:]), fails[200:]) > 0.9
 
 
 def test_folds_hold_the_rarer_outcome_in_every_one():

@@ -2,8 +2,9 @@
 
 `fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
 plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
-traits, the best plain signal by itself, and the unweighted mean of the token-probability signals
-(Dawes, American Psychologist 1979), which cannot overfit. Their weights are not negative (Breiman,
+traits, a memory of the questions that are most alike (kernel ridge regression), the best plain
+signal by itself, and the unweighted mean of the token-probability signals (Dawes, American
+Psychologist 1979), which cannot overfit. Their weights are not negative (Breiman,
 "Stacked Regressions", Machine Learning 1996) and are pulled towards equal ones: with few questions
 an even mean is better. `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no
 change, -1 spoiled.
@@ -20,9 +21,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.linalg import solve
 from scipy.optimize import nnls
 from scipy.stats import rankdata
 from sklearn import config_context
+from sklearn.decomposition import PCA
 from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
 from sklearn.model_selection import KFold
@@ -62,9 +65,13 @@ _DISAGREE = 0.05  # of the answers, that may differ from the chain's and the gat
 _NO_GATE = 0.95  # of the questions; retrieving for more saves less than a draft costs
 _INNER_FOLDS = 4
 _GAIN_FOLDS = 10
-_EVENNESS = 500.0  # questions that the members' even mean is worth against learned weights
+_EVENNESS = 500.0  # questions, half of them right, that the even mean is worth against weights
 _LEAST_SLOPE = 0.01  # of the even mean, where the members know nothing
 _SCALAR_WEIGHT = 0.1  # of a standardized scalar beside unit-length embeddings, in the ridge
+_REMEMBERED = 4000  # calibration questions that a memory holds; a saved gate stays below 1 MB
+_DIRECTIONS = 96  # of the embeddings, in the memory
+_VECTORS_APART = 3.0  # mean squared distance from the center; within 1, two questions are near
+_MEMORY_RIDGE = 0.3  # a question's own weight is 1
 _Table = Float[np.ndarray, "rows columns"]
 _Scores = Float[np.ndarray, " questions"]
 _Bits = Int[np.ndarray, " questions"]
@@ -453,12 +460,13 @@ def fit_gain(features: Features, gain: _Scores, seed: int) -> tuple[models.GainM
 
 
 def stacked(unseen: Float[np.ndarray, "rows members"], fails: _Bits) -> Linear:
-    """Least squares with weights of at least 0, pulled towards those of the even mean."""
+    """Least squares with weights of at least 0, pulled towards those of the even mean: the harder,
+    the rarer one of the outcomes is."""
     mean, scale = unseen.mean(axis=0), _deviations(unseen)
     x, y = (unseen - mean) / scale, fails - fails.mean()
     even = x.mean(axis=1)
     slope = max(_LEAST_SLOPE, float(even @ y / (even @ even)) if even.any() else 0.0)
-    pull = np.sqrt(_EVENNESS) * np.eye(x.shape[1])
+    pull = np.sqrt(_EVENNESS / (4 * fails.var())) * np.eye(x.shape[1])
     pulled = np.concatenate([y, pull.sum(axis=1) * slope / len(pull)])
     weights, _ = nnls(np.vstack([x, pull]), pulled)
     return Linear(mean, scale, weights, float(fails.mean()))
@@ -477,7 +485,33 @@ def _fit_members(features: Features, fails: _Bits, seed: int) -> models.FailureM
         consensus=even if tokens.any() else None,
         single=Linear(mean, scale, np.eye(len(mean))[best], 0.0),
         stack=Linear(none, none, none, 0.0),
+        memory=_memory(features, fails, seed),
     )
+
+
+def _memory(features: Features, fails: _Bits, seed: int) -> models._Memory:
+    kept = np.random.default_rng(seed).permutation(len(fails))[:_REMEMBERED]
+    some, vectors = features[kept], features.vectors[kept]
+    center, axes = vectors.mean(axis=0), np.zeros((vectors.shape[1], 0))
+    if vectors.size:
+        places = min(_DIRECTIONS, *vectors.shape)
+        found = PCA(places, svd_solver="randomized", random_state=seed).fit(vectors)
+        apart = max(1e-9, float(vectors.var(axis=0).sum()))
+        axes = found.components_.T * np.sqrt(_VECTORS_APART / apart)
+    memory = models._Memory(
+        mean=some.scalars.mean(axis=0),
+        scale=_deviations(some.scalars),
+        center=center,
+        axes=axes.astype(np.float16),
+        points=np.zeros((0, 0), dtype=np.int8),
+        step=1.0,
+        weights=np.zeros(0),
+    )
+    places = memory.places(some)
+    step = max(1e-9, float(np.abs(places).max()) / 127)
+    memory = replace(memory, points=np.round(places / step).astype(np.int8), step=step)
+    kernel = memory.nearness(memory.points * step) + _MEMORY_RIDGE * np.eye(len(kept))
+    return replace(memory, weights=solve(kernel, fails[kept] - fails.mean(), assume_a="pos"))
 
 
 def _logistic(x: _Table, y: _Bits, *, c: float, unit: bool = False) -> Linear:

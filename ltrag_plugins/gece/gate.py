@@ -29,6 +29,7 @@ from ltrag_plugins.types import Answer, Question
 
 _FORMAT = 1
 _MODELS = (models.FailureModel, models.Formula, models.GainModel, models.OneSignal)
+_MEMORY = (models._Memory, models._MemoryModel)
 _PARTS = (
     models.Linear,
     models.Trees,

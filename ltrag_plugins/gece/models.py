@@ -6,6 +6,7 @@ A scorer gives the number that a gate thresholds: the fitted model, the formula,
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ltrag_plugins.gece.signals import SIGNALS, Evidence, Features, WordFrequenc
 from ltrag_plugins.metrics.calibration import Interval
 
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
+_FARTHEST = 4.0  # standard deviations of a scalar, in the memory
+_SCALARS_APART = 0.7  # mean squared distance from the center, by the scalars
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,51 @@ class Trees:
         return self.base + self.value.take(node).sum(axis=1)
 
 
+@dataclass(frozen=True, eq=False)
+class _Memory:
+    """Kernel ridge regression: what came of the calibration questions that are most alike."""
+
+    mean: Float[np.ndarray, " scalars"]
+    scale: Float[np.ndarray, " scalars"]
+    center: Float[np.ndarray, " dims"]
+    axes: Float[np.ndarray, "dims places"]
+    """Main directions of the embeddings."""
+    points: Int[np.ndarray, "questions places_and_scalars"]
+    """Where the calibration questions lie, in steps: a byte each."""
+    step: float
+    weights: Float[np.ndarray, " questions"]
+
+    def __call__(self, columns: Features) -> Float[np.ndarray, " rows"]:
+        """A sum over the calibration questions, by nearness; 0 where none is near."""
+        return self.nearness(self.places(columns)) @ self.weights
+
+    def places(self, columns: Features) -> Float[np.ndarray, "rows places_and_scalars"]:
+        """Coordinates of questions; within a squared distance of 1, two are near."""
+        scalars = np.clip((columns.scalars - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
+        scalars *= np.sqrt(_SCALARS_APART / scalars.shape[1])
+        return np.hstack([(columns.vectors - self.center) @ self._axes, scalars])
+
+    def nearness(
+        self, places: Float[np.ndarray, "rows places_and_scalars"]
+    ) -> Float[np.ndarray, "rows questions"]:
+        """Of each row to each calibration question, 0 to 1; 1 is the same place."""
+        known, squares = self._known
+        twice = 2 * places @ known
+        return np.exp(np.minimum(0.0, twice - squares - (places**2).sum(axis=1)[:, None]))
+
+    @cached_property
+    def _axes(self) -> Float[np.ndarray, "dims places"]:
+        return self.axes.astype(float)
+
+    @cached_property
+    def _known(
+        self,
+    ) -> tuple[Float[np.ndarray, "places questions"], Float[np.ndarray, " questions"]]:
+        """The calibration questions and their squares."""
+        known = self.points.astype(float) * self.step
+        return known.T, (known**2).sum(axis=1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FailureModel:
     """Score, about 0 to 1, for "the direct answer fails"; to be calibrated."""
@@ -80,6 +128,8 @@ class FailureModel:
     single: Linear
     """The plain signal that tells failures best by itself, standardized."""
     stack: Linear
+    memory: _Memory | None = None
+    """None in gates of version 0.1.0."""
 
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
         """The score of each question."""
@@ -94,6 +144,8 @@ class FailureModel:
             found.append(self.vectors(columns.vectors))
         if self.consensus is not None:
             found.append(self.consensus(signals))
+        if self.memory is not None:
+            found.append(self.memory(columns))
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
 
 
