@@ -1,7 +1,8 @@
 """Judge gates on recorded answers of Llama-3.1-8B-Instruct, without running it.
 
 Fits on `train`, reports on `dev_test` of adarague_llm_records: answers without retrieval, with one
-BM25 retrieval of 15 passages. Usage:
+BM25 retrieval of 15 passages. Then judges each question of both by a gate that was fitted without
+it, by data set; with --labels, fits on whether the two answers agree too. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py
     LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py --labels
@@ -17,15 +18,20 @@ from pathlib import Path
 import numpy as np
 
 from ltrag_plugins.flow import World
-from ltrag_plugins.gece import Evidence, GECEGate, Outcome, fit_outcomes
-from ltrag_plugins.gece.fit import Labels, fit_failure
+from ltrag_plugins.gece import Evidence, GECEGate, GECESettings, Outcome, fit_outcomes
+from ltrag_plugins.gece.fit import Labels, _area, _cross_validated, fit_failure
 from ltrag_plugins.gece.labels import answers_agree
-from ltrag_plugins.gece.signals import WordFrequencies, available_signals, features
+from ltrag_plugins.gece.signals import Features, WordFrequencies, available_signals, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.answer import normalized_exact_match
-from ltrag_plugins.metrics.calibration import auroc, expected_calibration_error, paired_bootstrap
+from ltrag_plugins.metrics.calibration import (
+    auroc,
+    bootstrap_interval,
+    expected_calibration_error,
+    paired_bootstrap,
+)
 from ltrag_plugins.types import Generation
 
 DRAWS = 3
@@ -41,7 +47,10 @@ def records(split: str) -> list[dict]:
         return [json.loads(line) for line in lines]
 
 
-def outcomes(rows: list[dict], encoder: Encoder, *, recorded: bool) -> list[Outcome]:
+def outcomes(
+    rows: list[dict], encoder: Encoder, *, recorded: bool, second: bool = False
+) -> list[Outcome]:
+    """With `second`, the answer of another run of the model is a sampled draft."""
     drafts = [row["no_retrieval"] or "" for row in rows]
     asked, said = encoder.encode([row["question"] for row in rows]), encoder.encode(drafts)
     return [
@@ -49,6 +58,7 @@ def outcomes(rows: list[dict], encoder: Encoder, *, recorded: bool) -> list[Outc
             Evidence(
                 row["question"],
                 Generation(draft),
+                samples=(Generation(row["seakr_direct"]["answer"] or ""),) if second else (),
                 vectors=np.stack([asked[i], said[i]]),
                 extra=extra_signals(row, recorded),
             ),
@@ -133,15 +143,45 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
     )
 
 
+def table(recorded: list[Outcome]) -> tuple[Features, Labels, list[str]]:
+    evidence, frequencies = [outcome.evidence for outcome in recorded], WordFrequencies()
+    names = available_signals(evidence, frequencies)
+    return features(evidence, names, frequencies), Labels.of(recorded), names
+
+
+def areas(title: str, rows: list[dict], recorded: list[Outcome]) -> None:
+    """Each question judged by a gate that was fitted without it."""
+    columns, labels, names = table(recorded)
+    failure, gain = _cross_validated(columns, labels, names, GECESettings())
+    mended = labels.mended
+    assert mended is not None
+    sets = np.array([row["dataset"] for row in rows])
+    print(f"\n## {title}, cross-validated over {len(rows)} questions")
+    print(
+        f"{'area above a random choice':<26}{'failure':>27}{'gain':>27}{'perfect':>9}"
+        f"{'AUROC':>7}{'never':>7}{'always':>7}"
+    )
+    for name in ("all", *dict.fromkeys(sets.tolist())):
+        some = np.flatnonzero((sets == name) | (name == "all"))
+        known = labels[some]
+        found = [
+            bootstrap_interval(scores[some], known.gain, statistic=_area, resamples=1000)
+            for scores in (failure, gain)
+            if scores is not None
+        ]
+        print(
+            f"{f'{name} ({len(some)})':<26}"
+            + "".join(f"{x.value:>+9.4f} ({x.low:+.4f}, {x.high:+.4f})" for x in found)
+            + f"{_area(known.gain, known.gain):>9.4f}{auroc(failure[some], known.fails):>7.3f}"
+            f"{1 - known.fails.mean():>7.3f}{mended[some].mean():>7.3f}"
+        )
+
+
 def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcome]) -> None:
     """AUROC of "the direct answer fails" with true labels, and with agreement in their place."""
-    frequencies, evidence = WordFrequencies(), [o.evidence for o in train]
-    names = available_signals(evidence, frequencies)
-    columns = features(evidence, names, frequencies)
-    new = features([o.evidence for o in test], names, frequencies)
-    wrong = np.array([not o.right for o in test], dtype=int)
+    (columns, known, _), (new, others, _) = table(train), table(test)
+    fails, wrong = known.fails, others.fails
     pairs = [(row["no_retrieval"] or "", row["one_retrieval_bm25_15"] or "") for row in rows]
-    fails = np.array([not o.right for o in train], dtype=int)
     differs = np.array([not answers_agree(*pair) for pair in pairs], dtype=int)
     print(
         f"\n## {title}: the two answers agree on {1 - differs.mean():.1%}; as a label right "
@@ -174,13 +214,19 @@ def main() -> None:
     options, encoder = parser.parse_args(), embedded_encoder()
     every = [records("train"), records("dev_test")]
     some = [[r for r in rows if r.get("seakr_direct")] for rows in every]
-    titles = ("text tier", "recorded signals (NQ, TriviaQA, SQuAD)")
-    for title, rows, recorded in zip(titles, (every, some), (False, True), strict=True):
-        train, test = (outcomes(part, encoder, recorded=recorded) for part in rows)
+    for title, parts, how in (
+        ("text tier", every, {"recorded": False}),
+        ("recorded signals (NQ, TriviaQA, SQuAD)", some, {"recorded": True}),
+        ("recorded signals and a second draft", some, {"recorded": True, "second": True}),
+    ):
+        train, test = (outcomes(rows, encoder, **how) for rows in parts)
         if options.labels:
-            labels(title, rows[0], train, test)
-        else:
+            labels(title, parts[0], train, test)
+            continue
+        if "second" not in how:
             report(title, train, test)
+        areas(title, parts[0] + parts[1], train + test)
+
 
 
 if __name__ == "__main__":
