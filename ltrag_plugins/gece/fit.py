@@ -497,7 +497,7 @@ def _memory(features: Features, fails: _Bits, seed: int) -> models._Memory:
         places = min(_DIRECTIONS, *vectors.shape)
         found = PCA(places, svd_solver="randomized", random_state=seed).fit(vectors)
         apart = max(1e-9, float(vectors.var(axis=0).sum()))
-        axes = found.components_.T * np.sqrt(_VECTORS_APART / apart)
+        axes = np.asarray(found.components_).T * np.sqrt(_VECTORS_APART / apart)
     memory = models._Memory(
         mean=some.scalars.mean(axis=0),
         scale=_deviations(some.scalars),
