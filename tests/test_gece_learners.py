@@ -209,7 +209,6 @@ def test_the_memory_is_scikit_learns_kernel_ridge_regression_in_its_own_coordina
     some, new = columns(dims=dims), columns(30, dims=dims, seed=7)
     fails = labels(some.signals)
     memory = fit_failure(some, fails, 0)[0].memory
-    assert memory is not None
     points = memory.points * memory.step  # rounded to a byte each
     order = np.random.default_rng(0).permutation(len(fails))
     assert points == pytest.approx(memory.places(some)[order], abs=memory.step * 0.51)
@@ -222,7 +221,6 @@ def test_the_memory_is_scikit_learns_kernel_ridge_regression_in_its_own_coordina
 def test_the_coordinates_of_embeddings_are_their_principal_components():
     some = columns(dims=4)
     memory = fit_failure(some, labels(some.signals), 0)[0].memory
-    assert memory is not None
     found = memory.places(some)[:, :4]
     wanted = PCA(4).fit_transform(some.vectors)
     # as many directions as there are, so only the scale differs: 3 is the mean square in all
@@ -238,7 +236,6 @@ def test_the_memory_knows_what_came_of_questions_alike_where_no_direction_tells(
     vectors = 2.0 * corners - 1 + 0.1 * rng.normal(size=(300, 3))
     some = Features(noise, noise, vectors, np.array([False, False]))
     model = fit_failure(some[:200], fails[:200], 0)[0]
-    assert model.memory is not None
     assert model.vectors is not None
     assert auroc(model.vectors(vectors[200:]), fails[200:]) < 0.65
     assert auroc(model.memory(some[200:]), fails[200:]) > 0.95

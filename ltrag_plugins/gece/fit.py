@@ -396,9 +396,6 @@ def _report(
         signal_aurocs=areas,
         curve=tuple((rate, labels.gated_accuracy(scores, rate)) for rate in rates),
         notes=tuple(note for note, holds in notes.items() if holds),
-        area=None
-        if mended is None
-        else bootstrap_interval(scores, labels.gain, statistic=_area, resamples=500, seed=seed),
     )
 
 
@@ -428,7 +425,7 @@ def _fit_scorer(
     return scorer, scorer(columns)
 
 
-def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[models.FailureModel, _Scores]:
+def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[models._MemoryModel, _Scores]:
     """Fit the members on all rows, and their weights on what each says of rows it has not seen."""
     model = _fit_members(features, fails, seed)
     unseen = np.zeros(model.members(features).shape)
@@ -472,12 +469,12 @@ def stacked(unseen: Float[np.ndarray, "rows members"], fails: _Bits) -> Linear:
     return Linear(mean, scale, weights, float(fails.mean()))
 
 
-def _fit_members(features: Features, fails: _Bits, seed: int) -> models.FailureModel:
+def _fit_members(features: Features, fails: _Bits, seed: int) -> models._MemoryModel:
     signals, vectors, tokens = features.signals, features.vectors, features.probability
     mean, scale, none = signals.mean(axis=0), _deviations(signals), np.zeros(0)
     best = int(np.argmax([auroc(column, fails) for column in signals.T]))
     even = Linear(mean, scale, tokens / max(1, tokens.sum()), 0.0)
-    return models.FailureModel(
+    return models._MemoryModel(
         signals=_logistic(signals, fails, c=1.0),
         scalars=_logistic(features.scalars, fails, c=0.1),
         vectors=_logistic(vectors, fails, c=1.0, unit=True) if vectors.shape[1] else None,

@@ -173,7 +173,7 @@ class GECEGate:
         path, world = Path(folder), World(llm=llm, encoder=encoder)
         remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
         with artifacts.reading(f"{path} holds no readable gate", remedy):
-            kinds = (FittedGate, FitReport, *_MODELS, *_PARTS)
+            kinds = (FittedGate, FitReport, *_MODELS, *_MEMORY, *_PARTS)
             parts, arrays = artifacts.read(path, "gate", kinds=kinds, format=_FORMAT)
             for part, name in _names(world).items():
                 if parts[part] != name:

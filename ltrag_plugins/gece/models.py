@@ -128,8 +128,6 @@ class FailureModel:
     single: Linear
     """The plain signal that tells failures best by itself, standardized."""
     stack: Linear
-    memory: _Memory | None = None
-    """None in gates of version 0.1.0."""
 
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
         """The score of each question."""
@@ -144,9 +142,18 @@ class FailureModel:
             found.append(self.vectors(columns.vectors))
         if self.consensus is not None:
             found.append(self.consensus(signals))
-        if self.memory is not None:
-            found.append(self.memory(columns))
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _MemoryModel(FailureModel):
+    """A class of its own, so that gates saved without a memory keep their names."""
+
+    memory: _Memory
+
+    def members(self, columns: Features) -> Float[np.ndarray, "questions members"]:
+        # dataclasses with slots have no super()
+        return np.column_stack([FailureModel.members(self, columns), self.memory(columns)])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
