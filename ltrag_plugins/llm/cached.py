@@ -1,44 +1,33 @@
-"""Any model with its answers kept, any encoder with its vectors: nothing is paid for twice.
-
-The SQLite file is made whole beside its place and then linked into it, so a file without our mark
-is somebody else's. Such a file is refused without being opened by SQLite, which might write to it.
-"""
+"""Any model with its answers kept, any encoder with its vectors: nothing is paid for twice."""
 
 import asyncio
 import hashlib
 import json
 import os
-import sqlite3
-import struct
-import tempfile
 import threading
 from abc import ABC, abstractmethod
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import closing, contextmanager, suppress
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar, Self, final
+from typing import Any, final
 
 import numpy as np
 from jaxtyping import Float32
 
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput, ModelError
 from ltrag_plugins.llm.base import LLM, AsyncLLM, Encoder, GradientLLM, ScoringLLM, checked_token
+from ltrag_plugins.llm.store import SQLiteFile
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
-_LAYOUT = 1  # of the table and of what is in it
-_PATIENCE = 60.0  # seconds to wait for another process's write
 _AT_ONCE = 64  # prompts that a model is asked in one call, and so the most a failure loses
 
 
-class _Kept(ABC):
-    """A SQLite file of values by key; other processes get the model and the path."""
+class _Kept(SQLiteFile, ABC):
+    """Values by key; other processes get the model and the path."""
 
-    _kind: ClassVar[str]  # what messages call the file
-    _mark: ClassVar[int]  # SQLite's application id, which tells this kind from others
+    _schema = "CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL);"
 
     @abstractmethod
     def _encoded(self, value: Any) -> str | bytes: ...
@@ -49,35 +38,12 @@ class _Kept(ABC):
 
     def __init__(self, model: Any, path: str | os.PathLike[str]) -> None:
         self._model = model
-        self.path = Path(path).expanduser().absolute()
-        """The SQLite file."""
-        # by process: SQLite forbids a forked child even to close what its parent opened
-        self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)
-        with self._explained():
-            if not self.path.exists():
-                self._create()
-            self._check_header()
-        with self._connection() as connection:
-            [(verdict,)] = connection.execute("PRAGMA quick_check(1)")
-            if verdict != "ok":
-                raise sqlite3.DatabaseError(verdict)
+        super().__init__(path)
 
     @property
     def name(self) -> str:
         """The wrapped model's or encoder's: their answers are the same."""
         return self._model.name
-
-    def close(self) -> None:
-        """Close the file; the next call opens it again."""
-        idle = self._idle[os.getpid()]
-        while idle:
-            idle.pop().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._model!r}, {str(self.path)!r})"
@@ -99,68 +65,24 @@ class _Kept(ABC):
             connection.execute("BEGIN IMMEDIATE")
             connection.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?)", rows)
 
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        """A connection that nobody else uses meanwhile."""
-        idle = self._idle[os.getpid()]
-        with self._explained():
-            try:
-                connection = idle.pop()
-            except IndexError:
-                # mode=rw: a file that was deleted meanwhile is an error, not an empty database
-                options: Any = {"isolation_level": None, "check_same_thread": False, "uri": True}
-                connection = sqlite3.connect(f"{self.path.as_uri()}?mode=rw", _PATIENCE, **options)
-            try:
-                connection.execute("PRAGMA synchronous = NORMAL")
-                yield connection
-            except BaseException:
-                connection.close()
-                raise
-            idle.append(connection)
 
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, sqlite3.OperationalError) as error:
-            raise CacheUnreadable(
-                f"the {self._kind} {self.path} cannot be used: {error}. Choose a path on a local "
-                "disk that can be written, has room, and is not locked by another program."
-            ) from error
-        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
-            why = f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is"
-            remedy = "choose another path, or rescue what is in it with: sqlite3 FILE .recover"
-            raise CacheUnreadable(f"{why}; {remedy}") from error
+def generation_to_json(value: Generation) -> str:
+    """JSON, every float exactly itself."""
+    tokens = value.tokens and [(t.text, t.logprob, t.entropy, t.alternatives) for t in value.tokens]
+    counts = value.prompt_tokens, value.completion_tokens
+    parts = (value.text, tokens, *counts, value.seconds, value.finish_reason)
+    return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
 
-    def _create(self) -> None:
-        place, name = self.path.parent, self.path.name
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place, prefix=f".{name}-") as folder:
-            made = Path(folder, "new")
-            with closing(sqlite3.connect(made)) as connection:
-                connection.executescript(
-                    f"PRAGMA journal_mode = WAL; PRAGMA application_id = {self._mark};"
-                    f"PRAGMA user_version = {_LAYOUT};"
-                    "CREATE TABLE answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL);"
-                )
-            with suppress(FileExistsError):  # another process was faster
-                os.link(made, self.path)
 
-    def _check_header(self) -> None:
-        """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
-        with self.path.open("rb") as file:
-            head = file.read(100)
-        layout, mark = struct.unpack_from(">I4xI", head.ljust(100, b"\0"), 60)
-        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
-            why = "it is not a SQLite file"
-        elif mark != self._mark:
-            why = "it is another SQLite file"
-        elif layout != _LAYOUT:
-            why = f"it is of layout {layout}"
-        else:
-            return
-        wrong = f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}"
-        raise CacheUnreadable(f"{wrong}. It was left as it is; choose another path.")
+def generation_from_json(kept: Any) -> Generation:
+    """The inverse; raises TypeError or ValueError for anything else."""
+    text, tokens, *others = json.loads(kept)
+    if tokens is not None:
+        tokens = tuple(
+            Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
+            for piece, logprob, entropy, alternatives in tokens
+        )
+    return Generation(text, tokens, *others[:4])
 
 
 @final
@@ -263,22 +185,10 @@ class CachedLLM(_Kept):
         return self._answered(pairs, keys, lambda some: score(*map(list, zip(*some, strict=True))))
 
     def _encoded(self, value: Generation) -> str:
-        """JSON, every float exactly itself."""
-        tokens = value.tokens and [
-            (t.text, t.logprob, t.entropy, t.alternatives) for t in value.tokens
-        ]
-        counts = value.prompt_tokens, value.completion_tokens
-        parts = (value.text, tokens, *counts, value.seconds, value.finish_reason)
-        return json.dumps(parts, default=float)  # NumPy scalars are no floats to json
+        return generation_to_json(value)
 
     def _decoded(self, kept: Any) -> Generation:
-        text, tokens, *others = json.loads(kept)
-        if tokens is not None:
-            tokens = tuple(
-                Token(piece, logprob, entropy, tuple((t, p) for t, p in alternatives))
-                for piece, logprob, entropy, alternatives in tokens
-            )
-        return Generation(text, tokens, *others[:4])
+        return generation_from_json(kept)
 
     def _answered(
         self,

@@ -1,0 +1,122 @@
+"""A SQLite file that many threads and processes share, and that is told from everybody else's.
+
+It is made whole beside its place and then linked into it, so a file without our mark is somebody
+else's. Such a file is refused without being opened by SQLite, which might write to it.
+"""
+
+import os
+import sqlite3
+import struct
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from ltrag_plugins.errors import CacheUnreadable
+
+_LAYOUT = 1  # of the tables and of what is in them
+_PATIENCE = 60.0  # seconds to wait for another process's write
+
+
+class SQLiteFile:
+    """A SQLite file of ours, made where there is none; a subclass says what is in it.
+
+    Raises:
+        CacheUnreadable: the file is corrupt, of another kind or version, or cannot be made. It is
+            never overwritten or deleted.
+    """
+
+    _kind: ClassVar[str]  # what messages call the file
+    _mark: ClassVar[int]  # SQLite's application id, which tells this kind from others
+    _schema: ClassVar[str]
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).expanduser().absolute()
+        """The SQLite file."""
+        # by process: SQLite forbids a forked child even to close what its parent opened
+        self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)
+        with self._explained():
+            if not self.path.exists():
+                self._create()
+            self._check_header()
+        with self._connection() as connection:
+            [(verdict,)] = connection.execute("PRAGMA quick_check(1)")
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+
+    def close(self) -> None:
+        """Close the file; the next call opens it again."""
+        idle = self._idle[os.getpid()]
+        while idle:
+            idle.pop().close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """A connection that nobody else uses meanwhile."""
+        idle = self._idle[os.getpid()]
+        with self._explained():
+            try:
+                connection = idle.pop()
+            except IndexError:
+                # mode=rw: a file that was deleted meanwhile is an error, not an empty database
+                options: Any = {"isolation_level": None, "check_same_thread": False, "uri": True}
+                connection = sqlite3.connect(f"{self.path.as_uri()}?mode=rw", _PATIENCE, **options)
+            try:
+                connection.execute("PRAGMA synchronous = NORMAL")
+                yield connection
+            except BaseException:
+                connection.close()
+                raise
+            idle.append(connection)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, sqlite3.OperationalError) as error:
+            raise CacheUnreadable(
+                f"the {self._kind} {self.path} cannot be used: {error}. Choose a path on a local "
+                "disk that can be written, has room, and is not locked by another program."
+            ) from error
+        except (sqlite3.DatabaseError, TypeError, ValueError) as error:
+            why = f"the {self._kind} {self.path} is corrupt ({error}). It was left as it is"
+            remedy = "choose another path, or rescue what is in it with: sqlite3 FILE .recover"
+            raise CacheUnreadable(f"{why}; {remedy}") from error
+
+    def _create(self) -> None:
+        place, name = self.path.parent, self.path.name
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=place, prefix=f".{name}-") as folder:
+            made = Path(folder, "new")
+            with closing(sqlite3.connect(made)) as connection:
+                connection.executescript(
+                    f"PRAGMA journal_mode = WAL; PRAGMA application_id = {self._mark};"
+                    f"PRAGMA user_version = {_LAYOUT};"
+                    f"{self._schema}"
+                )
+            with suppress(FileExistsError):  # another process was faster
+                os.link(made, self.path)
+
+    def _check_header(self) -> None:
+        """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
+        with self.path.open("rb") as file:
+            head = file.read(100)
+        layout, mark = struct.unpack_from(">I4xI", head.ljust(100, b"\0"), 60)
+        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
+            why = "it is not a SQLite file"
+        elif mark != self._mark:
+            why = "it is another SQLite file"
+        elif layout != _LAYOUT:
+            why = f"it is of layout {layout}"
+        else:
+            return
+        wrong = f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}"
+        raise CacheUnreadable(f"{wrong}. It was left as it is; choose another path.")
