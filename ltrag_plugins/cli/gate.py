@@ -10,6 +10,7 @@ from ltrag_plugins import gece
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
 from ltrag_plugins.data import read_questions
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Question
 
 _Gate = Annotated[Path, option("Data", "Folder that 'ltrag gate fit' wrote.", metavar="GATE/")]
@@ -147,6 +148,39 @@ def _decide(
                 io.show(told | decision.as_metadata(), as_data=True, indent=None)
                 retrieving += decision.retrieve
     io.say(f"{retrieving} of {len(found)} questions retrieve")
+
+
+@COMMANDS["gate"].command("watch")
+def _watch(
+    store: Annotated[Path, argument("STORE", "SQLite file of a router: store=.")],
+    page: Annotated[Path | None, option("Output", "Write it as one HTML page.", "--out")] = None,
+    pictures: Annotated[Path | None, option("Output", "Write PNG and SVG there too.")] = None,
+    learning: Annotated[
+        bool | None, option("Method", "Go on learning, or stop it.", "--learn/--no-learn")
+    ] = None,
+    as_data: Opt.Json = False,
+) -> None:
+    """What a gate at work does, against what its fit promised.
+
+    The drawing needs: pip install 'ltrag-plugins\\[report]'.
+
+    [dim]ltrag gate watch router.sqlite --out watch.html[/]
+    """
+    from ltrag_plugins.gece.learning import stored_monitor
+    from ltrag_plugins.gece.store import DecisionStore
+
+    if not store.exists():  # a router would make it
+        raise InvalidInput(f"there is no {store}; name the file that GECERouter(store=...) writes")
+    with DecisionStore(store) as kept:
+        if learning is not None:
+            kept.note("off", "" if learning else "off")
+        if page is not None or pictures is not None:
+            from ltrag_plugins.report.watch_figures import watch_page
+
+            target = page or store.with_suffix(".html")
+            watch_page(kept, target, pictures)
+            io.say(f"the page is {target}")
+        io.show(stored_monitor(kept), as_data)
 
 
 def _askable(settings: "gece.GECESettings") -> Callable[[Question], object]:

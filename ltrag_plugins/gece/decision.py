@@ -5,6 +5,7 @@ References:
     Language Models", section 4.2: retrieve for long-tail questions, else answer directly.
 """
 
+import hashlib
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,11 @@ from ltrag_plugins.errors import InvalidInput, ModelError, checked
 from ltrag_plugins.flow import Flow, World
 from ltrag_plugins.prompts.templates import standalone
 from ltrag_plugins.types import Answer, Generation, Passage
+
+try:
+    from opentelemetry import trace
+except ImportError:  # attributes are set where the application traces
+    trace = None
 
 _logger = logging.getLogger(__name__)
 
@@ -40,6 +46,11 @@ class Decision:
     """The zero-shot answer that the gate read; without retrieval it is the answer."""
     ingredients: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The signals behind the score, by name."""
+
+    @property
+    def learning(self) -> bool:
+        """Whether a gate that has not learned yet decided, which retrieves for everything."""
+        return False
 
     @property
     def answer(self) -> str:
@@ -108,13 +119,35 @@ def guarded(
         decision = yield from gate.deciding(question)
         if getattr(decision.draft, "finish_reason", None) == "content_filter":
             raise ModelError("a content filter cut the model's answer; ask something else")
-        return decision
+        return _announced(decision)
     except ModelError as error:
         if on_error == "raise":
             raise
         _logger.warning("the gate's model failed, so the question retrieves: %s", error)
         reason = f"the gate's model failed, so nothing spoke against retrieval: {error}"
-        return Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
+        failed = Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
+        return _announced(failed)
+
+
+def digest(question: str) -> str:
+    """16 hex digits that tell a question from others without its text."""
+    return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
+
+
+def _announced(decision: Decision) -> Decision:
+    """A line in the log, where it is heard, and attributes of the OpenTelemetry span around; the
+    question's text only where the level is DEBUG."""
+    heard, span = _logger.isEnabledFor(logging.INFO), trace and trace.get_current_span()
+    if not heard and not (span and span.is_recording()):
+        return decision
+    asks = _logger.isEnabledFor(logging.DEBUG)
+    told = {name: value for name, value in decision.as_metadata().items() if name != "ingredients"}
+    told["question"] = decision.question if asks else digest(decision.question)
+    _logger.info("gece %s", " ".join(f"{name}={value!r}" for name, value in told.items()))
+    if span:
+        kept = {f"gece.{name}": value for name, value in told.items() if value is not None}
+        span.set_attributes(kept)
+    return decision
 
 
 def routed(question: str, gate: Gate, retrieving: Callable[[str], Flow[Answer]]) -> Flow[Answer]:

@@ -171,19 +171,14 @@ class GECEGate:
                 that this model does not have.
         """
         path, world = Path(folder), World(llm=llm, encoder=encoder)
-        remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
-        with artifacts.reading(f"{path} holds no readable gate", remedy):
-            kinds = (FittedGate, FitReport, *_MODELS, *_MEMORY, *_PARTS)
-            parts, arrays = artifacts.read(path, "gate", kinds=kinds, format=_FORMAT)
-            for part, name in _names(world).items():
-                if parts[part] != name:
-                    raise ArtifactMismatch(
-                        f"the gate in {path} was fitted with {part} {parts[part]!r}, not {name!r}; "
-                        "pass that one, or fit a gate for this one"
-                    )
-            fitted, report = parts["gate"], parts["report"]
-            if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
-                raise ValueError("gate.json holds something else than a gate and its report")
+        parts, arrays = read_gate(path)
+        for part, name in _names(world).items():
+            if parts[part] != name:
+                raise ArtifactMismatch(
+                    f"the gate in {path} was fitted with {part} {parts[part]!r}, not {name!r}; "
+                    "pass that one, or fit a gate for this one"
+                )
+        fitted, report = parts["gate"], parts["report"]
         along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
         if along and not isinstance(llm, GradientLLM):
             raise ArtifactMismatch(
@@ -200,10 +195,12 @@ class GECEGate:
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: draft an answer, read it, decide."""
+        return self.fitted.judge((yield from self.gathering(question)))
+
+    def gathering(self, question: str) -> Flow[Evidence]:
+        """The flow that drafts an answer and gathers what the gate reads."""
         parts = {"vectors": self.world.encoder is not None, "along": self.along}
-        fitted = self.fitted
-        evidence = yield from drafting(question, fitted.settings, own=self.signals, **parts)
-        return fitted.judge(evidence)
+        return drafting(question, self.fitted.settings, own=self.signals, **parts)
 
     def decide(self, question: str, *, observers: Iterable[Observer] = ()) -> Decision:
         """Decide for one question: one model call.
@@ -245,6 +242,19 @@ class GECEGate:
             about = SIGNALS[name].about if name in SIGNALS else "your own signal"
             lines.append(f"  {name:<18} {value:9.3g}  {share}: {about}")
         return "\n".join(lines)
+
+
+def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """What a saved gate consists of, its `gate` and `report` among it, and its arrays."""
+    remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
+    with artifacts.reading(f"{folder} holds no readable gate", remedy):
+        kinds = (FittedGate, FitReport, *_MODELS, *_MEMORY, *_PARTS)
+        parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT)
+        fitted, report = parts["gate"], parts["report"]
+        if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
+            raise ValueError("gate.json holds something else than a gate and its report")
+        _ = parts["llm"], parts["encoder"]
+    return parts, arrays
 
 
 def _names(world: World) -> dict[str, object]:

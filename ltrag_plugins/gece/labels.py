@@ -27,7 +27,7 @@ from ltrag_plugins.types import Answer, Question
 
 _Judge = Callable[[str, str, str], Any] | LLM
 _LONG = 10  # words, beyond which an answer is a text, that no word-by-word rule can judge
-_FEWEST = 20  # calibration questions; at least two of them right, and two wrong
+FEWEST = 20  # calibration questions; at least two of them right, and two wrong
 _logger = logging.getLogger(__name__)
 
 
@@ -136,6 +136,11 @@ def answers_agree(answer: str, other: str) -> bool:
     return bool(held) or f1(answer, [other]) >= 0.5
 
 
+def agreeing(question: str, draft: str, answer: str, judge: _Judge | None = None) -> bool:
+    """Whether a draft agrees with the answer with retrieval, as in `collect`."""
+    return _labels_of([(Question(question, (answer,)), draft, True)], "contains", judge)[0]
+
+
 def _is_long(references: Sequence[str]) -> bool:
     """Whether all of them are longer than ten words."""
     return all(len(words(reference)) > _LONG for reference in references)
@@ -223,9 +228,9 @@ def check_count(questions: Sequence[object]) -> None:
     """Refuse too few calibration questions."""
     if isinstance(questions, str):
         raise InvalidInput(f"questions came as one string, {questions[:40]!r}; put it in a list")
-    if len(questions) < _FEWEST:
+    if len(questions) < FEWEST:
         found = f"{len(questions) or 'no'} calibration questions"
-        raise CalibrationError(f"{found}; a gate needs at least {_FEWEST}, better 200")
+        raise CalibrationError(f"{found}; a gate needs at least {FEWEST}, better 200")
 
 
 def _check_world(world: World) -> None:

@@ -356,6 +356,15 @@ class FitReport:
     notes: tuple[str, ...] = ()
     """What a user should know before relying on this gate."""
 
+    @property
+    def pays(self) -> bool:
+        """Whether to gate at all: for certain better than a lottery, and less dear than always
+        retrieving, for which 5 % more retrieval is taken where costs are unknown."""
+        gate, retrieval = self.gate_cost, self.retrieval_cost
+        share = gate.share_of(retrieval) if gate and retrieval else None
+        saved = 1 - self.retrieval_rate.value
+        return self.auroc.low > 0.5 and saved >= max(0.05, share or 0.0)
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; an infinite threshold, which JSON cannot say, is None."""
         threshold = self.threshold if math.isfinite(self.threshold) else None

@@ -1,7 +1,6 @@
 """What a gate saves against always retrieving, and what it costs itself."""
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
@@ -124,32 +123,19 @@ class Savings:
         )
 
 
-class Tally:
-    """Counts decisions; safe between threads."""
+def savings_of(report: Any, direct: int, retrieved: int, price: float | None) -> Savings:
+    """What so many decisions saved, at the costs in a `FitReport`.
 
-    def __init__(self) -> None:
-        self._lock, self._counts = threading.Lock(), {False: 0, True: 0}
-
-    def add(self, retrieve: bool) -> None:
-        """One decision more."""
-        with self._lock:
-            self._counts[retrieve] += 1
-
-    def savings(self, report: Any, price: float | None) -> Savings:
-        """What they saved, at the costs in a `FitReport`.
-
-        Raises:
-            InvalidInput: the costs were never measured, or the price is below 0.
-        """
-        gate, retrieval = (getattr(report, f"{part}_cost", None) for part in ("gate", "retrieval"))
-        if gate is None or retrieval is None:
-            raise InvalidInput(
-                "what retrieval costs was not measured for this gate; fit it with your chain: "
-                "GECERouter.fit(chain, llm=..., questions=...)"
-            )
-        if price is not None and not price >= 0:
-            raise InvalidInput(f"price is {price}; it is money for one token, at least 0")
-        with self._lock:
-            direct, retrieved = self._counts[False], self._counts[True]
-        count = direct + retrieved
-        return Savings(count, retrieved, retrieval.times(direct), gate.times(count), price)
+    Raises:
+        InvalidInput: the costs were never measured, or the price is below 0.
+    """
+    gate, retrieval = (getattr(report, f"{part}_cost", None) for part in ("gate", "retrieval"))
+    if gate is None or retrieval is None:
+        raise InvalidInput(
+            "what retrieval costs was not measured for this gate (a learning one knows it from its "
+            "first fit on); fit it with your chain: GECERouter.fit(chain, llm=..., questions=...)"
+        )
+    if price is not None and not price >= 0:
+        raise InvalidInput(f"price is {price}; it is money for one token, at least 0")
+    count = direct + retrieved
+    return Savings(count, retrieved, retrieval.times(direct), gate.times(count), price)

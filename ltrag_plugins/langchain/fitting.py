@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -56,7 +57,7 @@ def fit_from_chain(
         llm=llm,
         retrieved_answers=[texts[i] for i in kept],
         retrieval_cost=cost,
-        correct=_judge_of(correct),
+        correct=judge_of(correct),
         **how,
     )
     return gate, found[kept[0]]
@@ -76,7 +77,7 @@ def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Q
     return value, Question(conversation_of(value, key).question, answers)
 
 
-def _text_of(output: Any, key: Any = None) -> str:
+def text_of(output: Any, key: Any = None) -> str:
     """The answer in what a chain puts out: a text, a message, or a mapping or state that holds one,
     under `key` if that is a key."""
     if isinstance(output, str | BaseMessage):
@@ -84,7 +85,7 @@ def _text_of(output: Any, key: Any = None) -> str:
     entries = entries_of(output)
     for name in ("messages", *ANSWER_KEYS) if key in (None, *_FORMS) else (key,):
         if (found := entries.get(name)) is not None:
-            return _text_of(found[-1] if name == "messages" and found else found)
+            return text_of(found[-1] if name == "messages" and found else found)
     raise InvalidInput(
         f"there is no answer's text in what the chain puts out, {output!r:.80}. End the chain in a "
         "text or a message, or name the key: answer='...'."
@@ -101,13 +102,13 @@ def _as_input(text: str, chain: Runnable[Any, Any], key: str) -> Any:
     return {next(iter(properties)): text} if len(properties) == 1 else text
 
 
-class _Meter(BaseCallbackHandler):
+class Meter(BaseCallbackHandler):
     """Notes the tokens that each model call reports."""
 
     run_inline = True
 
     def __init__(self) -> None:
-        self.totals = list[object]()
+        self.totals, self._began = list[object](), perf_counter()
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         """One call more; for a completion model all of a batch, of which it counts the whole."""
@@ -118,19 +119,23 @@ class _Meter(BaseCallbackHandler):
         rest = [0] * (len(response.generations) - 1)
         self.totals += [used.get("total_tokens"), *rest]
 
+    def usage(self) -> Usage:
+        """What one question took since this was made."""
+        return Usage.counted(self.totals, 1, perf_counter() - self._began)
+
 
 def _answers_of(
     chain: Runnable[Any, Any], inputs: Sequence[Any], most: int, key: Any
 ) -> tuple[list[Any], list[Any], Usage]:
     """What the chain puts out for each input, or its exception, the same as texts, and what one
     costs on average."""
-    meter, texts = _Meter(), list[Any]()
+    meter, texts = Meter(), list[Any]()
     config: Any = {"callbacks": [meter], "max_concurrency": most}
 
     def run(part: list[Any]) -> list[Any]:
         outputs = chain.batch(part, config, return_exceptions=True)
         # read at once, as a shape that cannot be read should cost one question
-        texts.extend(o if isinstance(o, Exception) else _text_of(o, key) for o in outputs)
+        texts.extend(o if isinstance(o, Exception) else text_of(o, key) for o in outputs)
         return outputs
 
     found, seconds = timed(run, inputs)
@@ -138,7 +143,7 @@ def _answers_of(
     return found, texts, Usage.counted(meter.totals, count, seconds)
 
 
-def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
+def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
     """What LangChain has for a judge as ours."""
     if not isinstance(correct, Runnable):
         return correct
@@ -153,7 +158,7 @@ def _verdict(said: Any) -> float:
         said = next((said[key] for key in ("correct", "score", "value") if key in said), said)
     if isinstance(said, bool | int | float):
         return float(said)
-    word = _text_of(said).strip().strip(".!*").lower()
+    word = text_of(said).strip().strip(".!*").lower()
     if word not in (*_YES, *_NO):
         raise InvalidInput(
             f"correct= gave {word[:80]!r}; it gives True or False, a number from 0 to 1, or yes or "

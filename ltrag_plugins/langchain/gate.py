@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from inspect import signature
+from os import PathLike
 from typing import Annotated, Any, Literal, NamedTuple
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun as AsyncRetrieverRun
@@ -21,12 +22,14 @@ from langchain_core.prompt_values import PromptValue, StringPromptValue
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
+from langchain_core.runnables.config import merge_configs
 from langchain_core.runnables.graph import Graph
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BeforeValidator, ConfigDict, create_model
 
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
-from ltrag_plugins.gece.savings import Savings, Tally
+from ltrag_plugins.gece.monitor import Monitor, Watch
+from ltrag_plugins.gece.savings import Savings
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.langchain.component import (
     Asking,
@@ -37,7 +40,7 @@ from ltrag_plugins.langchain.component import (
     plain,
 )
 from ltrag_plugins.langchain.embeddings import encoder_of
-from ltrag_plugins.langchain.model import model_of
+from ltrag_plugins.langchain.model import model_of, own_call
 from ltrag_plugins.langchain.retriever import asking_for, checked_k, document_of
 from ltrag_plugins.llm.base import LLM, Encoder
 
@@ -142,6 +145,12 @@ class GECERouter(Component):
             question costs no call.
         on_error: where the gate's model fails, "retrieve" asks the chain, and the decision says
             why; "raise" raises.
+        audit_rate: probability, 0 to 1, that the chain answers too, in the background, what was
+            answered directly: `monitor` estimates from that how often the two agree. Not for a
+            chain that does more than answer.
+        store: path of a SQLite file that keeps what was decided, for all processes and for
+            `ltrag gate watch`; made where there is none.
+        correct: judges audited answers that are longer than ten words, as for `fit`.
 
     Raises:
         EmptyQuestion, InvalidInput: in a call; there is no question that can be asked.
@@ -160,12 +169,20 @@ class GECERouter(Component):
         condense: bool | Runnable[Any, Any] | None = True,
         on_error: _OnError = "retrieve",
         name: str | None = None,
+        audit_rate: float = 0.0,
+        store: str | PathLike[str] | None = None,
+        correct: Callable[[str, str, str], Any] | LLM | Runnable[Any, Any] | None = None,
     ) -> None:
         self.gate, self.retrieving = gate, coerce_to_runnable(retrieving)
         self.direct = None if direct is None else coerce_to_runnable(direct)
         self.return_decision, self.name = return_decision, name
         self._gate = _gate_step(gate, Asking(question_key, condense), on_error)
-        self._shape, self._tally = Shape(answer, self.retrieving), Tally()
+        self._shape, self._answer = Shape(answer, self.retrieving), answer
+        if correct is not None:
+            from ltrag_plugins.langchain.fitting import judge_of  # at work a router needs none
+
+            correct = judge_of(correct)
+        self._watch = Watch(gate, audit_rate=audit_rate, store=store, correct=correct)
 
     @classmethod
     def fit(
@@ -224,10 +241,71 @@ class GECERouter(Component):
             budget=budget,
             settings=settings,
         )
-        how: dict[str, Any] = {"condense": condense, "answer": answer}
+        how: dict[str, Any] = {"condense": condense, "answer": answer, "correct": correct}
         router = cls(gate, chain, question_key=question_key, **how, **options)
         router._shape.note(example)
         return router
+
+    @classmethod
+    def learning(
+        cls,
+        chain: RunnableLike[Any, Any],
+        *,
+        llm: LLM | Runnable[Any, Any],
+        store: str | PathLike[str],
+        warm_up: int = 100,
+        audit_rate: float = 0.05,
+        target_rate: float | None = None,
+        target_accuracy: float | Literal["always"] | None = None,
+        budget: float | None = None,
+        encoder: Encoder | Embeddings | None = None,
+        settings: GECESettings | None = None,
+        **options: Any,
+    ) -> "GECERouter":
+        """A router before your chain that starts with nothing and learns while it serves.
+
+        At first everything retrieves. In the background the model drafts an answer to each
+        question too, which is compared with the chain's. After `warm_up` questions, and again each
+        time that half as many more are known, a gate is fitted, in a process of its own; it decides
+        from the moment on that its report allows: `router.monitor` says how far that is. From then
+        on a random share of the questions is compared, and a gate that no longer holds is dropped.
+        No answer waits for any of that; drafts and audits are calls more to the same model.
+        `router.gate.switch(on=False)` stops it.
+
+        Args:
+            chain: answers with retrieval.
+            llm: drafts; LangChain's or ours.
+            store: path of a SQLite file for what was seen; threads, processes and restarts share
+                it. It holds questions and drafts.
+            warm_up: questions compared before the first fit, at least 20.
+            audit_rate: share of the questions compared from then on, 0 to 1.
+            target_rate, target_accuracy, budget: as for `GECEGate.fit`; one of them.
+            encoder: embeddings of question and draft sharpen the gate.
+            options: as for `GECERouter`.
+
+        Raises:
+            InvalidInput: a setting is out of range.
+            ArtifactMismatch: the store was begun with another model or encoder.
+            CacheUnreadable: the file is no decision store, or cannot be made.
+        """
+        from ltrag_plugins.gece.learning import LearningGate
+
+        gate = LearningGate(
+            model_of(llm),
+            store,
+            warm_up=warm_up,
+            encoder=None if encoder is None else encoder_of(encoder),
+            target_rate=target_rate,
+            target_accuracy=target_accuracy,
+            budget=budget,
+            settings=settings,
+        )
+        return cls(gate, chain, audit_rate=audit_rate, **options)
+
+    @property
+    def monitor(self) -> Monitor:
+        """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
+        return self._watch.monitor()
 
     def savings(self, price: float | None = None) -> Savings:
         """What the decisions so far saved against always retrieving, at the costs that `fit`
@@ -239,7 +317,7 @@ class GECERouter(Component):
         Raises:
             InvalidInput: the gate was fitted without the chain, so its costs are unknown.
         """
-        return self._tally.savings(getattr(self.gate, "report", None), price)
+        return self._watch.savings(price)
 
     @property
     def InputType(self) -> Any:
@@ -299,8 +377,11 @@ class GECERouter(Component):
             branch = self._chosen(self._gate.invoke(value, config), config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
+            chunks = list[Any]()
             for chunk in branch.runnable.stream(value, branch.config, **kwargs):
+                chunks.append(chunk)
                 yield self._chunk(branch, value, chunk)
+            self._saw(branch, value, chunks)
 
     async def _astream(
         self, values: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
@@ -309,8 +390,11 @@ class GECERouter(Component):
             branch = self._chosen(await self._gate.ainvoke(value, config), config)
             if self.return_decision:
                 yield AddableDict(decision=branch.shown)
+            chunks = list[Any]()
             async for chunk in branch.runnable.astream(value, branch.config, **kwargs):
+                chunks.append(chunk)
                 yield self._chunk(branch, value, chunk)
+            self._saw(branch, value, chunks)
 
     def _batch(
         self, values: list[Any], config: list[RunnableConfig], *, keep_going: bool, **kwargs: Any
@@ -333,9 +417,14 @@ class GECERouter(Component):
 
     def _chosen(self, verdict: _Verdict, config: RunnableConfig) -> "_Branch":
         decision, config = verdict.decision, verdict.with_decision_metadata(config)
-        self._tally.add(decision.retrieve)
         if decision.retrieve:
-            return _Branch(self.retrieving, decision, config)
+            meter = None
+            if self._watch.learns:
+                from ltrag_plugins.langchain.fitting import Meter
+
+                meter = Meter()
+                config = merge_configs(config, {"callbacks": [meter]})
+            return _Branch(self.retrieving, decision, config, meter)
         if self.direct is not None:
             return _Branch(self.direct, decision, config)
         said = {"asked": decision.question, "text": decision.draft.text.strip()}
@@ -348,11 +437,26 @@ class GECERouter(Component):
         return AddableDict(output=chunk) if self.return_decision else chunk
 
     def _shown(self, branch: "_Branch", value: Any, output: Any) -> Any:
+        self._saw(branch, value, [output])
         if branch.is_draft:
             output = self._shape.of(output, value, branch.decision)
         elif branch.runnable is self.retrieving:
             self._shape.note(output)
         return {"output": output, "decision": branch.shown} if self.return_decision else output
+
+    def _saw(self, branch: "_Branch", value: Any, chunks: list[Any]) -> None:
+        """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
+
+        def retrieved() -> str:
+            from ltrag_plugins.langchain.fitting import text_of
+
+            audited = not branch.decision.retrieve
+            found: Any = self.retrieving.invoke(value, own_call(None)) if audited else chunks[0]
+            for chunk in () if audited else chunks[1:]:
+                found += chunk
+            return text_of(found, self._answer)
+
+        self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
 
 
 class _Branch(NamedTuple):
@@ -361,6 +465,8 @@ class _Branch(NamedTuple):
     runnable: Runnable[Any, Any]
     decision: Decision
     config: RunnableConfig
+    meter: Any = None
+    """Of what the chain costs, where that is learned."""
 
     @property
     def is_draft(self) -> bool:

@@ -21,13 +21,12 @@ from ltrag_plugins.gece.labels import check_count
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question
+from ltrag_plugins.llama_index.gate import answer_of
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.openai_format import field_of
 from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.types import Question
-
-_EMPTY = "Empty Response"  # what LlamaIndex's engines say where nothing was found
 
 
 def fit_from_engine(
@@ -51,9 +50,9 @@ def fit_from_engine(
     return GECEGate.fit(
         [examples[i] for i in kept],
         llm=llm,
-        retrieved_answers=["" if found[i] == _EMPTY else found[i] for i in kept],
+        retrieved_answers=[found[i] for i in kept],
         retrieval_cost=cost,
-        correct=_judge_of(correct),
+        correct=judge_of(correct),
         **how,
     )
 
@@ -94,7 +93,7 @@ def _answers_of(
 
     def one(query: str) -> Any:
         try:
-            return str(engine.query(query))
+            return answer_of(engine.query(query))
         except Exception as error:
             return error
 
@@ -112,7 +111,7 @@ def _answers_of(
     return found, Usage.counted(meter.totals, count, seconds)
 
 
-def _judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
+def judge_of(correct: Any) -> Callable[[str, str, str], Any] | LLM | None:
     """What LlamaIndex has for a judge as ours."""
     if isinstance(correct, BaseLLM):
         return model_of(correct)

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from inspect import signature
+from os import PathLike
+from time import perf_counter
 from typing import Any, Literal
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -26,7 +28,8 @@ from llama_index_instrumentation import get_dispatcher
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import arun, run
 from ltrag_plugins.gece.decision import DecidingGate, Decision, checked_gate, guarded
-from ltrag_plugins.gece.savings import Savings, Tally
+from ltrag_plugins.gece.monitor import Monitor, Watch
+from ltrag_plugins.gece.savings import Savings, Usage
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.model import LlamaIndexLLM, model_of
@@ -34,6 +37,8 @@ from ltrag_plugins.llama_index.retriever import aretrieve, node_of
 from ltrag_plugins.llm.base import LLM, Encoder
 
 _OnError = Literal["retrieve", "raise"]
+EMPTY_RESPONSE = "Empty Response"
+"""What LlamaIndex's engines say where nothing was found."""
 _decided: ContextVar[tuple[Any, Decision] | None] = ContextVar("gece_decided", default=None)
 """What a selector's gate decided, for the tool that it chose: both run in one context."""
 _dispatcher = get_dispatcher(__name__)
@@ -108,6 +113,11 @@ class GECERouter(BaseQueryEngine):
             that read `response_gen`; the engine's own streams pass either way.
         on_error: "retrieve": ask `query_engine` where the gate's model fails (see `guarded`); the
             decision says why. "raise": raise the `ModelError`.
+        audit_rate: probability, 0 to 1, that the engine answers too, in the background, what was
+            answered directly: `monitor` estimates from that how often the two agree.
+        store: path of a SQLite file that keeps what was decided, for all processes and for
+            `ltrag gate watch`; made where there is none.
+        correct: judges audited answers that are longer than ten words, as for `fit`.
     """
 
     def __init__(
@@ -118,6 +128,9 @@ class GECERouter(BaseQueryEngine):
         direct: BaseQueryEngine | BaseLLM | None = None,
         streaming: bool = False,
         on_error: _OnError = "retrieve",
+        audit_rate: float = 0.0,
+        store: str | PathLike[str] | None = None,
+        correct: Callable[[str, str, str], Any] | LLM | BaseLLM | BaseEvaluator | None = None,
     ) -> None:
         self._gate, self._on_error = checked_gate(gate, on_error), on_error
         wanted = "a LlamaIndex BaseQueryEngine"
@@ -129,7 +142,12 @@ class GECERouter(BaseQueryEngine):
             self._direct = LlamaIndexLLM(direct, keywords={}, logprobs=None)
         else:
             self._direct = direct
-        self._streaming, self._tally = streaming, Tally()
+        self._streaming = streaming
+        if correct is not None:
+            from ltrag_plugins.llama_index.fitting import judge_of  # at work it needs none
+
+            correct = judge_of(correct)
+        self._watch = Watch(gate, audit_rate=audit_rate, store=store, correct=correct)
 
     @classmethod
     def fit(
@@ -180,7 +198,50 @@ class GECERouter(BaseQueryEngine):
             budget=budget,
             settings=settings,
         )
-        return cls(gate, query_engine, **options)
+        return cls(gate, query_engine, correct=correct, **options)
+
+    @classmethod
+    def learning(
+        cls,
+        query_engine: BaseQueryEngine,
+        *,
+        llm: LLM | BaseLLM | None = None,
+        store: str | PathLike[str],
+        warm_up: int = 100,
+        audit_rate: float = 0.05,
+        target_rate: float | None = None,
+        target_accuracy: float | Literal["always"] | None = None,
+        budget: float | None = None,
+        encoder: Encoder | BaseEmbedding | None = None,
+        settings: GECESettings | None = None,
+        **options: Any,
+    ) -> "GECERouter":
+        """A router before your query engine that starts with nothing and learns while it serves;
+        see `ltrag_plugins.langchain.GECERouter.learning`, whose arguments are these.
+
+        Raises:
+            InvalidInput: a setting is out of range.
+            ArtifactMismatch: the store was begun with another model or encoder.
+            CacheUnreadable: the file is no decision store, or cannot be made.
+        """
+        from ltrag_plugins.gece.learning import LearningGate
+
+        gate = LearningGate(
+            model_of(llm),
+            store,
+            warm_up=warm_up,
+            encoder=None if encoder is None else encoder_of(encoder),
+            target_rate=target_rate,
+            target_accuracy=target_accuracy,
+            budget=budget,
+            settings=settings,
+        )
+        return cls(gate, query_engine, audit_rate=audit_rate, **options)
+
+    @property
+    def monitor(self) -> Monitor:
+        """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
+        return self._watch.monitor()
 
     @property
     def gate(self) -> DecidingGate:
@@ -197,27 +258,48 @@ class GECERouter(BaseQueryEngine):
         Raises:
             InvalidInput: the gate was fitted without the engine, so its costs are unknown.
         """
-        return self._tally.savings(getattr(self._gate, "report", None), price)
+        return self._watch.savings(price)
 
     def _query(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, query_bundle.query_str
         decision = _taken(gate, question) or gece_decide(gate, question, self._on_error)
-        self._tally.add(decision.retrieve)
-        engine = self._query_engine if decision.retrieve else self._direct
+        engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
-            return _with(decision, engine.query(query_bundle))
+            response = engine.query(query_bundle)
+            return self._seen(decision, query_bundle, response, perf_counter() - began)
         text = engine.generate([question])[0].text if engine else decision.answer
-        return _with(decision, written(text, streaming=self._streaming))
+        response = written(text, streaming=self._streaming)
+        return self._seen(decision, query_bundle, response)
 
     async def _aquery(self, query_bundle: QueryBundle) -> schema.RESPONSE_TYPE:
         gate, question = self._gate, query_bundle.query_str
         decision = _taken(gate, question) or await gece_adecide(gate, question, self._on_error)
-        self._tally.add(decision.retrieve)
-        engine = self._query_engine if decision.retrieve else self._direct
+        engine, began = self._query_engine if decision.retrieve else self._direct, perf_counter()
         if isinstance(engine, BaseQueryEngine):
-            return _with(decision, await engine.aquery(query_bundle))
+            response = await engine.aquery(query_bundle)
+            return self._seen(decision, query_bundle, response, perf_counter() - began)
         text = (await engine.agenerate([question]))[0].text if engine else decision.answer
-        return _with(decision, written(text, streaming=self._streaming, awaited=True))
+        response = written(text, streaming=self._streaming, awaited=True)
+        return self._seen(decision, query_bundle, response)
+
+    def _seen(
+        self,
+        decision: Decision,
+        query: QueryBundle,
+        response: schema.RESPONSE_TYPE,
+        seconds: float | None = None,
+    ) -> schema.RESPONSE_TYPE:
+        """The response with its decision, after the watch has seen it."""
+
+        def retrieved() -> str:
+            found = response if decision.retrieve else self._query_engine.query(query)
+            return answer_of(found)
+
+        # a stream is the caller's to read, and then has no text of its own
+        has_text = not decision.retrieve or isinstance(response, schema.Response)
+        cost = Usage(seconds=seconds) if self._watch.learns and decision.retrieve else None
+        self._watch.saw(decision, retrieved if has_text else None, cost)
+        return _with(decision, response)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         direct = self._direct
@@ -243,6 +325,12 @@ def written(
     if streaming:
         return schema.StreamingResponse((piece for piece in [text]), [*sources], metadata)
     return schema.Response(text, [*sources], metadata)
+
+
+def answer_of(response: schema.RESPONSE_TYPE) -> str:
+    """The text of a response; "" where the engine found nothing."""
+    said = str(response)
+    return "" if said == EMPTY_RESPONSE else said
 
 
 def _with(decision: Decision, response: schema.RESPONSE_TYPE) -> schema.RESPONSE_TYPE:

@@ -1,0 +1,320 @@
+"""A gate that starts with nothing: it retrieves for every question, drafts beside it, and gates
+from the moment on that its own cross-validated report allows.
+
+The label of a question is whether its draft agrees with the chain's answer. All questions are
+compared until the first gate is there; from then on a random share, whatever the gate decides, so
+that the next fit sees all questions as they come. A fit runs in a process of its own. Where the
+monitor says "fit again" the gate is dropped, and learning begins anew.
+"""
+
+import json
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, cast
+
+from ltrag_plugins import artifacts
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError
+from ltrag_plugins.flow import Flow, World, run
+from ltrag_plugins.gece.decision import Decision
+from ltrag_plugins.gece.gate import GECEGate, read_gate
+from ltrag_plugins.gece.labels import FEWEST
+from ltrag_plugins.gece.models import FitReport
+from ltrag_plugins.gece.monitor import LATEST, Monitor, monitor
+from ltrag_plugins.gece.savings import Usage
+from ltrag_plugins.gece.settings import GECESettings, Targets
+from ltrag_plugins.gece.signals import (
+    Evidence,
+    OwnSignals,
+    WordFrequencies,
+    askable_question,
+    drafting,
+)
+from ltrag_plugins.gece.store import DecisionStore
+from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation
+
+_GROWTH = 1.5  # how much larger a sample is fitted on again
+_SAMPLE = 4000  # questions of a fit, the latest
+_OFTEN = 1.0  # seconds between two looks for a gate of another process
+_LEASE = 900.0  # seconds after which another process may fit in the place of one that died
+_CHECKED = 20  # comparisons between two looks at the monitor
+_SAID = "said.json"
+_HOW = (GECESettings, Targets, WordFrequencies)
+_CHILD = "import sys; from ltrag_plugins.gece.learning import fit_stored; fit_stored(*sys.argv[1:])"
+_logger = logging.getLogger(__name__)
+
+
+class _Learned(Decision):
+    """With what the next fit wants to know; no fields, as these are put out with a decision."""
+
+    __slots__ = ("evidence", "gate")
+    gate: int
+    evidence: Evidence | None
+
+    @classmethod
+    def of(cls, decision: Decision, gate: int, evidence: Evidence | None = None) -> "_Learned":
+        """The same decision, of a gate by number."""
+        made = cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)})
+        object.__setattr__(made, "gate", gate)
+        object.__setattr__(made, "evidence", evidence)
+        return made
+
+    @property
+    def learning(self) -> bool:
+        return self.evidence is None
+
+
+class LearningGate:
+    """A gate that learns from what a router sees; see `GECERouter.learning`.
+
+    Threads, processes and restarts share the store. Safe to share between threads.
+
+    Args:
+        llm: drafts.
+        store: path of a `DecisionStore`; made where there is none.
+        warm_up: questions compared before the first fit.
+        encoder: embeddings of question and draft sharpen the gate.
+        target_rate, target_accuracy, budget: as for `GECEGate.fit`; "always" without any.
+        settings, frequencies, signals: as for `GECEGate.fit`, but no gradients.
+        fit_here: fit in the calling thread, not in a process of its own.
+
+    Raises:
+        InvalidInput: a setting is out of range, or asks for gradients.
+        ArtifactMismatch: the store was begun with another model or encoder.
+        CacheUnreadable: the file is no decision store, or cannot be made.
+    """
+
+    def __init__(
+        self,
+        llm: LLM,
+        store: str | os.PathLike[str],
+        *,
+        warm_up: int = 100,
+        encoder: Encoder | None = None,
+        target_rate: float | None = None,
+        target_accuracy: Any = None,
+        budget: float | None = None,
+        settings: GECESettings | None = None,
+        frequencies: WordFrequencies | None = None,
+        signals: OwnSignals | None = None,
+        clock: Callable[[], float] = time.time,
+        fit_here: bool = False,
+    ) -> None:
+        self.world = World(llm=llm, encoder=encoder)
+        self._settings, self._signals = settings or GECESettings(), dict(signals or {})
+        self._how = {
+            "settings": self._settings,
+            "frequencies": frequencies or WordFrequencies(),
+            "targets": Targets(target_rate, target_accuracy, budget),
+        }
+        if self._settings.gradients != "never":
+            raise InvalidInput("a learning gate reads no gradients: leave gradients='never'")
+        if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST:
+            wanted = f"a number of questions, {FEWEST} or more"
+            raise InvalidInput(f"warm_up is {wanted}; got {warm_up!r}")
+        self._clock, self._fit_here = clock, fit_here
+        self.store = DecisionStore(store)
+        """What was seen, and the gates."""
+        names = [llm.name, getattr(encoder, "name", None)]
+        self.store.note("made for", told := json.dumps(names), unless="")
+        if (made := self.store.fact("made for")) != told:
+            raise ArtifactMismatch(
+                f"{self.store.path} was begun with model and encoder {made}, not {told}; give "
+                "those, or another file"
+            )
+        self.store.note("warm up", f"{warm_up}")
+        self._busy, self._seen, self._handled = threading.Lock(), 0, 0
+        self._gate: GECEGate | None = None
+        self._number, self._looked = -1, -math.inf
+        self.off = False
+        """Whether it has stopped learning; see `switch`."""
+        self.refresh()
+
+    @property
+    def report(self) -> FitReport | None:
+        """What the fit of the gate at work found; None before the first."""
+        return None if self._gate is None else self._gate.report
+
+    @property
+    def gate(self) -> GECEGate | None:
+        """The gate at work, to look at or to save; None before the first."""
+        return self._gate
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        """The flow: as the gate at work decides; without one, retrieve at no model call."""
+        gate, number = self._gate, self._number
+        if gate is None:
+            question = askable_question(question, self._settings.max_words)
+            reason = "the gate is still learning, so everything retrieves"
+            found = Decision(question, True, math.inf, 1.0, "text", reason, Generation(""))
+            return _Learned.of(found, number)
+        evidence = yield from gate.gathering(question)
+        return _Learned.of(gate.judge(evidence), number, evidence)
+
+    def draft(self, question: str) -> Evidence:
+        """What a gate reads, of a question that nothing was drafted for."""
+        vectors = self.world.encoder is not None
+        flow = drafting(question, self._settings, vectors=vectors, own=self._signals)
+        began, evidence = time.perf_counter(), run(flow, self.world)
+        took = time.perf_counter() - began
+        return replace(evidence, draft=replace(evidence.draft, seconds=took))
+
+    def switch(self, on: bool) -> None:
+        """Stop or go on learning, in all processes: no drafts beside the chain, no audits, no fits.
+        The gate at work goes on."""
+        self.store.note("off", "" if on else "off")
+        self.off = not on
+
+    def monitor(self, **counts: int) -> Monitor:
+        """How the gate at work does, or how far learning is."""
+        self.refresh(now=True)
+        return stored_monitor(self.store, **counts)
+
+    def refresh(self, *, now: bool = False) -> None:
+        """Take over a gate, or a switch, of another process; once a second at most."""
+        at = time.monotonic()
+        if not now and at - self._looked < _OFTEN:
+            return
+        self._looked, self.off = at, self.store.fact("off") == "off"
+        if (number := self.store.newest) == self._number:
+            return
+        with self.store.gate(number) as folder:
+            parts: dict[str, Any] = {"encoder": self.world.encoder, "signals": self._signals}
+            gate = folder and GECEGate.load(folder, llm=cast(LLM, self.world.llm), **parts)
+        self._gate, self._number = gate, number
+
+    def learn(self) -> None:
+        """One comparison more: fit if it is time, by one thread of one process."""
+        self._seen += 1
+        while self._seen != self._handled and not self.off and self._busy.acquire(blocking=False):
+            try:
+                self._handled = self._seen
+                self._learn()
+            finally:
+                self._busy.release()
+
+    def _learn(self) -> None:
+        self.refresh(now=True)
+        since = self.store.since(self._number)
+        due = self.store.sample_size(since) >= _due(self.store, since)
+        spent = self._gate is not None and self._handled % _CHECKED == 0 and self._is_spent()
+        now = self._clock()
+        if not (due or spent):
+            return
+        if not self.store.note("fitting", f"{now + _LEASE:020.3f}", unless=f"{now:020.3f}"):
+            return
+        try:
+            if self.store.newest != self._number:  # another process was faster
+                return
+            if spent:
+                self.store.add_gate(None, now)
+            else:
+                self._fit(since)
+        finally:
+            self.store.note("fitting", "")
+            self.store.prune()
+            self.refresh(now=True)
+
+    def _is_spent(self) -> bool:
+        state = self.monitor().state
+        if state.startswith("fit again"):
+            _logger.warning("%s; everything retrieves until there is a new gate", state)
+            return True
+        return False
+
+    def _fit(self, since: int) -> None:
+        with TemporaryDirectory() as place:
+            folder = Path(place)
+            world = {"llm": getattr(self.world.llm, "name", ""), "encoder": None}
+            world["encoder"] = getattr(self.world.encoder, "name", None)
+            artifacts.write(folder, "how", {**self._how, "names": world}, format=1)
+            if self._fit_here:
+                fit_stored(self.store.path, since, folder)
+            else:
+                self._fit_elsewhere(since, folder)
+            size, why = json.loads((folder / _SAID).read_text())
+            self.store.note(f"tried {since}", f"{size}")
+            self.store.note(f"waits {since}", why)
+            if why:
+                _logger.info("no gate on %d questions: %s", size, why)
+            else:
+                self.store.add_gate(folder, self._clock())
+                _logger.info("a gate was fitted on %d questions", size)
+
+    def _fit_elsewhere(self, since: int, folder: Path) -> None:
+        wanted = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-c", _CHILD, f"{self.store.path}", f"{since}", f"{folder}"]
+        done = subprocess.run(
+            command, env={**os.environ, **wanted}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            size, told = self.store.sample_size(since), done.stderr.strip()[-300:]
+            (folder / _SAID).write_text(json.dumps([size, f"the fit failed: {told}"]))
+
+
+def stored_monitor(store: DecisionStore, **counts: int) -> Monitor:
+    """How the newest gate in a store does, or how far learning is."""
+    number, gate = store.newest, SimpleNamespace()
+    with store.gate(number) as folder:
+        if folder is not None:
+            parts, _ = read_gate(folder)
+            gate = SimpleNamespace(fitted=parts["gate"], report=parts["report"])
+    found = monitor(store.records(number, LATEST), gate, **counts)
+    state, since = found.state, store.since(number)
+    if folder is None and store.fact("warm up"):
+        state = f"learning: {store.sample_size(since)} of {_due(store, since)} questions compared"
+        state = "; ".join(filter(None, [state, store.fact(f"waits {since}")]))
+    return replace(found, state=state + ("; switched off" if store.fact("off") else ""))
+
+
+def _due(store: DecisionStore, since: int) -> int:
+    """Questions in the sample at which to fit next."""
+    tried = int(store.fact(f"tried {since}") or 0)
+    return max(int(store.fact("warm up") or 0), math.ceil(_GROWTH * tried))
+
+
+def fit_stored(
+    path: str | os.PathLike[str], since: int | str, folder: str | os.PathLike[str]
+) -> None:
+    """Fit a gate on a store's sample and save it to the folder, where `how` is written; beside it
+    why there is none, or why not to use it. In a process of its own the priority is low."""
+    from ltrag_plugins.gece.fit import fit_outcomes
+
+    if isinstance(since, str) and hasattr(os, "nice"):
+        os.nice(10)
+    how, _ = artifacts.read(Path(folder), "how", kinds=_HOW, format=1)
+    outcomes, cost = DecisionStore(path).sample(int(since), _SAMPLE)
+    drafts = [(o.evidence.draft, *o.evidence.samples) for o in outcomes]
+    parts: dict[str, Any] = {name: how[name] for name in ("settings", "frequencies")}
+    if cost is not None:
+        took = [o.evidence.draft.seconds for o in outcomes if o.evidence.draft.seconds is not None]
+        parts["costs"] = (Usage.of(drafts, median(took) if took else None), cost)
+    said, names = "", how["names"]
+    encoder: Any = names["encoder"] and _Named(names["encoder"])
+    world = World(llm=ScriptedLLM(str, name=names["llm"]), encoder=encoder)
+    try:
+        fitted, report = fit_outcomes(outcomes, **parts, **asdict(how["targets"]))
+        GECEGate(fitted, world, report).save(folder)
+        if not report.pays:
+            retrieves = f"it would retrieve for {report.retrieval_rate.value:.0%}"
+            said = f"no gate pays yet: {retrieves}, AUROC {report.auroc.value:.2f}"
+    except LtragError as error:
+        said = f"{error}"
+    Path(folder, _SAID).write_text(json.dumps([len(outcomes), said]))
+
+
+class _Named:
+    def __init__(self, name: str) -> None:
+        self.name = name

@@ -1,0 +1,208 @@
+"""What a gate at work decided, and what came of it: a SQLite file that threads, processes and
+restarts share. Gates that were fitted on it are in it too."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from sqlite3 import Connection
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ltrag_plugins.gece.labels import Outcome
+from ltrag_plugins.gece.monitor import Record
+from ltrag_plugins.gece.savings import Usage
+from ltrag_plugins.gece.signals import Evidence
+from ltrag_plugins.llm.cached import generation_from_json, generation_to_json
+from ltrag_plugins.llm.store import SQLiteFile
+
+_FILES = ("gate.json", "gate.safetensors")  # what a saved gate consists of
+_MOST = 100_000  # decisions kept; the oldest go first
+
+
+_COLUMNS = "id, question, at, gate, retrieve, score, chance, sampled, agrees"
+
+
+class DecisionStore(SQLiteFile):
+    """A file of decisions, of the questions whose two answers are known, and of gates.
+
+    A question, its draft and embeddings are stored once both of its answers are known, as a gate is
+    fitted on them; of any other only a digest is. At most 100,000 decisions are kept.
+
+    Raises:
+        CacheUnreadable: the file is corrupt, not a decision store, or cannot be made.
+    """
+
+    _kind, _mark = "decision store", 0x4C545244  # "LTRD"
+    _schema = f"""
+        CREATE TABLE decisions (
+            {_COLUMNS.replace("id,", "id TEXT UNIQUE NOT NULL,")},
+            signals TEXT NOT NULL, evidence TEXT, vectors BLOB, cost TEXT
+        );
+        CREATE INDEX by_gate ON decisions (gate, sampled, agrees);
+        CREATE TABLE gates (number INTEGER PRIMARY KEY, at REAL NOT NULL, json BLOB, arrays BLOB);
+        CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+    """
+
+    def add(self, records: Sequence[Record]) -> None:
+        """Keep decisions, in one transaction; those that are there stay."""
+        names = _COLUMNS.split(", ")
+        rows = [
+            (*(getattr(r, name) for name in names), json.dumps(dict(r.signals), default=float))
+            for r in records
+        ]
+        query = f"INSERT OR IGNORE INTO decisions ({_COLUMNS}, signals) VALUES (?{', ?' * 9})"
+        with self._writing() as connection:
+            connection.executemany(query, rows)
+
+    def compared(
+        self, record: Record, evidence: Evidence | None = None, cost: Usage | None = None
+    ) -> None:
+        """Keep what came of a decision: `record.agrees`, and what a gate can be fitted on."""
+        self.add([record])
+        with self._writing() as connection:
+            vectors, text = None, None
+            if evidence is not None:
+                if evidence.vectors is not None:
+                    vectors = np.asarray(evidence.vectors, dtype="<f4").tobytes()
+                samples = [generation_to_json(sample) for sample in evidence.samples]
+                draft = generation_to_json(evidence.draft)
+                text = json.dumps([evidence.question, draft, samples, dict(evidence.extra)])
+            used = cost and json.dumps([cost.calls, cost.tokens, cost.seconds])
+            connection.execute(
+                "UPDATE decisions SET agrees = ?, evidence = ?, vectors = ?, cost = ? WHERE id = ?",
+                (record.agrees, text, vectors, used, record.id),
+            )
+
+    def records(self, gate: int, most: int) -> list[Record]:
+        """The latest decisions of a gate, oldest first."""
+        names = f"{_COLUMNS}, signals"
+        query = f"SELECT {names} FROM decisions WHERE gate = ? ORDER BY rowid DESC LIMIT ?"
+        with self._connection() as connection:
+            rows = connection.execute(query, (gate, most)).fetchall()
+        return [_record(*row) for row in reversed(rows)]
+
+    def sample_size(self, since: int) -> int:
+        """How many questions `sample` knows."""
+        query = f"SELECT COUNT(DISTINCT question) FROM decisions WHERE {_FAIR}"
+        with self._connection() as connection:
+            return connection.execute(query, (since,)).fetchone()[0]
+
+    def sample(self, since: int, most: int) -> tuple[list[Outcome], Usage | None]:
+        """A fair sample of the questions since a gate, the latest, with what a chain's answer cost
+        on average."""
+        query = (
+            "SELECT agrees, evidence, vectors, cost FROM decisions WHERE rowid IN "
+            f"(SELECT MAX(rowid) FROM decisions WHERE {_FAIR} GROUP BY question) "
+            "ORDER BY rowid DESC LIMIT ?"
+        )
+        with self._connection() as connection:
+            rows = connection.execute(query, (since, most)).fetchall()
+        outcomes = list[Outcome]()
+        for agrees, text, vectors, _ in rows:
+            question, draft, samples, extra = json.loads(text)
+            found = None if vectors is None else np.frombuffer(vectors, "<f4").reshape(2, -1)
+            evidence = Evidence(
+                question,
+                generation_from_json(draft),
+                tuple(map(generation_from_json, samples)),
+                None if found is None else found.astype(float),
+                extra=extra,
+            )
+            outcomes.append(Outcome(evidence, bool(agrees), True, agreement=True))
+        costs = [Usage(*json.loads(cost)) for *_, cost in rows if cost]
+        return outcomes, _mean_of(costs)
+
+    @property
+    def newest(self) -> int:
+        """Number of the latest gate; 0 where there was none."""
+        with self._connection() as connection:
+            return connection.execute("SELECT COALESCE(MAX(number), 0) FROM gates").fetchone()[0]
+
+    def add_gate(self, folder: Path | None, at: float) -> int:
+        """Keep a saved gate; None: from here on there is none, until the next. Its number."""
+        files = [folder and (folder / name).read_bytes() for name in _FILES]
+        with self._writing() as connection:
+            query = "INSERT INTO gates (at, json, arrays) VALUES (?, ?, ?)"
+            return int(connection.execute(query, (at, *files)).lastrowid or 0)
+
+    def enrolled(self, gate: Any, at: float) -> int:
+        """Number of this gate here, to which it is added if it is not the newest; 0 for one that
+        cannot be saved."""
+        if not hasattr(gate, "save"):
+            return 0
+        with TemporaryDirectory() as folder, self.gate(number := self.newest) as held:
+            gate.save(folder)
+            ours = Path(folder, _FILES[0]).read_bytes()
+            same = held is not None and (held / _FILES[0]).read_bytes() == ours
+            return number if same else self.add_gate(Path(folder), at)
+
+    @contextmanager
+    def gate(self, number: int) -> Iterator[Path | None]:
+        """The folder of a gate, for as long as it is read; None where there is none."""
+        with self._connection() as connection:
+            query = "SELECT json, arrays FROM gates WHERE number = ?"
+            files = connection.execute(query, (number,)).fetchone() or (None, None)
+        with TemporaryDirectory() as folder:
+            for name, content in zip(_FILES, files, strict=True):
+                if content is not None:
+                    Path(folder, name).write_bytes(content)
+            yield None if None in files else Path(folder)
+
+    def since(self, number: int) -> int:
+        """Number of the latest gate up to this one that is none: where its sample begins."""
+        query = "SELECT COALESCE(MAX(number), 0) FROM gates WHERE number <= ? AND json IS NULL"
+        with self._connection() as connection:
+            return connection.execute(query, (number,)).fetchone()[0]
+
+    def fact(self, name: str) -> str | None:
+        """What `note` kept."""
+        with self._connection() as connection:
+            row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return row and row[0]
+
+    def note(self, name: str, value: str, unless: str | None = None) -> bool:
+        """Keep a fact, in an older one's place; False where the older one is larger than `unless`,
+        as a text, or is there at all where that is "" (so one of many processes wins)."""
+        with self._writing() as connection:
+            row = connection.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+            if unless is not None and row is not None and row[0] > unless:
+                return False
+            connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+            return True
+
+    def prune(self) -> None:
+        """Let the oldest decisions go where there are too many."""
+        with self._writing() as connection:
+            last = "(SELECT MAX(rowid) FROM decisions)"
+            connection.execute(f"DELETE FROM decisions WHERE rowid <= {last} - ?", (_MOST,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._connection() as connection, connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+
+
+_FAIR = "gate >= ? AND sampled = 1 AND agrees IS NOT NULL AND evidence IS NOT NULL"
+
+
+def _record(*row: Any) -> Record:
+    one, question, at, gate, retrieve, score, chance, sampled, agrees, signals = row
+    return Record(
+        *(one, question, at, gate, bool(retrieve), score, chance, bool(sampled)),  # ints in SQLite
+        agrees=None if agrees is None else bool(agrees),
+        signals=json.loads(signals),
+    )
+
+
+def _mean_of(costs: Sequence[Usage]) -> Usage | None:
+    """The mean of each part, as far as all know it."""
+    if not costs:
+        return None
+    parts = zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True)
+    means = (None if None in part else math.fsum(part) / len(costs) for part in parts)
+    return Usage(*means)

@@ -1,0 +1,108 @@
+"""What a gate at work did, as pictures and as one page."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+
+from ltrag_plugins.artifacts import replace_file, writing
+from ltrag_plugins.errors import InvalidInput, missing_extra
+from ltrag_plugins.gece.learning import stored_monitor
+from ltrag_plugins.gece.monitor import LATEST, WINDOW, Monitor, Record, estimated
+from ltrag_plugins.gece.store import DecisionStore
+from ltrag_plugins.report.plots import (
+    BLUE,
+    ORANGE,
+    QUIET,
+    Picture,
+    as_percent,
+    canvas,
+    save_pictures,
+    styled,
+    whiskers,
+)
+
+try:
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+except ImportError as error:
+    raise missing_extra(error.name or "jinja2", "report") from error
+
+_PART = WINDOW // 4  # decisions behind a point
+
+
+def watch_page(
+    store: DecisionStore, page: str | Path, pictures: str | Path | None = None
+) -> Monitor:
+    """Write what the newest gate in a store did as one HTML file, with everything in it, and its
+    pictures as PNG and SVG in a folder.
+
+    Raises:
+        InvalidInput: the newest gate has decided nothing.
+        UnwritableArtifact: page or pictures cannot be written.
+    """
+    found, records = stored_monitor(store), store.records(store.newest, LATEST)
+    if not records:
+        raise InvalidInput(
+            f"the newest gate in {store.path} has decided nothing yet: {found.state}"
+        )
+    drawn = watch_pictures(records, found)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    assets = files("ltrag_plugins.report") / "assets"
+    texts = [(assets / name).read_text(encoding="utf-8") for name in ("watch.html", "page.css")]
+    rows = [line.split("  ", 1) for line in str(found).splitlines()]
+    content = environment.from_string(texts[0]).render(
+        name=store.path.name,
+        state=found.state,
+        rows=[(name, value.strip()) for name, value in rows],
+        style=Markup(texts[1]),
+        pictures=[(one, Markup(one.inline())) for one in drawn],
+    )
+    with writing(Path(page).parent):
+        replace_file(Path(page), content.encode())
+    if pictures is not None:
+        save_pictures(drawn, pictures, ("png", "svg"))
+    return found
+
+
+@styled()
+def watch_pictures(records: list[Record], found: Monitor) -> list[Picture]:
+    """Share retrieved and agreement over time, and the scores beside those of the fit."""
+    figure, [axes] = canvas()
+    ends = [*range(_PART, len(records) + 1, _PART)] or [len(records)]
+    shares = [np.mean([r.retrieve for r in records[max(0, end - _PART) : end]]) for end in ends]
+    axes.plot(ends, shares, "o-", color=BLUE, label=f"of {_PART} decisions each", markersize=4)
+    if found.expected is not None:
+        axes.axhline(found.expected, ls="--", color=QUIET, label="at the fit")
+    axes.set(xlabel="decisions", ylabel="retrieved", ylim=(-0.02, 1.02))
+    as_percent(axes.yaxis)
+    axes.legend(loc="best")
+    told = "What share of the questions the gate sent through the chain."
+    drawn = [Picture("retrieved", "Share retrieved", told, figure)]
+    audits = [(i + 1, r) for i, r in enumerate(records) if r.agrees is not None and not r.retrieve]
+    if audits:
+        figure, [axes] = canvas()
+        for part in np.array_split(np.arange(len(audits)), min(12, len(audits))):
+            so_far = [record for _, record in audits[: part[-1] + 1]]
+            known = [bool(r.agrees) for r in so_far], [r.chance for r in so_far]
+            if (at := estimated(*known)) is not None:
+                whiskers(axes, audits[part[-1]][0], at)
+                axes.plot([audits[part[-1]][0]], [at.value], "o", color=ORANGE)
+        if found.promised is not None:
+            axes.axhline(found.promised.value, ls="--", color=QUIET, label="at the fit")
+            axes.legend(loc="best")
+        axes.set(xlabel="decisions", ylabel="direct answers that agree", ylim=(-0.02, 1.02))
+        as_percent(axes.yaxis)
+        told = "Estimated from the audits so far, with 95 % intervals."
+        drawn.append(Picture("agreement", "Agreement of direct answers", told, figure))
+    if found.fit_scores and found.scores:
+        figure, [axes] = canvas()
+        for place, (points, colour) in enumerate(((found.fit_scores, QUIET), (found.scores, BLUE))):
+            axes.plot([points[0], points[4]], [place] * 2, color=colour, lw=1.5)
+            axes.plot([points[1], points[3]], [place] * 2, color=colour, lw=7)
+            axes.plot([points[2]], [place], "o", color=ORANGE)
+        axes.set(xlabel="score", yticks=[0, 1], ylim=(-0.6, 1.6))
+        axes.set_yticklabels(["at the fit", "since then"])
+        told = "5 to 95 % of the scores, 25 to 75 % of them thick, and their median."
+        drawn.append(Picture("scores", "Scores", told, figure))
+    return drawn
