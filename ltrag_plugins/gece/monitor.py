@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,8 @@ def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
     known = np.asarray(getattr(fitted, "scores", ()))
     rate = getattr(report, "retrieval_rate", None)
     audited = [r for r in records if not r.retrieve and r.agrees is not None and r.chance > 0]
-    agreement = estimated([bool(r.agrees) for r in audited], [r.chance for r in audited])
+    audits = [bool(r.agrees) for r in audited], [r.chance for r in audited]
+    agreement = estimated(*audits)
     promised = getattr(report, "kept_accuracy", None)
     end = len(records) - len(records) % WINDOW
     last = records[max(0, end - WINDOW) : end]
@@ -124,7 +126,9 @@ def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
             before = records[end - 2 * WINDOW : end - WINDOW] if end > WINDOW else ()
             still = before and _moved(before, records[: end - 2 * WINDOW], fitted, report)[0]
             state = f"{'fit again' if still else 'drifting'}: {told}"
-    if agreement and promised and agreement.high < promised.low:
+    # asked again with every audit, so that chance has to be ruled out as by the tests
+    surely = agreement and estimated(*audits, level=1 - _CHANCE)
+    if agreement and surely and promised and surely.high < promised.low:
         told = f"{agreement.value:.0%} of the direct answers agree, {promised.value:.0%} at the fit"
         state = f"fit again: {told}"
     points = [0.05, 0.25, 0.5, 0.75, 0.95]
@@ -145,7 +149,9 @@ def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
     )
 
 
-def estimated(agrees: Sequence[bool], chances: Sequence[float]) -> Interval | None:
+def estimated(
+    agrees: Sequence[bool], chances: Sequence[float], level: float = 0.95
+) -> Interval | None:
     r"""Share of agreement among all, from those that were compared by chance; None: of none.
 
     .. math:: \hat a = \frac{\sum_i a_i / c_i}{\sum_i 1 / c_i}, \quad
@@ -155,11 +161,11 @@ def estimated(agrees: Sequence[bool], chances: Sequence[float]) -> Interval | No
         return None
     weights = 1 / np.array(chances, dtype=float)
     share = float(np.dot(weights, np.array(agrees, dtype=float)) / weights.sum())
-    z, count = 1.959964, float(weights.sum() ** 2 / (weights**2).sum())
+    z, count = NormalDist().inv_cdf((1 + level) / 2), float(weights.sum() ** 2 / (weights**2).sum())
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     spread = math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
     half = z * spread / (1 + z**2 / count)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), 0.95)
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), level)
 
 
 def _moved(
@@ -178,7 +184,7 @@ def _moved(
     tests = dict[str, float]()
     if scores:
         found: Any = ks_2samp([*fitted.scores, *earlier], scores)
-        tests["the scores have"] = ks_p = float(found.pvalue)
+        tests["the scores"] = ks_p = float(found.pvalue)
         edges = np.quantile(fitted.scores, np.linspace(0, 1, 11))[1:-1]
         places = (np.searchsorted(edges, some) for some in (fitted.scores, scores))
         then, now = (np.bincount(some, minlength=10) for some in places)
@@ -190,7 +196,7 @@ def _moved(
         earlier, now = ([r.signals[name] for r in x if name in r.signals] for x in (before, window))
         if now:
             found = ks_2samp([*then, *earlier], now)
-            tests[f"{name} has"] = float(found.pvalue)
+            tests[name] = float(found.pvalue)
     if rate is not None:
         then = round(rate.value * report.questions) + sum(r.retrieve for r in before)
         others = report.questions + len(before) - then
@@ -198,7 +204,7 @@ def _moved(
         if found.pvalue < _CHANCE:
             return f"{share}, {rate.value:.0%} at the fit", stability, ks_p
     moved = [name for name, p in tests.items() if p < _CHANCE / len(tests)]
-    told = f"the questions are others: {' and '.join(moved)} moved; {share}"
+    told = f"the questions have changed ({', '.join(moved)}), {share}"
     return told if moved else "", stability, ks_p
 
 
