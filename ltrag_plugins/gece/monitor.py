@@ -244,9 +244,9 @@ class _Memory:
                 self._records.popitem(last=False)
 
     def compared(self, record: Record, *_: Any) -> None:
+        self.add([record])
         with self._lock:
-            if record.id in self._records:
-                self._records[record.id] = record
+            self._records[record.id] = record
 
     def records(self, *_: Any) -> list[Record]:
         with self._lock:
