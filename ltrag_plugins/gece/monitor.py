@@ -91,7 +91,7 @@ class Monitor:
             rows["scores at the fit"] = " ".join(f"{score:.3g}" for score in self.fit_scores)
         if self.stability is not None:
             told = f"stability index {self.stability:.2f}, Kolmogorov-Smirnov p {self.ks_p:.2g}"
-            rows["scores have moved"] = told
+            rows["shift of the scores"] = told
         rows["audits"] = f"{self.audits}"
         for name, found in (("agreement", self.agreement), ("promised at the fit", self.promised)):
             if found is not None:
