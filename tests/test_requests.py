@@ -352,36 +352,37 @@ def test_the_bound_is_reached_and_holds_over_all_calls(client_of, ask_all):
     assert most == 3
 
 
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 class StagedLLM(RequestLLM):
     """Sends after some rounds of the event loop, as HTTP clients do; the replies come together."""
-
-    name = "staged"
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.log, self.replies = list[str](), asyncio.Event()
         self.now = self.most = 0
 
-    def _ask(self, *_: Any) -> list[Generation]:
+    @property
+    def name(self) -> str:
+        return "staged"
+
+    def _ask(self, prompts: Any, settings: Any, refused: Any) -> list[Generation]:
         raise NotImplementedError
 
-    async def _aask(self, prompts: Any, *_: Any) -> list[Generation]:
+    async def _aask(self, prompts: Any, settings: Any, refused: Any) -> list[Generation]:
         self.now += 1
         self.most = max(self.most, self.now)
         try:
             self.log.append(f"begin {prompts[0]}")
-            for _ in range(3):
-                await asyncio.sleep(0)
+            await rounds(3)
             self.log.append(f"send {prompts[0]}")
             await self.replies.wait()
             return [Generation(prompts[0])]
         finally:
             self.now -= 1
-
-
-async def rounds(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def test_after_replies_that_come_at_once_a_request_is_sent_before_the_next_is_begun():

@@ -65,7 +65,7 @@ class _Lane(asyncio.Semaphore):
         super().__init__(most)
         self._turn = asyncio.Lock()
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         try:
             await self._turn.acquire()
         finally:
