@@ -58,8 +58,8 @@ def seconds_of(model: object) -> float:
 
 
 class _Lane(asyncio.Semaphore):
-    """A bound on requests that lets in one after the other. Where replies come at once, all of the
-    next requests would be sent after the last of them is read, and their replies come at once."""
+    """A bound on requests that lets in one after the other. Replies that come at once would else be
+    read side by side, all of the next requests be sent after the last one, and so stay in step."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
