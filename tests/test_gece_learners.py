@@ -211,17 +211,21 @@ def test_the_memory_is_scikit_learns_kernel_ridge_regression_in_its_own_coordina
     memory = fit_failure(some, fails, 0)[0].memory
     points = memory.points * memory.step  # rounded to a byte each
     order = np.random.default_rng(0).permutation(len(fails))
-    assert points == pytest.approx(memory.places(some)[order], abs=memory.step * 0.51)
+    assert points == pytest.approx(
+        memory.places(some.vectors, some.scalars)[order], abs=memory.step * 0.51
+    )
     model = KernelRidge(alpha=0.3, kernel="rbf", gamma=1.0).fit(
         points, (fails - fails.mean())[order]
     )
-    assert memory(new) == pytest.approx(model.predict(memory.places(new)), abs=1e-9)
+    assert memory(new.vectors, new.scalars) == pytest.approx(
+        model.predict(memory.places(new.vectors, new.scalars)), abs=1e-9
+    )
 
 
 def test_the_coordinates_of_embeddings_are_their_principal_components():
     some = columns(dims=4)
     memory = fit_failure(some, labels(some.signals), 0)[0].memory
-    found = memory.places(some)[:, :4]
+    found = memory.places(some.vectors, some.scalars)[:, :4]
     wanted = PCA(4).fit_transform(some.vectors)
     # as many directions as there are, so only the scale differs: 3 is the mean square in all
     apart = (wanted**2).sum(axis=1).mean()
@@ -238,7 +242,7 @@ def test_the_memory_knows_what_came_of_questions_alike_where_no_direction_tells(
     model = fit_failure(some[:200], fails[:200], 0)[0]
     assert model.vectors is not None
     assert auroc(model.vectors(vectors[200:]), fails[200:]) < 0.65
-    assert auroc(model.memory(some[200:]), fails[200:]) > 0.95
+    assert auroc(model.memory(some[200:].vectors, some[200:].scalars), fails[200:]) > 0.95
     assert auroc(model(some[200:]), fails[200:]) > 0.9
 
 

@@ -21,7 +21,7 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import ArtifactMismatch, CacheUnreadable, InvalidInput
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.gece.decision import digest, guarded
+from ltrag_plugins.gece.decision import guarded, question_digest
 from ltrag_plugins.gece.learning import LearningGate
 from ltrag_plugins.gece.monitor import WINDOW, Watch
 from ltrag_plugins.gece.savings import Usage
@@ -305,6 +305,6 @@ def test_four_processes_of_32_threads_killed_at_random_keep_every_answer_once(tm
         assert len(digests) == len(kept)
         for _, log, _ in runs:
             answered = [int(line) for line in log.read_text().split()]
-            lost = [n for n, i in enumerate(answered) if digest(text(i)) not in digests]
+            lost = [n for n, i in enumerate(answered) if question_digest(text(i)) not in digests]
             # the last ones alone, which waited for the writer; 32 threads note them in some order
             assert len(lost) >= len(answered) - min(lost, default=len(answered)) - 64

@@ -20,8 +20,8 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece import GECEGate, GECESettings
-from ltrag_plugins.gece.decision import digest, guarded
-from ltrag_plugins.gece.monitor import WINDOW, Record, Watch, estimated, monitor
+from ltrag_plugins.gece.decision import guarded, question_digest
+from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monitor
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.metrics.calibration import Interval
@@ -41,14 +41,16 @@ def gate():
     return GECEGate.fit(asked, llm=llm, target_rate=0.5, settings=settings)
 
 
-def records(count: int, seed: int = 0, **of) -> list[Record]:
+def records(count: int, seed: int = 0, **of) -> list[Watched]:
     """Decisions with scores between 0 and 1, of which those above 0.6 retrieve."""
     rng, made = np.random.default_rng(seed), []
     low, high = of.pop("scores", (0.0, 1.0))
     for i in range(count):
         score = rng.uniform(low, high)
         parts = {"gate": 1, "chance": 0.05, "sampled": False, "signals": {"x": score}} | of
-        made.append(Record(f"{seed}-{i}", "", float(i), retrieve=score > 0.6, score=score, **parts))
+        made.append(
+            Watched(f"{seed}-{i}", "", float(i), retrieve=score > 0.6, score=score, **parts)
+        )
     return made
 
 
@@ -204,8 +206,8 @@ def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):
     assert langchain.GECERouter(other, lambda t: t, store=path).monitor.decisions == 0
     with DecisionStore(path) as store:
         [first, second] = store.records(1, 10)
-    assert first.question == second.question == digest(QUESTIONS[7])
-    assert "number 7" not in path.read_bytes().decode("latin-1")  # nothing but the digest
+    assert first.question == second.question == question_digest(QUESTIONS[7])
+    assert "number 7" not in path.read_bytes().decode("latin-1")  # nothing but the question_digest
 
 
 def test_what_is_no_store_or_no_share_is_refused(gate, tmp_path):
@@ -223,7 +225,7 @@ def test_every_decision_is_a_line_of_the_log_without_the_text(gate, caplog):
         run(guarded(QUESTIONS[7], gate), gate.world)
     [line] = caplog.messages
     assert "retrieve=False" in line
-    assert digest(QUESTIONS[7]) in line
+    assert question_digest(QUESTIONS[7]) in line
     assert "city" not in line
     with caplog.at_level(logging.DEBUG, "ltrag_plugins.gece.decision"):
         run(guarded(QUESTIONS[7], gate), gate.world)
@@ -237,7 +239,7 @@ def test_the_span_around_a_decision_has_its_attributes(gate):
         run(guarded(QUESTIONS[7], gate), gate.world)
     [span] = exporter.get_finished_spans()
     assert span.attributes["gece.retrieve"] is False
-    assert span.attributes["gece.question"] == digest(QUESTIONS[7])
+    assert span.attributes["gece.question"] == question_digest(QUESTIONS[7])
     assert 0 <= span.attributes["gece.probability"] <= 1
 
 

@@ -504,7 +504,7 @@ def _memory(features: Features, fails: _Bits, seed: int) -> models._Memory:
         step=1.0,
         weights=np.zeros(0),
     )
-    places = memory.places(some)
+    places = memory.places(vectors, some.scalars)
     step = max(1e-9, float(np.abs(places).max()) / 127)
     memory = replace(memory, points=np.round(places / step).astype(np.int8), step=step)
     kernel = memory.nearness(memory.points * step) + _MEMORY_RIDGE * np.eye(len(kept))

@@ -28,7 +28,7 @@ from ltrag_plugins.types import Answer, Question
 _Judge = Callable[[str, str, str], Any] | LLM
 _LONG = 10  # words, beyond which an answer is a text, that no word-by-word rule can judge
 _ALIKE = 0.667  # F1; a label is right on 77.8 % of recorded answers, at 0.5 on 74.8 %
-FEWEST = 20  # calibration questions; at least two of them right, and two wrong
+FEWEST_QUESTIONS = 20  # calibration questions; at least two of them right, and two wrong
 _logger = logging.getLogger(__name__)
 
 
@@ -230,9 +230,9 @@ def check_count(questions: Sequence[object]) -> None:
     """Refuse too few calibration questions."""
     if isinstance(questions, str):
         raise InvalidInput(f"questions came as one string, {questions[:40]!r}; put it in a list")
-    if len(questions) < FEWEST:
+    if len(questions) < FEWEST_QUESTIONS:
         found = f"{len(questions) or 'no'} calibration questions"
-        raise CalibrationError(f"{found}; a gate needs at least {FEWEST}, better 200")
+        raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
 
 
 def _check_world(world: World) -> None:

@@ -28,7 +28,7 @@ from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate, read_gate
-from ltrag_plugins.gece.labels import FEWEST
+from ltrag_plugins.gece.labels import FEWEST_QUESTIONS
 from ltrag_plugins.gece.models import FitReport
 from ltrag_plugins.gece.monitor import LATEST, Monitor, monitor
 from ltrag_plugins.gece.savings import Usage
@@ -59,21 +59,15 @@ _logger = logging.getLogger(__name__)
 class _Learned(Decision):
     """With what the next fit wants to know; no fields, as these are put out with a decision."""
 
-    __slots__ = ("evidence", "gate")
-    gate: int
-    evidence: Evidence | None
+    __slots__ = ("evidence", "gate", "learning")
 
     @classmethod
     def of(cls, decision: Decision, gate: int, evidence: Evidence | None = None) -> "_Learned":
         """The same decision, of a gate by number."""
         made = cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)})
-        object.__setattr__(made, "gate", gate)
-        object.__setattr__(made, "evidence", evidence)
+        for name, value in {"gate": gate, "evidence": evidence, "learning": not evidence}.items():
+            object.__setattr__(made, name, value)
         return made
-
-    @property
-    def learning(self) -> bool:
-        return self.evidence is None
 
 
 class LearningGate:
@@ -121,8 +115,8 @@ class LearningGate:
         }
         if self._settings.gradients != "never":
             raise InvalidInput("a learning gate reads no gradients: leave gradients='never'")
-        if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST:
-            wanted = f"a number of questions, {FEWEST} or more"
+        if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST_QUESTIONS:
+            wanted = f"a number of questions, {FEWEST_QUESTIONS} or more"
             raise InvalidInput(f"warm_up is {wanted}; got {warm_up!r}")
         self._clock, self._fit_here = clock, fit_here
         self.store = DecisionStore(store)

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.decision import Decision, digest
+from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
 from ltrag_plugins.metrics.calibration import Interval
 
@@ -104,7 +104,7 @@ class Monitor:
 
 
 def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
-    """Judge a gate by its decisions (`Record`s, oldest first); `gate` has its `fitted` and `report`
+    """Judge a gate by its decisions (`Watched`, oldest first); `gate` has its `fitted` and `report`
     where they are known."""
     report, fitted = (getattr(gate, name, None) for name in ("report", "fitted"))
     scores = np.array([r.score for r in records if math.isfinite(r.score)])
@@ -209,7 +209,7 @@ def _moved(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Watched:
     """One decision, and whether draft and answer with retrieval agree where both are known."""
 
     id: str
@@ -234,21 +234,21 @@ class _Memory:
     """The latest decisions, in place of a store."""
 
     def __init__(self) -> None:
-        self._lock, self._records = threading.Lock(), OrderedDict[str, Record]()
+        self._lock, self._records = threading.Lock(), OrderedDict[str, Watched]()
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Watched]) -> None:
         with self._lock:
             for record in records:
                 self._records.setdefault(record.id, record)
             while len(self._records) > LATEST:
                 self._records.popitem(last=False)
 
-    def compared(self, record: Record, *_: Any) -> None:
+    def compared(self, record: Watched, *_: Any) -> None:
         self.add([record])
         with self._lock:
             self._records[record.id] = record
 
-    def records(self, *_: Any) -> list[Record]:
+    def records(self, *_: Any) -> list[Watched]:
         with self._lock:
             return [*self._records.values()]
 
@@ -305,9 +305,9 @@ class Watch:
         failed = decision.retrieve and math.isinf(decision.score) and not decision.learning
         comparable = not failed and retrieved is not None
         sampled = comparable and (decision.learning or self._rng.random() < self._rate)
-        record = Record(
+        record = Watched(
             id=os.urandom(12).hex(),
-            question=digest(decision.question) if self._works else "",
+            question=question_digest(decision.question) if self._works else "",
             at=self._clock(),
             gate=getattr(decision, "gate", self._number),
             retrieve=decision.retrieve,
@@ -340,13 +340,13 @@ class Watch:
         """Wait until all is compared and written; False: the seconds were not enough."""
         return not self._works or self._background.settle(timeout)
 
-    def _written(self, records: Sequence[Record]) -> None:
+    def _written(self, records: Sequence[Watched]) -> None:
         self._store.add(records)
         if self._learner is not None:
             self._learner.refresh()
 
     def _compare(
-        self, record: Record, decision: Any, retrieved: Callable[[], str], cost: Usage | None
+        self, record: Watched, decision: Any, retrieved: Callable[[], str], cost: Usage | None
     ) -> None:
         from ltrag_plugins.gece.labels import agreeing
 
@@ -375,13 +375,13 @@ class _Background:
     """Daemon threads for what no answer should wait for: one writes, two compare. At most 20,000
     records and 256 comparisons wait; others are left out and counted."""
 
-    def __init__(self, keep: Callable[[Sequence[Record]], None]) -> None:
+    def __init__(self, keep: Callable[[Sequence[Watched]], None]) -> None:
         self._keep, self.skipped = keep, 0
         self._begin()
         ours = weakref.ref(self)
         atexit.register(lambda: (found := ours()) and _settled(found._records, 2.0))
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Watched) -> None:
         """At once, together with what came meanwhile."""
         self._put("_records", record)
 

@@ -448,13 +448,13 @@ class GECERouter(Component):
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
 
         def retrieved() -> str:
-            from ltrag_plugins.langchain.fitting import text_of
+            from ltrag_plugins.langchain.fitting import output_text
 
             audited = not branch.decision.retrieve
             found: Any = self.retrieving.invoke(value, own_call(None)) if audited else chunks[0]
             for chunk in () if audited else chunks[1:]:
                 found += chunk
-            return text_of(found, self._answer)
+            return output_text(found, self._answer)
 
         self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
 
