@@ -161,16 +161,16 @@ def learning(url: str, questions: int, repeats: int) -> None:
     for turn in range(repeats):
         with tempfile.TemporaryDirectory() as folder:
             how: dict[str, Any] = {"llm": chat, "store": f"{folder}/r.sqlite", "target_rate": 0.5}
-            router = GECERouter.learning(chain, warm_up=questions // 2, **how)
+            router: Any = GECERouter.learning(chain, warm_up=questions // 2, **how)
             bare = asyncio.run(percentile(chain.ainvoke, 0, questions))
             early = asyncio.run(percentile(router.ainvoke, 0, questions))
-            router._watch.settle()
+            router.settle()
             router.gate.refresh(now=True)
             assert router.gate.gate is not None, router.monitor
             plain = GECERouter(router.gate.gate, chain)
             alone = asyncio.run(percentile(plain.ainvoke, 0, questions))
             late = asyncio.run(percentile(router.ainvoke, 0, questions))
-            router._watch.settle()
+            router.settle()
             print(router.monitor, flush=True)
         for name, one, other in (("learning", early, bare), ("audited", late, alone)):
             figures.setdefault(name, []).append(one / other)

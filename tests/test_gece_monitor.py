@@ -152,7 +152,7 @@ def test_audits_ask_the_chain_what_was_answered_directly(gate):
     for router, asked, ask in routers(gate, audit_rate=1.0):
         texts = [f"Which city is number {i} of the list?" for i in range(101, 121)] + [QUESTIONS[7]]
         answers = [ask(text) for text in texts]
-        assert router._watch.settle()
+        assert router.settle()
         direct = [
             t for t, answer in zip(texts, answers, strict=True) if answer == f"City {number(t)}"
         ]
@@ -177,7 +177,7 @@ def test_a_chain_that_fails_in_an_audit_is_counted_and_said_a_few_times(gate, ca
     router = langchain.GECERouter(gate, RunnableLambda(chain), audit_rate=1.0)
     for _ in range(9):
         assert router.invoke(QUESTIONS[7]) == "City 7"
-    assert router._watch.settle()
+    assert router.settle()
     assert router.monitor.failed == 9
     assert caplog.text.count("comparisons of draft and chain failed") == 4  # the 1st, 2nd, 4th, 8th
     assert "ConnectionError('no index')" in caplog.text
@@ -186,7 +186,7 @@ def test_a_chain_that_fails_in_an_audit_is_counted_and_said_a_few_times(gate, ca
 def test_a_stream_is_watched_when_it_has_ended(gate):
     router = langchain.GECERouter(gate, RunnableLambda(lambda text: "City 7"), audit_rate=1.0)
     assert [*router.stream(QUESTIONS[7])] == ["City 7"]
-    assert router._watch.settle()
+    assert router.settle()
     assert router.monitor.audits == 1
 
 
@@ -194,7 +194,7 @@ def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):
     path = tmp_path / "router.sqlite"
     for router, _, ask in routers(gate, audit_rate=1.0, store=path):
         ask(QUESTIONS[7])
-        assert router._watch.settle()
+        assert router.settle()
     found = router.monitor
     assert (found.decisions, found.audits) == (2, 2)
     other = GECEGate.fit(

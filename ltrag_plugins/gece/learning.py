@@ -48,7 +48,7 @@ from ltrag_plugins.types import Generation
 _GROWTH = 1.5  # how much larger a sample is fitted on again
 _SAMPLE = 4000  # questions of a fit, the latest
 _OFTEN = 1.0  # seconds between two looks for a gate of another process
-_LEASE = 900.0  # seconds after which another process may fit in the place of one that died
+_LEASE = 60.0  # seconds after which another process may fit in the place of one that died
 _CHECKED = 20  # comparisons between two looks at the monitor
 _SAID = "said.json"
 _HOW = (GECESettings, Targets, WordFrequencies)
@@ -250,12 +250,18 @@ class LearningGate:
     def _fit_elsewhere(self, since: int, folder: Path) -> None:
         wanted = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-c", _CHILD, f"{self.store.path}", f"{since}", f"{folder}"]
-        done = subprocess.run(
-            command, env={**os.environ, **wanted}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            size, told = self.store.sample_size(since), done.stderr.strip()[-300:]
-            (folder / _SAID).write_text(json.dumps([size, f"the fit failed: {told}"]))
+        environment = {**os.environ, **wanted}
+        with (folder / "errors").open("w") as errors:
+            child = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors)
+            while True:
+                try:
+                    child.wait(_LEASE / 3)
+                    break
+                except subprocess.TimeoutExpired:  # others are told that this one still lives
+                    self.store.note("fitting", f"{self._clock() + _LEASE:020.3f}")
+        if child.returncode:
+            size, told = self.store.sample_size(since), (folder / "errors").read_text().strip()
+            (folder / _SAID).write_text(json.dumps([size, f"the fit failed: {told[-300:]}"]))
 
 
 def stored_monitor(store: DecisionStore, **counts: int) -> Monitor:

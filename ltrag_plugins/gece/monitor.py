@@ -334,7 +334,10 @@ class Watch:
         """What the decisions of this process saved; see `savings_of`."""
         with self._lock:
             direct, retrieved = self._counts[False], self._counts[True]
-        return savings_of(getattr(self.gate, "report", None), direct, retrieved, price)
+        report = getattr(self.gate, "report", None)
+        if self.learns and report is None:  # nothing is known, and nothing avoided
+            return Savings(direct + retrieved, retrieved, Usage(), Usage(), price)
+        return savings_of(report, direct, retrieved, price)
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until all is compared and written; False: the seconds were not enough."""

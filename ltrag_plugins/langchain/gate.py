@@ -307,6 +307,11 @@ class GECERouter(Component):
         """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
         return self._watch.monitor()
 
+    def settle(self, timeout: float = 60.0) -> bool:
+        """Wait until drafts, audits and fits in the background are done; False: the seconds were
+        not enough. For the end of a program, which loses what still waits."""
+        return self._watch.settle(timeout)
+
     def savings(self, price: float | None = None) -> Savings:
         """What the decisions so far saved against always retrieving, at the costs that `fit`
         measured; a `direct` chain's are not among them.

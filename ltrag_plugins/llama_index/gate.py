@@ -243,6 +243,11 @@ class GECERouter(BaseQueryEngine):
         """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
         return self._watch.monitor()
 
+    def settle(self, timeout: float = 60.0) -> bool:
+        """Wait until drafts, audits and fits in the background are done; False: the seconds were
+        not enough. For the end of a program, which loses what still waits."""
+        return self._watch.settle(timeout)
+
     @property
     def gate(self) -> DecidingGate:
         """What decides."""
