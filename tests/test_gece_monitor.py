@@ -1,7 +1,9 @@
 """A gate at work: what its monitor says, and what audits cost nobody."""
 
+import gc
 import logging
 import random
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
@@ -10,6 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from langchain_core.runnables import RunnableLambda
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response import schema
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -188,6 +192,45 @@ def test_a_stream_is_watched_when_it_has_ended(gate):
     assert [*router.stream(QUESTIONS[7])] == ["City 7"]
     assert router.settle()
     assert router.monitor.audits == 1
+
+
+async def test_an_engines_stream_is_watched_when_it_has_ended(gate):
+    class Streaming(BaseQueryEngine):
+        def _get_prompt_modules(self):
+            return {}
+
+        def _query(self, query_bundle):
+            return schema.StreamingResponse(piece for piece in ("City", " 8"))
+
+        async def _aquery(self, query_bundle):
+            async def pieces():
+                for piece in ("City", " 8"):
+                    yield piece
+
+            return schema.AsyncStreamingResponse(pieces())
+
+    router = llama_index.GECERouter(gate, Streaming(None))
+    response = router.query(QUESTIONS[8])
+    assert router.monitor.decisions == 0
+    assert [*response.response_gen] == ["City", " 8"]
+    assert router.monitor.decisions == 1
+    response = await router.aquery(QUESTIONS[8])
+    assert [piece async for piece in response.async_response_gen()] == ["City", " 8"]
+    assert router.monitor.decisions == 2
+
+
+def test_the_threads_of_a_router_end_with_it(gate):
+    before = {*threading.enumerate()}
+    router = langchain.GECERouter(gate, RunnableLambda(lambda text: "City 7"), audit_rate=1.0)
+    router.invoke(QUESTIONS[7])
+    assert router.settle()
+    threads = {*threading.enumerate()} - before
+    assert [thread.name for thread in threads] == ["ltrag-watch"] * 3
+    del router
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):

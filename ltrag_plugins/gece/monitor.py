@@ -288,12 +288,14 @@ class Watch:
         """Whether what the chain's answers cost is of use."""
         self._works = bool(audit_rate or store or self.learns)
         self._store, self._number = getattr(gate, "store", None) or _Memory(), 0
-        self._background = _Background(self._written)
         if store is not None:
             from ltrag_plugins.gece.store import DecisionStore
 
             self._store = DecisionStore(store)
             self._number = self._store.enrolled(gate, clock())
+        # no part of this object, so that its threads end with it
+        self._background = _Background(partial(_keep, self._store, self._learner))
+        weakref.finalize(self, self._background.end)
 
     def saw(
         self, decision: Decision, retrieved: Callable[[], str] | None, cost: Usage | None = None
@@ -343,11 +345,6 @@ class Watch:
         """Wait until all is compared and written; False: the seconds were not enough."""
         return not self._works or self._background.settle(timeout)
 
-    def _written(self, records: Sequence[Watched]) -> None:
-        self._store.add(records)
-        if self._learner is not None:
-            self._learner.refresh()
-
     def _compare(
         self, record: Watched, decision: Any, retrieved: Callable[[], str], cost: Usage | None
     ) -> None:
@@ -378,7 +375,7 @@ class _Background:
     """Daemon threads for what no answer should wait for: one writes, two compare. At most 20,000
     records and 256 comparisons wait; others are left out and counted."""
 
-    def __init__(self, keep: Callable[[Sequence[Watched]], None]) -> None:
+    def __init__(self, keep: Callable[[list[Watched]], None]) -> None:
         self._keep, self.skipped = keep, 0
         self._begin()
         ours = weakref.ref(self)
@@ -411,13 +408,30 @@ class _Background:
         if not self._threads:
             with self._starting:
                 if not self._threads:
-                    each = partial(_work_off, self._comparisons, lambda some: some[0](), 1)
+                    each = partial(_work_off, self._comparisons, _each, 1)
                     write = partial(_work_off, self._records, self._keep, 1000)
                     self._threads += map(_started, (write, each, each))
         try:
             getattr(self, name).put_nowait(item)
         except queue.Full:
             self.skipped += 1
+
+    def end(self) -> None:
+        """Nobody can see more: the threads end when nothing waits any more."""
+        each = (self._records, self._comparisons, self._comparisons)
+        for items in each if self._threads else ():
+            items.put(None)
+
+
+def _keep(store: Any, learner: Any, records: list[Watched]) -> None:
+    store.add(records)
+    if learner is not None:
+        learner.refresh()
+
+
+def _each(some: list[Callable[[], None]]) -> None:
+    for work in some:
+        work()
 
 
 def _started(work: Callable[[], None]) -> threading.Thread:
@@ -430,14 +444,17 @@ def _work_off(items: "queue.Queue[Any]", work: Callable[[list[Any]], None], most
     while True:
         some = [items.get()]
         with suppress(queue.Empty):
-            while len(some) < most:
+            while len(some) < most and some[-1] is not None:
                 some.append(items.get_nowait())
+        ends = some[-1] is None
         try:
-            work(some)
+            work(some[: len(some) - ends])
         except Exception as error:
             _logger.warning("watching the gate: %s", error)
-        for _ in some:
+        for _ in range(len(some)):
             items.task_done()
+        if ends:
+            return
         del some  # it holds questions and answers, and the next may be long in coming
 
 

@@ -200,9 +200,9 @@ def _record(*row: Any) -> Watched:
 
 
 def _mean_of(costs: Sequence[Usage]) -> Usage | None:
-    """The mean of each part, as far as all know it."""
-    if not costs:
-        return None
-    parts = zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True)
-    means = (None if None in part else math.fsum(part) / len(costs) for part in parts)
-    return Usage(*means)
+    """The mean of each part, over those that know it."""
+    means = list[float | None]()
+    for part in zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True):
+        known = [value for value in part if value is not None]
+        means.append(math.fsum(known) / len(known) if known else None)
+    return Usage(*means) if costs else None

@@ -108,7 +108,8 @@ class Meter(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.totals, self._began = list[object](), perf_counter()
+        self.totals = list[object]()
+        self.began: float | None = perf_counter()
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         """One call more; for a completion model all of a batch, of which it counts the whole."""
@@ -120,8 +121,9 @@ class Meter(BaseCallbackHandler):
         self.totals += [used.get("total_tokens"), *rest]
 
     def usage(self) -> Usage:
-        """What one question took since this was made."""
-        return Usage.counted(self.totals, 1, perf_counter() - self._began)
+        """What one question took since this was made; no seconds where others went beside it."""
+        seconds = None if self.began is None else perf_counter() - self.began
+        return Usage.counted(self.totals, 1, seconds)
 
 
 def _answers_of(

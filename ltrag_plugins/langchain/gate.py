@@ -410,6 +410,8 @@ class GECERouter(Component):
         groups = defaultdict[int, list[int]](list)
         for i, branch in branches.items():
             groups[id(branch.runnable)].append(i)
+            if branch.meter:
+                branch.meter.began = None
         # a chain first: of what it gives the draft takes its shape
         for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
             given, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
