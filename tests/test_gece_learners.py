@@ -132,10 +132,19 @@ def test_the_gain_is_scikit_learns_ridge_regression(dims):
     gain = np.random.default_rng(2).integers(-1, 2, size=80).astype(float)
     center = some.vectors.mean(axis=0)
     x = np.hstack([StandardScaler().fit_transform(some.scalars) * 0.1, some.vectors - center])
-    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    model = RidgeCV(alphas=np.logspace(-2, 3, 21)).fit(x, gain)
     found, _ = fit_gain(some, gain, seed=0)
     assert found(some) == pytest.approx(model.predict(x))
     assert (found.vectors is None) == (dims == 0)
+
+
+def test_what_is_known_without_noise_keeps_its_slope_with_few_questions():
+    # as METEOR would in the formula, were it a linear function of the signals
+    some, new = columns(60, dims=0), columns(300, dims=0, seed=5)
+    known = np.array([0.3, 0.02, 0.001]) / 4
+    found, _ = fit_gain(some, some.signals @ known, seed=0)
+    slope = np.polyfit(new.signals @ known, found(new), 1)[0]
+    assert slope > 0.9
 
 
 @pytest.mark.parametrize("learned", [failure_of_few, gain_of_few])
