@@ -228,6 +228,5 @@ def main() -> None:
         areas(title, parts[0] + parts[1], train + test)
 
 
-
 if __name__ == "__main__":
     main()

@@ -126,7 +126,8 @@ class FailureModel:
     consensus: Linear | None
     """The plain mean of the standardized token-probability signals; None without any."""
     single: Linear
-    """The plain signal that tells failures best by itself, standardized."""
+    """The standardized plain signals, each with a weight by how well it tells failures alone. (In
+    gates of older versions the best one by itself.)"""
     stack: Linear
 
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
@@ -143,6 +144,11 @@ class FailureModel:
         if self.consensus is not None:
             found.append(self.consensus(signals))
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """Where the members that are a mean of plain signals, `single` and `consensus`, stand."""
+        return (3,) if self.consensus is None else (3, 4 + (self.vectors is not None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
