@@ -198,7 +198,7 @@ def test_beside_the_learners_stand_two_means_of_plain_signals():
     assert model.consensus is not None
     z = StandardScaler().fit_transform(some.signals)
     assert model.consensus(some.signals) == pytest.approx(z[:, :2].mean(axis=1))
-    above = [max(0, auroc(column, fails) - 0.5) for column in some.signals.T]
+    above = [max(0, auroc(column, fails) - 0.5) ** 2 for column in some.signals.T]
     assert model.single(some.signals) == pytest.approx(z @ above / sum(above))
     assert model.members(some)[:, [*model.plain]] == pytest.approx(
         np.column_stack([model.single(some.signals), model.consensus(some.signals)])

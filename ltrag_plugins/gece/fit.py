@@ -493,7 +493,7 @@ def _leaning(areas: Sequence[float], fails: _Bits) -> float:
 def _fit_members(features: Features, fails: _Bits, seed: int) -> models._MemoryModel:
     signals, vectors, tokens = features.signals, features.vectors, features.probability
     mean, scale, none = signals.mean(axis=0), _deviations(signals), np.zeros(0)
-    alone = np.array([max(0.0, auroc(column, fails) - 0.5) for column in signals.T])
+    alone = np.array([max(0.0, auroc(column, fails) - 0.5) ** 2 for column in signals.T])
     alone = alone if alone.any() else np.ones(len(alone))
     even = Linear(mean, scale, tokens / max(1, tokens.sum()), 0.0)
     return models._MemoryModel(
