@@ -130,7 +130,8 @@ class FailureModel:
     consensus: Linear | None
     """The plain mean of the standardized token-probability signals; None without any."""
     single: Linear
-    """The plain signal that tells failures best by itself, standardized."""
+    """The standardized plain signals, each with a weight by how well it tells failures alone. (In
+    gates of older versions the best one by itself.)"""
     stack: Linear
 
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
@@ -151,6 +152,11 @@ class FailureModel:
 
     def _further(self, vectors: np.ndarray, scalars: np.ndarray) -> list[np.ndarray]:
         return []
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """Where the members that are a mean of plain signals, `single` and `consensus`, stand."""
+        return (3,) if self.consensus is None else (3, 4 + (self.vectors is not None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
