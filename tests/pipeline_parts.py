@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.evaluate import LongTailRAG, LongTailSettings
+from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Generation, Passage, Question, Token
@@ -73,13 +74,16 @@ class House:
 
 
 class Letters:
-    """Tells houses from gardens."""
+    """Tells houses from gardens, and one number from another."""
 
     name = "houses and gardens"
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         return np.array(
-            [[text.lower().count("house"), text.count("Garden"), 1.0] for text in texts],
+            [
+                [text.lower().count("house"), text.count("Garden"), *map(text.count, "0123456789")]
+                for text in texts
+            ],
             dtype=np.float32,
         )
 
@@ -91,4 +95,6 @@ def fitted(house: House, **given: Any) -> LongTailRAG:
 
 
 def settings(**more: Any) -> LongTailSettings:
-    return LongTailSettings(reading=SGICSettings(rounds=1), **more)
+    # one signal, as a fit of all of them takes seconds
+    gate = GECESettings(scorer="product")
+    return LongTailSettings(gate=gate, reading=SGICSettings(rounds=1), **more)

@@ -27,12 +27,12 @@ def test_a_gate_that_saves_searches_and_loses_nothing_is_kept():
     report = rag.report
     assert report.kept == "always+gate"
     assert (rag.retrieves, rag.ranker) == ("gated", None)
-    rows = {row.name: row for row in report.summary.rows}
+    rows = {row.name: row for row in report.rows}
     # the model knows every second house, and reads the others' colours from the passage
-    assert rows["never"].scores["right"].value == pytest.approx(0.5, abs=0.05)
-    assert rows["always"].scores["right"].value == rows["always+gate"].scores["right"].value == 1
-    assert rows["always+gate"].costs["retrievals"] == pytest.approx(0.5, abs=0.1)
-    assert rows["always+gate"].costs["tokens"] < rows["always"].costs["tokens"]
+    assert rows["never"].right.value == pytest.approx(0.5, abs=0.05)
+    assert rows["always"].right.value == rows["always+gate"].right.value == 1
+    assert rows["always+gate"].searches == pytest.approx(0.5, abs=0.1)
+    assert rows["always+gate"].tokens < rows["always"].tokens
     [gate, reranker, calibrator] = report.verdicts
     assert (gate.part, gate.kept) == ("gate", True)
     assert not reranker.kept
@@ -63,8 +63,8 @@ def test_without_accepted_answers_agreement_takes_their_place():
     report = rag.report
     assert report.agreement == 1
     assert report.kept == "always+gate"
-    rows = {row.name: row for row in report.summary.rows}
-    assert rows["always"].scores["right"].value == 1  # it agrees with itself
+    rows = {row.name: row for row in report.rows}
+    assert rows["always"].right.value == 1  # it agrees with itself
     assert "agreement with always retrieving" in str(report)
     for verdict in report.verdicts[1:]:
         assert not verdict.kept
@@ -89,25 +89,25 @@ def test_a_reranker_that_finds_the_passage_is_kept_and_asks_for_it():
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
 def test_a_target_is_met_by_the_cheapest_way_that_reaches_it(share):
     report = fitted(House(), target_accuracy=share).report
-    rows = {row.name: row for row in report.summary.rows}
-    reaching = [row for row in rows.values() if row.scores["right"].value >= share]
-    cheapest = min(reaching, key=lambda row: row.costs["tokens"])
+    rows = {row.name: row for row in report.rows}
+    reaching = [row for row in rows.values() if row.right.value >= share]
+    cheapest = min(reaching, key=lambda row: row.tokens)
     assert report.met
-    assert rows[report.kept].costs["tokens"] == cheapest.costs["tokens"]
+    assert rows[report.kept].tokens == cheapest.tokens
 
 
 def test_a_target_out_of_reach_is_said_and_the_most_accurate_way_kept():
     rag = fitted(House(reads=lambda house: house % 4 < 3), target_accuracy=1.0)
     assert not rag.report.met
     assert "no way meets the target" in str(rag.report)
-    best = max(row.scores["right"].value for row in rag.report.summary.rows)
-    assert rag.report.summary[rag.report.kept].scores["right"].value == best
+    best = max(row.right.value for row in rag.report.rows)
+    assert rag.report[rag.report.kept].right.value == best
 
 
 def test_a_budget_bounds_the_cost_and_the_most_accurate_way_within_it_is_kept():
     rag = fitted(House(), budget=0.9)
-    rows = {row.name: row for row in rag.report.summary.rows}
-    assert rows[rag.report.kept].costs["tokens"] <= 0.9 * rows["always"].costs["tokens"]
+    rows = {row.name: row for row in rag.report.rows}
+    assert rows[rag.report.kept].tokens <= 0.9 * rows["always"].tokens
     assert rag.report.kept == "always+gate"
 
 
@@ -177,7 +177,7 @@ async def test_sync_async_and_many_give_equal_answers():
     assert await rag.aanswer(question) == one == rag.answer_many([question, question])[1]
     assert one.text == "pink"
     assert one.decision.retrieve
-    assert [passage.id for passage in one.passages][0] == "house-7"
+    assert one.passages[0].id == "house-7"
 
 
 def test_an_answer_carries_the_probability_that_it_is_wrong_and_may_be_refused():

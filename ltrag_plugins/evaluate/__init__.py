@@ -1,7 +1,7 @@
 """One run for every method: who answers best, at what cost, with and without a gate; and all three
 of ours at once, each where it pays."""
 
-from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Verdict
+from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Verdict, WayFigures
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.recorded import Recording
 from ltrag_plugins.evaluate.records import Record
@@ -23,6 +23,7 @@ __all__ = [
     "Recording",
     "Summary",
     "Verdict",
+    "WayFigures",
     "Work",
     "cell_of",
     "evaluate",

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.records import Record
-from ltrag_plugins.evaluate.summary import Summary, summarize
+from ltrag_plugins.evaluate.summary import Row, summarize
 from ltrag_plugins.metrics.calibration import (
     Interval,
     Reliability,
@@ -90,6 +90,23 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class WayFigures:
+    """One way to answer: means over the questions that all were judged on."""
+
+    name: str
+    right: Interval
+    """Share of right answers."""
+    gain: Interval | None
+    """Over always retrieving, paired by question; None for that row itself."""
+    calls: float
+    searches: float
+    tokens: float | None
+    """Read and written; None where the model does not say."""
+    seconds: float
+    """Of waiting for model, search and encoder."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Whether a part was kept, and why."""
 
@@ -118,8 +135,8 @@ class PipelineReport:
     """Whether a way met it; if none did, the most accurate one was kept."""
     kept: str
     """Name of the row that was kept."""
-    summary: Summary
-    """A row for each way; gains are over always retrieving."""
+    rows: tuple[WayFigures, ...]
+    """All ways."""
     verdicts: tuple[Verdict, ...]
     unit: Literal["tokens", "ms"]
     """What costs are compared in."""
@@ -129,24 +146,28 @@ class PipelineReport:
     """Of the kept way; None where it does not know P(wrong) of all answers."""
     notes: tuple[str, ...] = ()
 
+    def __getitem__(self, name: str) -> WayFigures:
+        """The row of that name."""
+        return {row.name: row for row in self.rows}[name]
+
     def __str__(self) -> str:
-        agreed, level = self.agreement, self.summary.level
+        agreed, level = self.agreement, self.rows[0].right.level
         labels = "accepted answers" if agreed < 1 else "agreement with always retrieving"
         if 0 < agreed < 1:
             labels += f", for {agreed:.0%} agreement with always retrieving"
-        wide = 4 + max(len(row.name) for row in self.summary.rows)
+        wide = 4 + max(len(row.name) for row in self.rows)
         lines = [
             f"fitted on {self.fitted} questions, judged on {self.judged} others ({labels})",
             f"{'':<{wide}}{'right':<24}{'calls':>6}{'searches':>10}{'tokens':>8}{'seconds':>9}"
             f"  against always ({level:.0%})",
         ]
-        for row in self.summary.rows:
-            costs, mark = row.costs, "*" if row.name == self.kept else " "
-            tokens = "-" if costs["tokens"] is None else f"{costs['tokens']:.0f}"
-            line = f"{mark} {row.name:<{wide - 2}}{row.scores['right']!s:<24}{costs['calls']:6.2f}"
-            line += f"{costs['retrievals']:10.2f}{tokens:>8}{(costs['ms'] or 0) / 1000:9.3f}"
-            gain = row.gains.get("right")
-            lines.append(line if gain is None else f"{line}  {_signed(gain)}")
+        for row in self.rows:
+            mark, tokens = " *"[row.name == self.kept], "-"
+            if row.tokens is not None:
+                tokens = f"{row.tokens:.0f}"
+            line = f"{mark} {row.name:<{wide - 2}}{row.right!s:<24}{row.calls:6.2f}"
+            line += f"{row.searches:10.2f}{tokens:>8}{row.seconds:9.3f}"
+            lines.append(line if row.gain is None else f"{line}  {_signed(row.gain)}")
         lines.append(f"* kept: {self.goal}")
         for one in self.verdicts:
             lines.append(f"{one.part:<{wide}}{'kept' if one.kept else 'left out'}: {one.why}")
@@ -250,7 +271,7 @@ class Trials:
             goal=str(self.goal),
             met=met,
             kept=kept.name,
-            summary=summarize(told, compared=ALWAYS.name),
+            rows=tuple(map(_figures, summarize(told, compared=ALWAYS.name).rows)),
             verdicts=tuple(self._verdict(part, kept, untried.get(part)) for part in PARTS),
             unit=self.unit,
             unseen=unseen,
@@ -268,8 +289,14 @@ class Trials:
         adds = paired_bootstrap(self.right[with_it], self.right[without], seed=self.seed)
         spends = float((self.spent[with_it] - self.spent[without]).mean())
         to = "" if kept.retrieves != "never" else ", were it to retrieve"
-        why = f"{_signed(adds)} right, {spends:+.0f} {self.unit}, to {without.name}{to}"
+        why = f"{_signed(adds)} right, {spends:+.0f} {self.unit}, beside {without.name}{to}"
         return Verdict(part, with_it == kept, why, adds, spends)
+
+
+def _figures(row: Row) -> WayFigures:
+    costs, gain = row.costs, row.gains.get("right")
+    counts = costs["calls"] or 0.0, costs["retrievals"] or 0.0, costs["tokens"]
+    return WayFigures(row.name, row.scores["right"], gain, *counts, (costs["ms"] or 0.0) / 1000)
 
 
 def _signed(gain: Interval) -> str:

@@ -17,9 +17,8 @@ from ltrag_plugins.dur.prompts import FORMATS, PromptFormat, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput
-from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict
+from ltrag_plugins.evaluate.choice import Goal, PipelineReport, Retrieves, Verdict, WayFigures
 from ltrag_plugins.evaluate.gating import RunGate
-from ltrag_plugins.evaluate.summary import Row, Summary
 from ltrag_plugins.flow import Flow, Observer, World, arun, ask, embed, fetch, run, run_many
 from ltrag_plugins.gece.decision import Decision, guarded
 from ltrag_plugins.gece.gate import GECEGate
@@ -78,6 +77,8 @@ class LongTailAnswer(Answer):
     """The gate's, where there is one."""
     calibrated: CalibratedAnswer | None = field(default=None, repr=False)
     """What the calibrator knows of an answer from passages."""
+    question: str = field(default="", repr=False)
+    """As it was answered: standing alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +166,11 @@ class LongTailRAG:
             return self.gate is not None
         return self.calibration is not None and self.calibration.wrongness is not None
 
-    def refusing(self, p_wrong_above: float | None, refusal: str = Refusal.refusal) -> Self:
-        """The same, keeping back answers that are wrong with a larger probability, 0 to 1."""
-        return replace(self, refusal=Refusal(None, p_wrong_above, refusal))
+    def refusing(self, p_wrong_above: float | None, refusal: str = "") -> Self:
+        """The same, keeping back answers that are wrong with a larger probability, 0 to 1, and
+        saying the refusal in their place."""
+        said = {"refusal": refusal} if refusal else {}
+        return replace(self, refusal=Refusal(None, p_wrong_above, **said))
 
     @classmethod
     def load(
@@ -233,19 +236,11 @@ class LongTailRAG:
         """The flow: decide, and answer directly or from passages. A question with a `history` is
         made to stand alone first. Where the gate's model fails, the question retrieves."""
         question = (yield from standalone(question, history)) if history else question
-        if self.retrieves == "always":
-            return self._kept_back((yield from self._reading(question)))
-        if self.gate is None:
-            draft = (yield from drafting(question, self.settings.gate)).draft
-            return self._kept_back(LongTailAnswer(draft.text.strip(), trace=(draft,)))
-        never = self.retrieves == "never"
-        decision = yield from guarded(question, self.gate, "raise" if never else "retrieve")
-        if decision.retrieve and not never:
-            read = yield from self._reading(question)
-            return self._kept_back(replace(read, decision=decision))
-        sure, trace = decision.probability, (decision.draft,)
-        answer = LongTailAnswer(decision.answer, sure, (), trace, sure, decision=decision)
-        return self._kept_back(answer)
+        answer = replace((yield from self._deciding(question)), question=question)
+        most, p_wrong = self.refusal.refuse_p_wrong_above, answer.p_wrong
+        if most is None or (p_wrong is not None and p_wrong <= most):
+            return answer
+        return replace(answer, text=self.refusal.refusal, refused=True)
 
     def answer(self, question: str, *, observers: Iterable[Observer] = ()) -> LongTailAnswer:
         """Answer one question; raises what its parts raise."""
@@ -266,6 +261,20 @@ class LongTailRAG:
         flows = [self.answering(question) for question in questions]
         return run_many(flows, self.world, observers=observers, batch=batch)
 
+    def _deciding(self, question: str) -> Flow[LongTailAnswer]:
+        """Answer directly or from passages."""
+        if self.retrieves == "always":
+            return (yield from self._reading(question))
+        if self.gate is None:
+            draft = (yield from drafting(question, self.settings.gate)).draft
+            return LongTailAnswer(draft.text.strip(), trace=(draft,))
+        never = self.retrieves == "never"
+        decision = yield from guarded(question, self.gate, "raise" if never else "retrieve")
+        if decision.retrieve and not never:
+            return replace((yield from self._reading(question)), decision=decision)
+        sure, trace = decision.probability, (decision.draft,)
+        return LongTailAnswer(decision.answer, sure, (), trace, sure, decision=decision)
+
     def _reading(self, question: str) -> Flow[LongTailAnswer]:
         """Search, rerank, read, and look again, as far as the parts are there."""
         settings, ranker, fitted = self.settings, self.ranker, self.calibration
@@ -281,13 +290,6 @@ class LongTailRAG:
         trace = tuple(said for one in answer.trace for said in (one.generation, *one.samples))
         about = answer.uncertainty, tuple(found), trace, answer.p_wrong
         return LongTailAnswer(answer.text, *about, calibrated=answer)
-
-    def _kept_back(self, answer: LongTailAnswer) -> LongTailAnswer:
-        """The answer, or the refusal in its place."""
-        most, p_wrong = self.refusal.refuse_p_wrong_above, answer.p_wrong
-        if most is None or (p_wrong is not None and p_wrong <= most):
-            return answer
-        return replace(answer, text=self.refusal.refusal, refused=True)
 
     @property
     def _llm(self) -> LLM:
@@ -323,8 +325,7 @@ _KINDS = (
     Refusal,
     PipelineReport,
     Verdict,
-    Summary,
-    Row,
+    WayFigures,
     Interval,
     Reliability,
     calibration._Bin,
