@@ -77,11 +77,12 @@ def test_the_frameworks_own_models_and_retrievers_are_fitted_as_ours(framework, 
     right, theirs = (report["always"].right for report in (ours.report, made.report))
     assert theirs == right
     made.save(tmp_path)
-    again = room.LongTailRAG.load(
-        tmp_path, llm=model, retriever=searching, refuse_p_wrong_above=0.999
-    )
+    parts = {"llm": model, "retriever": searching}
+    again = room.LongTailRAG.load(tmp_path, **parts)
     assert again.report == made.report
     assert again.rag.answer(ASKED[0]).text == ours.answer(ASKED[0]).text
+    with pytest.raises(InvalidInput, match="does not know P"):  # all its answers were right
+        room.LongTailRAG.load(tmp_path, **parts, refuse_p_wrong_above=0.9)
 
 
 @pytest.mark.parametrize("room", [langchain, llama_index])

@@ -5,7 +5,7 @@ them, else its milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -149,6 +149,10 @@ class PipelineReport:
     def __getitem__(self, name: str) -> WayFigures:
         """The row of that name."""
         return {row.name: row for row in self.rows}[name]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return asdict(self)
 
     def __str__(self) -> str:
         agreed, level = self.agreement, self.rows[0].right.level

@@ -205,8 +205,8 @@ def _fitted(
     trials = Trials(records, asked.stands_in[judged], goal, settings.seed)
     about: dict[str, Any] = {"fitted": len(train), "untried": untried, "p_wrong": p_wrong}
     way, report = trials.report(**about)
-    for note in report.notes:
-        _logger.warning("%s", note)
+    if not report.met:
+        _logger.warning("%s", report.notes[0])
     return replace(pipelines[way], report=report)
 
 

@@ -196,21 +196,21 @@ class LongTailRAG:
         remedy = "Fit it again: LongTailRAG.fit(...).save(folder), or 'ltrag fit'."
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
             saved, _ = artifacts.read(path, "longtail", kinds=_KINDS, format=_FORMAT)
-            name, kept = saved.pop("llm"), saved.pop("kept")
-            if name != llm.name:
-                both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
-                raise ArtifactMismatch(f"{both}; pass that model, or fit one for this one")
-            if retriever is None and saved["retrieves"] != "never":
-                raise InvalidInput(f"the pipeline in {path} retrieves: give it a retriever")
-            if encoder is None and "ranker" in kept:
-                raise InvalidInput(f"the pipeline in {path} reranks: give it the fit's encoder")
-            if "gate" in kept:
-                saved["gate"] = RunGate.load(path / "gate", world)
-            if "ranker" in kept and encoder is not None:
-                saved["ranker"] = DURRanker.load(path / "head", encoder=encoder)
-            if "calibration" in kept:
-                saved["calibration"] = Calibration.load(path / "calibration", llm=llm)
-            return cls(world=world, **saved)
+            name, kept, _ = (saved.pop(one) for one in ("llm", "kept", "encoder"))
+        if name != llm.name:
+            both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
+            raise ArtifactMismatch(f"{both}; pass that model, or fit one for this one")
+        if retriever is None and saved["retrieves"] != "never":
+            raise InvalidInput(f"the pipeline in {path} retrieves: give it a retriever")
+        if encoder is None and "ranker" in kept:
+            raise InvalidInput(f"the pipeline in {path} reranks: give it the fit's encoder")
+        if "gate" in kept:
+            saved["gate"] = RunGate.load(path / "gate", world)
+        if "ranker" in kept and encoder is not None:
+            saved["ranker"] = DURRanker.load(path / "head", encoder=encoder)
+        if "calibration" in kept:
+            saved["calibration"] = Calibration.load(path / "calibration", llm=llm)
+        return cls(world=world, **saved)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write what was kept; an older pipeline in the same folder is replaced, its JSON last."""
