@@ -18,8 +18,9 @@ from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.flow import run
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Generation
-from tests.pipeline_parts import House, Letters, fitted, houses, unlabelled
+from tests.pipeline_parts import House, Letters, fitted, houses, settings, unlabelled
 
 
 def test_a_gate_that_saves_searches_and_loses_nothing_is_kept():
@@ -93,7 +94,7 @@ def test_a_target_is_met_by_the_cheapest_way_that_reaches_it(share):
     reaching = [row for row in rows.values() if row.right.value >= share]
     cheapest = min(reaching, key=lambda row: row.tokens)
     assert report.met
-    assert rows[report.kept].tokens == cheapest.tokens
+    assert rows[report.kept].tokens == pytest.approx(cheapest.tokens, rel=0.02)
 
 
 def test_a_target_out_of_reach_is_said_and_the_most_accurate_way_kept():
@@ -140,7 +141,9 @@ def test_the_kept_way_is_what_enumeration_says(seed, goal):
         wanted = goal.target_accuracy or right[ALWAYS] - 0.05 * made.stands_in.mean()
         fits = [w for w in right if right[w] >= wanted - 1e-12]
         least = min((spent[w] for w in fits), default=None)
-        good = {w for w in fits if spent[w] == least}
+        good = {w for w in fits if spent[w] <= 1.02 * least}
+        fewest = min((w.parts for w in good), default=0)
+        good = {w for w in good if w.parts == fewest}
         good = good or {w for w in right if right[w] == max(right.values())}
     kept, met = made.choice()
     assert kept in good
@@ -201,6 +204,15 @@ def test_a_model_without_token_probabilities_has_no_p_wrong_but_a_gate():
     with pytest.raises(InvalidInput, match="does not know P"):
         rag.refusing(0.5)
     assert rag.answer("What is the colour of house 7?").text == "pink"
+
+
+def test_samples_that_agree_stand_in_for_token_probabilities_where_they_are_asked_for():
+    house = House(reads=lambda house: house % 4 < 3, says_how_sure=False)
+    reading = SGICSettings(rounds=0, estimator="agreement", samples=2)
+    rag = fitted(house, settings=replace(settings(), reading=reading), target_accuracy=0.7)
+    assert rag.knows_p_wrong
+    assert rag.report["always"].calls == 3  # the answer and two samples
+    assert 0 < rag.answer("What is the colour of house 203?").p_wrong < 1
 
 
 def test_a_follow_up_is_made_to_stand_alone_first():
