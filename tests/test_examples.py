@@ -25,7 +25,7 @@ def ran(monkeypatch, capsys):
 
 
 def test_the_demo_shows_what_each_part_adds_and_answers_in_both_frameworks(ran, tmp_path):
-    printed = ran("demo.py", "--questions", 26, "--ask", 1, "--dtype", "float32", "--out", tmp_path)
+    printed = ran("demo.py", "--questions", 20, "--ask", 1, "--dtype", "float32", "--out", tmp_path)
     rows = {line.strip("* ").split()[0] for line in printed.splitlines() if line.strip()}
     assert rows >= {"never", "always", "reranked", "gate", "reranker", "calibrator"}
     table = (tmp_path / "table.txt").read_text()

@@ -19,14 +19,13 @@ from ltrag_plugins.flow import arun, run
 from ltrag_plugins.llama_index.calibrate import _metadata
 from ltrag_plugins.llama_index.embeddings import encoder_of
 from ltrag_plugins.llama_index.fitting import _judge_of, _question_of
-from ltrag_plugins.llama_index.gate import NoPrompts
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llama_index.retriever import LlamaIndexRetriever, node_of
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.retrieval.base import Retriever
 
 
-class LongTailRAG(NoPrompts, BaseQueryEngine):
+class LongTailRAG(BaseQueryEngine):
     """Answers with the parts that paid on your questions; `fit` or `load` makes one.
 
     The response is the answer, or the refusal, with the passages that it rests on as source nodes.
