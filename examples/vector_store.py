@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import NAMESPACE_OID, uuid5
 
-from demo_systems import reranking
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 from langchain_qdrant import QdrantVectorStore
 from llama_index.core import VectorStoreIndex
 from llama_index.core.base.base_retriever import BaseRetriever as LlamaIndexRetriever
@@ -160,6 +160,21 @@ def trained_ranker(questions: Sequence[Question], llm: LLM, encoder: Encoder) ->
     """Learns what a passage does to the model's answers; a dozen questions show how, no more."""
     settings = DURSettings(format="passages", shots=1, batch_size=4, epochs=1, learning_rate=1e-3)
     return DURTrainer(encoder, llm, settings=settings).fit(None, questions).ranker
+
+
+def reranking(
+    retriever: Runnable[str, list[Document]], reranker: lc.DURReranker
+) -> Runnable[str, list[Document]]:
+    """Search, then rank; what a ContextualCompressionRetriever does."""
+
+    def rank(given: dict) -> list[Document]:
+        return [*reranker.compress_documents(given["documents"], given["query"])]
+
+    async def arank(given: dict) -> list[Document]:
+        return [*await reranker.acompress_documents(given["documents"], given["query"])]
+
+    found = {"documents": retriever, "query": RunnablePassthrough()}
+    return found | RunnableLambda(rank, afunc=arank)
 
 
 def langchain_router(

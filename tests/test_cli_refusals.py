@@ -437,7 +437,7 @@ def test_help_loads_nothing_heavy():
 # --- what --set takes
 
 
-@pytest.mark.parametrize("name", ["gate", "dur", "sgic", "build", "finetune", "evaluate"])
+@pytest.mark.parametrize("name", ["fit", "gate", "dur", "sgic", "build", "finetune", "evaluate"])
 def test_settings_lists_what_set_takes_with_its_meaning(name):
     listed = json.loads(ltrag("settings", name, "--json").stdout)
     assert all(one["takes"] and one["meaning"] for one in listed)

@@ -54,7 +54,7 @@ def copied(tmp_path_factory):
         patch.syspath_prepend(folder)
         patch.syspath_prepend(folder / "notebooks")
         yield folder
-        for name in ("vector_store", "demo_systems", "prompts", "execute"):
+        for name in ("vector_store", "prompts", "execute"):
             sys.modules.pop(name, None)
         # the example keeps the calibrator quiet; the tests that come after it listen
         logging.getLogger("ltrag_plugins.sgic.calibrator").setLevel(logging.NOTSET)

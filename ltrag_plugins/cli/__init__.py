@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ltrag_plugins.cli import dur, evaluate, gate, sgic  # noqa: F401  # they add their commands
+from ltrag_plugins.cli import dur, evaluate, gate, pipeline, sgic  # noqa: F401  # they add their commands
 from ltrag_plugins.cli.io import say
 from ltrag_plugins.cli.options import COMMANDS
 from ltrag_plugins.errors import LtragError

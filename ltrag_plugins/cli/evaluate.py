@@ -184,11 +184,13 @@ def _settings(
 
     [dim]ltrag settings gate[/]
     """
+    from ltrag_plugins.evaluate import LongTailSettings
     from ltrag_plugins.gece.settings import Targets
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
     known: dict[str, tuple[Any, ...]] = {
+        "fit": ("fit", LongTailSettings()),
         "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "dur": ("dur train", dur.DURSettings(), TrainingBounds()),
         "sgic": ("sgic fit, sgic answer", sgic.SGICSettings(), FitOptions(), Refusal()),

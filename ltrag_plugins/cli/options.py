@@ -180,7 +180,7 @@ def save(fitted: Any, what: str, folder: Path, model: str, encoder: str) -> None
 
 
 def noted(
-    kind: Literal["gate", "dur", "sgic"],
+    kind: Literal["gate", "dur", "sgic", "longtail"],
     folder: Path,
     model: str | None = "",
     encoder: str | None = "none",
@@ -189,7 +189,8 @@ def noted(
     from ltrag_plugins.artifacts import json_object  # it brings numpy, which no --help needs
 
     if not (folder / f"{kind}.json").is_file():
-        remedy = f"name a folder of 'ltrag {kind} {'train' if kind == 'dur' else 'fit'}'"
+        commands = {"dur": "dur train", "longtail": "fit"}
+        remedy = f"name a folder of 'ltrag {commands.get(kind, f'{kind} fit')}'"
         raise UnreadableArtifact(f"there is no {kind}.json in {folder}; {remedy}")
     fitted, notes = (json_object(folder / name) for name in (f"{kind}.json", _NOTES))
     known, vectors = (str(notes.get(name)) for name in ("model", "encoder"))

@@ -28,10 +28,10 @@ from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
-_ENDS = (CacheUnreadable, ModelUnavailable)  # each further question would end in them too
+ENDS = (CacheUnreadable, ModelUnavailable)  # each further question would end in them too
 
 
-class _FlowWatch:
+class FlowWatch:
     """Watches `run_many`: each flow's cost (of merged requests its share), its steps on request."""
 
     def __init__(self, trace: bool) -> None:
@@ -95,14 +95,14 @@ class Work:
     def records(self, some: Sequence[Question], *, again: bool = True) -> list[Record]:
         """A record of each question, in order; also of one that failed, by itself too (`again`), by
         the model or the retriever. A mistake in a method is raised, and what ends a run."""
-        watch = _FlowWatch(self.trace)
+        watch = FlowWatch(self.trace)
         flows = [self._flow(question) for question in some]
         found = run_many(flows, self.world, observers=[watch], return_exceptions=True)
         records: list[Record] = []
         for i, (question, outcome) in enumerate(zip(some, found, strict=True)):
             if not isinstance(outcome, Exception):
                 records.append(self._record(question, outcome, *watch.seen(i)))
-            elif not isinstance(outcome, LtragError) or isinstance(outcome, _ENDS):
+            elif not isinstance(outcome, LtragError) or isinstance(outcome, ENDS):
                 raise outcome
             elif again:
                 records += self.records([question], again=False)
@@ -111,11 +111,11 @@ class Work:
         return records
 
     def failed(
-        self, question: Question, error: LtragError, watch: _FlowWatch | None = None
+        self, question: Question, error: LtragError, watch: FlowWatch | None = None
     ) -> Record:
         """The record of a question that got no answer: the worst scores, and why."""
         worst = {name: float(name in LOWER_IS_BETTER) for name in self.metrics}
-        cost, trace = (watch or _FlowWatch(False)).seen()
+        cost, trace = (watch or FlowWatch(False)).seen()
         told = {"error": f"{type(error).__name__}: {error}", "trace": trace}
         return Record.of(question, Answer(""), None, cost, scores=worst, **told)
 
@@ -243,7 +243,7 @@ def evaluate(
                     learned = method.taught(labelled, cell.set, asking)
                     if learned is not None and method.told is not None:
                         folder.write(folder.learned(cell.name), method.told(learned))
-                except _ENDS:
+                except ENDS:
                     raise
                 except LtragError as error:  # nothing to learn from: the other methods go on
                     keep(cell.name, [work.failed(question, error) for question in left])

@@ -80,7 +80,7 @@ def collect(
             "LangChain message, str(...) of a LlamaIndex response"
         )
     _check_scorer(settings)
-    _check_world(world)
+    check_world(world)
     if taken := sorted(own.keys() & SIGNALS.keys()):
         raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
     if settings.gradients == "always":
@@ -115,11 +115,11 @@ def collect(
         pairs = zip(seen, without, strict=True)
         seen = together([with_gradient_term(one, settings, mean) for one, mean in pairs])
     drafts = [evidence.draft.text for evidence in seen]
-    right = _labels_of([*zip(known, drafts, stand_in, strict=True)], settings.correct, judge)
+    right = labels_of([*zip(known, drafts, stand_in, strict=True)], settings.correct, judge)
     later: list[bool | None] = [None] * len(known)
     if retrieved_answers is not None:
         found = [retrieved_answers[i] for i in places]
-        later[:] = _labels_of([*zip(known, found, stand_in, strict=True)], settings.correct, judge)
+        later[:] = labels_of([*zip(known, found, stand_in, strict=True)], settings.correct, judge)
     quality = [
         quality_of(draft, q.answers, settings.quality)
         for draft, q in zip(drafts, known, strict=True)
@@ -140,7 +140,7 @@ def answers_agree(answer: str, other: str) -> bool:
 
 def agreeing(question: str, draft: str, answer: str, judge: _Judge | None = None) -> bool:
     """Whether a draft agrees with the answer with retrieval, as in `collect`."""
-    return _labels_of([(Question(question, (answer,)), draft, True)], "contains", judge)[0]
+    return labels_of([(Question(question, (answer,)), draft, True)], "contains", judge)[0]
 
 
 def _is_long(references: Sequence[str]) -> bool:
@@ -183,7 +183,7 @@ def _with_references(
     return known, places
 
 
-def _labels_of(
+def labels_of(
     answered: Sequence[tuple[Question, str, bool]], rule: Correct, judge: _Judge | None = None
 ) -> list[bool]:
     """Whether each answer is right.
@@ -235,7 +235,8 @@ def check_count(questions: Sequence[object]) -> None:
         raise CalibrationError(f"{found}; a gate needs at least {FEWEST_QUESTIONS}, better 200")
 
 
-def _check_world(world: World) -> None:
+def check_world(world: World) -> None:
+    """Refuse a framework's parts, which are to be wrapped."""
     for kind in (LLM, Encoder, Retriever):
         name = kind.__name__
         part = getattr(world, name.lower())

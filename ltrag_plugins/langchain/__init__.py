@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ltrag_plugins.langchain.decisions import DecisionSignal as DecisionSignal
     from ltrag_plugins.langchain.decisions import GECEDecisions as GECEDecisions
     from ltrag_plugins.langchain.middleware import GECEMiddleware, SGICMiddleware
+    from ltrag_plugins.langchain.pipeline import LongTailRAG
 
 __all__ = [
     "AskSettings",
@@ -43,6 +44,7 @@ __all__ = [
     "LangChainEncoder",
     "LangChainLLM",
     "LangChainRetriever",
+    "LongTailRAG",
     "LtragEmbeddings",
     "LtragLLM",
     "PassageRetriever",
@@ -56,11 +58,12 @@ __all__ = [
 ]
 
 # the middleware needs langchain itself; the decisions, which are not in __all__ as a star import
-# must do without them, langchain_core 1.8
+# must do without them, langchain_core 1.8; the pipeline brings all of `evaluate`
 __getattr__, __dir__ = lazily(
     __name__,
     {
         "decisions": "DecisionSignal GECEDecisions",
         "middleware": "GECEMiddleware SGICMiddleware",
+        "pipeline": "LongTailRAG",
     },
 )

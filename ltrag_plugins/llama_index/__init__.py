@@ -6,8 +6,10 @@ call of a model or retriever runs on an event loop.
 """
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from ltrag_plugins.errors import missing_extra
+from ltrag_plugins.lazy import lazily
 
 try:
     import_module("llama_index.core")
@@ -32,6 +34,9 @@ from ltrag_plugins.llama_index.retriever import (
     passage_of,
 )
 
+if TYPE_CHECKING:
+    from ltrag_plugins.llama_index.pipeline import LongTailRAG
+
 __all__ = [
     "DURReranker",
     "GECEDecisionEvent",
@@ -41,6 +46,7 @@ __all__ = [
     "LlamaIndexEncoder",
     "LlamaIndexLLM",
     "LlamaIndexRetriever",
+    "LongTailRAG",
     "LtragEmbedding",
     "LtragLLM",
     "MethodQueryEngine",
@@ -51,3 +57,6 @@ __all__ = [
     "node_of",
     "passage_of",
 ]
+
+# the pipeline brings all of `evaluate`
+__getattr__, __dir__ = lazily(__name__, {"pipeline": "LongTailRAG"})

@@ -153,7 +153,7 @@ class SGICCalibrator(NoPrompts, BaseSynthesizer):
             def ended(answer: CalibratedAnswer, *, awaited: bool = False) -> RESPONSE_TYPE:
                 refusal = self._calibrator.refusal
                 theirs = self._get_metadata_for_response([found.node for found in sources]) or {}
-                ours = _metadata(answer, refused=refusal.refuses(answer))
+                ours = calibrated_metadata(answer, refused=refusal.refuses(answer))
                 text, metadata = refusal.said(answer), {**theirs, _KEY: ours}
                 streaming = self._streaming
                 response = written(text, sources, metadata, streaming=streaming, awaited=awaited)
@@ -223,7 +223,7 @@ def _shown(nodes: Sequence[NodeWithScore]) -> list[Passage]:
     return [shown_passage(node, MetadataMode.LLM) for node in nodes]
 
 
-def _metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:
+def calibrated_metadata(answer: CalibratedAnswer, *, refused: bool) -> dict[str, Any]:
     """The answer and how it came about, in values that JSON holds."""
     top = ("text", "round", "stop", "estimator", "error", "calls", "tokens")
     return {

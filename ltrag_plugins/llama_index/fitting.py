@@ -41,7 +41,7 @@ def fit_from_engine(
     """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
     check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
-    examples = [_question_of(one) for one in questions]
+    examples = [question_of(one) for one in questions]
     texts = [render_question(one) for one in examples]
     for text in texts:
         askable_question(text, (how["settings"] or GECESettings()).max_words)
@@ -57,7 +57,8 @@ def fit_from_engine(
     )
 
 
-def _question_of(value: Any) -> Question:
+def question_of(value: Any) -> Question:
+    """The question in what an application has, with its accepted answers."""
     match value:
         case Question():
             return value

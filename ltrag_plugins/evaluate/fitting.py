@@ -1,0 +1,362 @@
+"""Fit a `LongTailRAG`: its parts on some of the questions, and the choice among them on the others.
+
+Everything is asked through an answer cache, so that no prompt is paid for twice, and each answer
+counts with the tokens and seconds that it took when it was written.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from ltrag_plugins.dur.ranker import DURRanker
+from ltrag_plugins.dur.train import DURTrainer
+from ltrag_plugins.errors import CalibrationError, LtragError, NoTokenProbabilities
+from ltrag_plugins.evaluate.choice import Goal, Trials, Way
+from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
+from ltrag_plugins.evaluate.records import Record
+from ltrag_plugins.evaluate.run import ENDS, FlowWatch
+from ltrag_plugins.flow import Flow, Observer, World, fetch, run_many
+from ltrag_plugins.gece import labels
+from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.llm.base import LLM
+from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.metrics.cost import Cost
+from ltrag_plugins.prompts.templates import render_question, searching_for
+from ltrag_plugins.sgic.calibrator import Calibration
+from ltrag_plugins.sgic.fitting import fit as fit_calibration
+from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration
+from ltrag_plugins.types import Answer, Question
+
+_FEWEST = 10  # questions with accepted answers for reranker and calibrator
+_Pipeline = TypeVar("_Pipeline", bound=LongTailRAG)
+_Rows = Int[np.ndarray, " rows"]
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Questions that were answered with and without retrieval."""
+
+    questions: Sequence[Question]
+    known: Sequence[Question]
+    """The same, the answer with retrieval in the place of missing accepted ones."""
+    stands_in: Bool[np.ndarray, " questions"]
+    always: Sequence[LongTailAnswer]
+    strata: Int[np.ndarray, " questions"]
+    """By which of the two answers are right."""
+
+    def split(self, held_out: float, seed: int) -> tuple[_Rows, _Rows]:
+        """Rows to fit on, and rows to judge on: alike in which answers are right."""
+        rng, judged = np.random.default_rng(seed), list[int]()
+        for kind in np.unique(self.strata):
+            rows = rng.permutation(np.flatnonzero(self.strata == kind))
+            judged += rows[: round(held_out * len(rows))].tolist()
+        return np.setdiff1d(np.arange(len(self.strata)), judged), np.array(sorted(judged))
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What asks questions, and judges the answers."""
+
+    world: World
+    settings: LongTailSettings
+    judge: Any
+    observers: tuple[Observer, ...]
+    batch: int | None
+
+    def run(
+        self, questions: Sequence[Question], flow: Callable[[str], Flow[Any]]
+    ) -> tuple[list[Any], list[Cost]]:
+        """What came of each question (what failed is its error), and what it cost."""
+        watch = FlowWatch(False)
+        flows = [searching_for([q], flow(render_question(q))) for q in questions]
+        watching = (watch, *self.observers)
+        found = run_many(
+            flows, self.world, observers=watching, batch=self.batch, return_exceptions=True
+        )
+        for one in found:
+            fatal = isinstance(one, (*ENDS, NoTokenProbabilities)) or not isinstance(
+                one, LtragError
+            )
+            if isinstance(one, Exception) and fatal:
+                raise one
+        return found, [watch.seen(i)[0] for i in range(len(found))]
+
+    def right(
+        self, known: Sequence[Question], answers: Sequence[Any], stands_in: Sequence[bool]
+    ) -> Bool[np.ndarray, " questions"]:
+        """Whether each answer is right; one that failed is not."""
+        texts = ["" if isinstance(one, Exception) else one.text for one in answers]
+        rows, rule = [*zip(known, texts, stands_in, strict=True)], self.settings.gate.correct
+        return np.array(labels.labels_of(rows, rule, self.judge), dtype=bool)
+
+    def records(
+        self, asked: _Asked, rows: _Rows, pipeline: LongTailRAG
+    ) -> tuple[list[Record], list[LongTailAnswer]]:
+        """A record of each of these questions, answered by a pipeline."""
+        known = [asked.known[i] for i in rows]
+        found, costs = self.run([asked.questions[i] for i in rows], pipeline.answering)
+        right = self.right(known, found, asked.stands_in[rows].tolist())
+        answers = [LongTailAnswer("") if isinstance(one, Exception) else one for one in found]
+        records = []
+        for i, answer in enumerate(answers):
+            failed = found[i] if isinstance(found[i], Exception) else None
+            told = {"scores": {"right": float(right[i])}, "error": failed and repr(failed)}
+            question = replace(known[i], id=str(rows[i]))
+            records.append(Record.of(question, answer, answer.decision, costs[i], **told))
+        return records, answers
+
+
+def fit(
+    kind: type[_Pipeline],
+    questions: Sequence[Question | str],
+    world: World,
+    goal: Goal,
+    settings: LongTailSettings,
+    *,
+    judge: Any,
+    observers: tuple[Observer, ...],
+    on_stage: Callable[[str], None],
+    batch: int | None,
+) -> _Pipeline:
+    """See `LongTailRAG.fit`."""
+    labels.check_count(questions)
+    labels.check_world(world)
+    given = [Question(one) if isinstance(one, str) else one for one in questions]
+    labels.check_labelled(given, answers=False)
+    llm = cast("LLM", world.llm)
+    with _cached(llm) as cached:
+        bench = _Bench(replace(world, llm=cached), settings, judge, observers, batch)
+        pipeline = _fitted(kind(bench.world, settings), bench, given, goal, on_stage)
+    gate, needs = pipeline.gate, (pipeline.ranker or pipeline.gate)
+    if gate is not None:
+        gate = replace(gate, world=replace(gate.world, llm=llm))
+    return replace(pipeline, world=world if needs else replace(world, encoder=None), gate=gate)
+
+
+@contextmanager
+def _cached(llm: LLM) -> Iterator[LLM]:
+    """The model with its answers kept, at least until the fit ends."""
+    if isinstance(llm, CachedLLM):
+        yield llm
+        return
+    with TemporaryDirectory() as folder, CachedLLM(llm, Path(folder) / "answers.sqlite") as cached:
+        yield cached
+
+
+def _fitted(
+    plain: _Pipeline,
+    bench: _Bench,
+    given: Sequence[Question],
+    goal: Goal,
+    on_stage: Callable[[str], None],
+) -> _Pipeline:
+    settings, untried = bench.settings, dict[str, str]()
+    on_stage("answering with and without retrieval")
+    reading = replace(settings.reading, rounds=0)
+    base = replace(plain, calibration=Calibration(reading, ScoreScale(reading.estimator)))
+    try:
+        asked = _answered(bench, given, plain, base)
+    except NoTokenProbabilities as error:
+        base = plain
+        asked = _answered(bench, given, plain, base)
+        untried["calibrator"] = f"the model gives no token probabilities ({error})"
+    train, judged = asked.split(settings.held_out, settings.seed)
+    labelled = [i for i in train if not asked.stands_in[i]]
+    on_stage("fitting the gate")
+    gate = _gate(bench, asked, train, goal, untried)
+    on_stage("training the reranker")
+    ranker = _ranker(bench, [asked.questions[i] for i in labelled], untried)
+    on_stage("fitting the calibrator")
+    looking = None
+    if base.calibration is not None:
+        known = [(asked.questions[i], asked.always[i]) for i in labelled]
+        scale, looking = _calibration(bench, known, untried)
+        if scale is not None:
+            own = replace(base.calibration.settings, estimator=scale.estimator)
+            base = replace(base, calibration=Calibration(own, scale))
+    on_stage("judging all ways")
+    records, pipelines, p_wrong = dict[Way, Any](), dict[Way, _Pipeline](), dict[Way, Any]()
+    never = Way("never")
+    pipelines[never] = replace(base, retrieves="never", gate=gate, calibration=None)
+    records[never], drafts = bench.records(asked, judged, pipelines[never])
+    p_wrong[never] = [one.p_wrong for one in drafts]
+    for head, look in product([None, ranker] if ranker else [None], {False, looking is not None}):
+        way = Way(ranks=head is not None, looks=look)
+        one = replace(base, ranker=head, calibration=looking if look else base.calibration)
+        one = _with_p_wrong(bench, asked, np.array(labelled, dtype=int), one)
+        pipelines[way] = one
+        records[way], answers = bench.records(asked, judged, one)
+        p_wrong[way] = [answer.p_wrong for answer in answers]
+        if gate is not None:
+            gated = replace(way, retrieves="gated")
+            pipelines[gated] = replace(one, retrieves="gated", gate=gate)
+            records[gated] = [*map(_behind_gate, records[never], records[way])]
+            pairs = zip(drafts, answers, strict=True)
+            p_wrong[gated] = [(b if _retrieves(a) else a).p_wrong for a, b in pairs]
+    trials = Trials(records, asked.stands_in[judged], goal, settings.seed)
+    about: dict[str, Any] = {"fitted": len(train), "untried": untried, "p_wrong": p_wrong}
+    way, report = trials.report(**about)
+    if not report.met:
+        _logger.warning("%s", report.notes[0])
+    return replace(pipelines[way], report=report)
+
+
+def _answered(
+    bench: _Bench, given: Sequence[Question], plain: LongTailRAG, base: LongTailRAG
+) -> _Asked:
+    """The questions with both answers; those on which either fails are left out."""
+    direct = replace(plain, retrieves="never")
+    always, _ = bench.run(given, base.answering)
+    drafts, _ = bench.run(given, direct.answering)
+    kept, failed = list[int](), list[Any]()
+    for i, (question, *both) in enumerate(zip(given, always, drafts, strict=True)):
+        errors = [one for one in both if isinstance(one, Exception)]
+        accepted = any(answer.strip() for answer in question.answers)
+        if errors:
+            failed.append(errors[0])
+        elif accepted or both[0].text.strip():
+            kept.append(i)
+    if len(left_out := set(range(len(given))) - {*kept}):
+        why = f", as {failed[0]!r:.200}" if failed else " that retrieval leaves without an answer"
+        said = f"{len(left_out)} of {len(given)} questions{why}"
+        if 2 * len(left_out) > len(given):
+            raise CalibrationError(f"{said}: see that model and retriever answer them")
+        _logger.warning("%s are left out", said)
+    questions = [given[i] for i in kept]
+    stands_in = [not any(map(str.strip, question.answers)) for question in questions]
+    answers, direct_ones = ([some[i] for i in kept] for some in (always, drafts))
+    rows = zip(questions, answers, stands_in, strict=True)
+    known = [replace(q, answers=(a.text.strip(),)) if s else q for q, a, s in rows]
+    right, own = (bench.right(known, some, stands_in) for some in (answers, direct_ones))
+    return _Asked(questions, known, np.array(stands_in), answers, 2 * right + own)
+
+
+def _gate(
+    bench: _Bench, asked: _Asked, rows: _Rows, goal: Goal, untried: dict[str, str]
+) -> GECEGate | None:
+    told = {render_question(asked.questions[i]): asked.always[i] for i in rows}
+
+    def recorded(question: str) -> Flow[Answer]:
+        yield from ()
+        return told[question]
+
+    world = bench.world
+    try:
+        return GECEGate.fit(
+            [asked.questions[i] for i in rows],
+            llm=cast("LLM", world.llm),
+            encoder=world.encoder,
+            retrieving=recorded,
+            correct=bench.judge,
+            settings=bench.settings.gate,
+            observers=bench.observers,
+            batch=bench.batch,
+            **goal.of_gate,
+        )
+    except CalibrationError as error:
+        untried["gate"] = str(error)
+        return None
+
+
+def _ranker(
+    bench: _Bench, questions: Sequence[Question], untried: dict[str, str]
+) -> DURRanker | None:
+    """Trained on what the retriever finds; None where that is not to be."""
+    world, settings = bench.world, bench.settings
+    if world.encoder is None:
+        untried["reranker"] = "there is no encoder (encoder=)"
+    elif len(questions) < _FEWEST:
+        untried["reranker"] = _few(len(questions))
+    else:
+        found, _ = bench.run(questions, lambda text: fetch(text, k=settings.found))
+        pairs = zip(questions, found, strict=True)
+        cases = [
+            replace(question, id=str(i), passages=tuple(some[0]))
+            for i, (question, some) in enumerate(pairs)
+            if not isinstance(some, Exception) and some[0]
+        ]
+        if len(cases) >= _FEWEST:
+            trainer = DURTrainer(world.encoder, cast("LLM", world.llm), settings=settings.ranking)
+            return trainer.fit(None, cases, observers=bench.observers).ranker
+        untried["reranker"] = f"the retriever finds something for {len(cases)} questions only"
+    return None
+
+
+def _calibration(
+    bench: _Bench,
+    answered: Sequence[tuple[Question, LongTailAnswer]],
+    untried: dict[str, str],
+) -> tuple[ScoreScale | None, Calibration | None]:
+    """The scale of uncertainties, and how to look again where that paid on these questions."""
+    cases = [replace(q, passages=answer.passages) for q, answer in answered if answer.passages]
+    if len(cases) < _FEWEST:
+        untried["calibrator"] = _few(len(cases))
+        return None, None
+    settings = bench.settings
+    calibration, report = fit_calibration(
+        cases,
+        cast("LLM", bench.world.llm),
+        settings=settings.reading,
+        metric="f1" if settings.gate.correct == "f1" else "em",
+        cut_to=tuple(range(1, settings.k)),
+        encoder=bench.world.encoder,
+        observers=bench.observers,
+        batch=bench.batch,
+    )
+    if report.pays:
+        return calibration.scale, calibration
+    count = len(report.variants) - 1
+    untried["calibrator"] = f"none of {count} ways to look again pays on the {len(cases)} questions"
+    return calibration.scale, None
+
+
+def _with_p_wrong(bench: _Bench, asked: _Asked, rows: _Rows, pipeline: _Pipeline) -> _Pipeline:
+    """With P(wrong) by the pipeline's own answers to questions with accepted ones, if it may be."""
+    if (fitted := pipeline.calibration) is None or len(rows) < _FEWEST:
+        return pipeline
+    records, answers = bench.records(asked, rows, pipeline)
+    known = [
+        (
+            fitted.scale.score(one.calibrated.uncertainty, one.calibrated.round),
+            not record.right("right"),
+        )
+        for record, one in zip(records, answers, strict=True)
+        if one.calibrated is not None and one.passages
+    ]
+    scores, wrong = ([*column] for column in zip(*known, strict=True)) if known else ([], [])
+    with suppress(CalibrationError):  # too few right or wrong ones
+        how = {"scale": fitted.scale, "seed": bench.settings.seed}
+        wrongness = WrongnessCalibration.fit(scores, wrong, **how)
+        return replace(pipeline, calibration=replace(fitted, wrongness=wrongness))
+    return pipeline
+
+
+def _retrieves(draft: LongTailAnswer) -> bool:
+    return draft.decision is None or draft.decision.retrieve
+
+
+def _behind_gate(direct: Record, reading: Record) -> Record:
+    """What comes of a question behind a gate, by what came of it both ways."""
+    if direct.decision is not None and not direct.decision["retrieve"]:
+        return direct
+
+    def both(name: str) -> Any:
+        counts = getattr(direct, name), getattr(reading, name)
+        return None if None in counts else sum(counts)
+
+    costs = ("calls", "prompt_tokens", "completion_tokens", "ms")
+    return replace(reading, decision=direct.decision, **{name: both(name) for name in costs})
+
+
+def _few(count: int) -> str:
+    found = f"{count} of the questions that it would be fitted on have accepted answers"
+    return f"{found}; it needs {_FEWEST}"

@@ -1,0 +1,168 @@
+"""Gate, reranker and calibrator, each where it paid, as one Runnable."""
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from typing import Any, Self
+
+from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+
+from ltrag_plugins import evaluate
+from ltrag_plugins.errors import checked
+from ltrag_plugins.evaluate import LongTailAnswer, PipelineReport
+from ltrag_plugins.langchain.component import (
+    Asking,
+    FlowRunnable,
+    conversation_of,
+    entries_of,
+    in_graph,
+    plain,
+)
+from ltrag_plugins.langchain.embeddings import encoder_of
+from ltrag_plugins.langchain.fitting import judge_of
+from ltrag_plugins.langchain.model import model_of
+from ltrag_plugins.langchain.retriever import LangChainRetriever, document_of
+from ltrag_plugins.llm.base import LLM, Encoder
+from ltrag_plugins.retrieval.base import Retriever
+from ltrag_plugins.types import Question
+
+
+class LongTailRAG(FlowRunnable):
+    """Answers with the parts that paid on your questions; `fit` or `load` makes one.
+
+    Put in a question: a string, a mapping that holds it, messages, or a graph's state. Out comes a
+    mapping, as from `SGICCalibrator`:
+
+    - `question`; `answer`: text, or the refusal; `refused`: whether it is that
+    - `p_wrong` and `uncertainty`, 0-1 (None where unknown): larger is less certain
+    - `documents`: those that the answer rests on; none for a direct answer
+    - `decision`: the gate's `Decision`; `calibrated`: the calibrator's `CalibratedAnswer`; None
+      where that part did not speak
+    - `messages`, where messages came in: the answer, with the rest as `response_metadata`
+
+    In a node of LangGraph all of it is plain dicts, as its checkpointers want it. In `batch` the
+    model calls of all questions are merged. `as_text()` gives the answer alone.
+
+    Args:
+        rag: the core's `evaluate.LongTailRAG`; `rag.refusing(0.8)` keeps unsure answers back.
+        question_key, condense: as for `SGICCalibrator`.
+    """
+
+    def __init__(
+        self,
+        rag: evaluate.LongTailRAG,
+        *,
+        question_key: str = "question",
+        condense: bool | Runnable[Any, Any] | None = True,
+        name: str | None = None,
+    ) -> None:
+        wanted = "an evaluate.LongTailRAG (fit or load makes one)"
+        self.rag = checked(rag, evaluate.LongTailRAG, "rag", wanted)
+        asking = Asking(question_key, condense)
+        super().__init__(rag.answering, rag.world, asking, _shown, name)
+
+    @classmethod
+    def fit(
+        cls,
+        questions: Sequence[Any],
+        *,
+        llm: LLM | Runnable[Any, Any],
+        retriever: Retriever | Runnable[Any, Any],
+        encoder: Encoder | Embeddings | None = None,
+        correct: Any = None,
+        question_key: str = "question",
+        **how: Any,
+    ) -> Self:
+        """Fit the parts and keep those that pay; see `evaluate.LongTailRAG.fit`.
+
+        Args:
+            questions: texts, messages, mappings (`answers` has the accepted ones) or `Question`s.
+            llm, retriever, encoder: LangChain's or ours; a retriever may be any Runnable from a
+                query to documents.
+            correct: as for `GECERouter.fit`: also a LangChain model, or a Runnable.
+            how: target_accuracy, budget, settings, observers, on_stage, batch.
+        """
+        parts = _parts(llm, retriever, encoder)
+        asked = [_question_of(one, question_key) for one in questions]
+        rag = evaluate.LongTailRAG.fit(asked, **parts, correct=judge_of(correct), **how)
+        return cls(rag, question_key=question_key)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        llm: LLM | Runnable[Any, Any],
+        retriever: Retriever | Runnable[Any, Any] | None = None,
+        encoder: Encoder | Embeddings | None = None,
+        refuse_p_wrong_above: float | None = None,
+        **options: Any,
+    ) -> Self:
+        """What `save` (or `ltrag fit`) wrote; raises as `evaluate.LongTailRAG.load`. The options
+        are those of the class; with a limit, less sure answers are kept back."""
+        rag = evaluate.LongTailRAG.load(folder, **_parts(llm, retriever, encoder))
+        if refuse_p_wrong_above is not None:
+            rag = rag.refusing(refuse_p_wrong_above)
+        return cls(rag, **options)
+
+    def save(self, folder: str | PathLike[str]) -> None:
+        """Write what was kept."""
+        self.rag.save(folder)
+
+    @property
+    def report(self) -> PipelineReport | None:
+        """What the fit found, as a table."""
+        return self.rag.report
+
+    def as_text(self) -> Runnable[Any, str]:
+        """The same, putting out the answer's text (or the refusal) alone."""
+        return self.pick("answer")
+
+    def _invoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        return _placed(super()._invoke(value, config), value, config)
+
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **_: Any) -> Any:
+        return _placed(await super()._ainvoke(value, config), value, config)
+
+    def _batch(self, values: list[Any], config: list[RunnableConfig], **_: Any) -> list[Any]:
+        found = super()._batch(values, config)
+        return [
+            one if isinstance(one, Exception) else _placed(one, *its)
+            for one, *its in zip(found, values, config, strict=True)
+        ]
+
+
+def _shown(answer: LongTailAnswer) -> dict[str, Any]:
+    names = ("question", "refused", "p_wrong", "uncertainty", "decision", "calibrated")
+    told = {name: getattr(answer, name) for name in names}
+    return {**told, "answer": answer.text, "documents": [*map(document_of, answer.passages)]}
+
+
+def _placed(told: dict[str, Any], value: Any, config: RunnableConfig) -> dict[str, Any]:
+    """With a message where messages came in, and as plain values in a graph."""
+    if in_graph(config):
+        told = {
+            name: entry if name == "documents" else plain(entry) for name, entry in told.items()
+        }
+    if "messages" in entries_of(value):
+        scores = {name: told[name] for name in ("refused", "p_wrong", "uncertainty")}
+        metadata = {"longtail": scores}
+        told = {**told, "messages": [AIMessage(told["answer"], response_metadata=metadata)]}
+    return told
+
+
+def _parts(llm: Any, retriever: Any, encoder: Any) -> dict[str, Any]:
+    """LangChain's as ours."""
+    searching = LangChainRetriever(retriever) if isinstance(retriever, Runnable) else retriever
+    vectors = None if encoder is None else encoder_of(encoder)
+    return {"llm": model_of(llm), "retriever": searching, "encoder": vectors}
+
+
+def _question_of(value: Any, key: str) -> Question:
+    """A question in one of LangChain's forms, with its accepted answers."""
+    if isinstance(value, Question):
+        return value
+    answers: Any = value.get("answers") or () if isinstance(value, Mapping) else ()
+    answers = (answers,) if isinstance(answers, str) else tuple(answers)
+    return Question(conversation_of(value, key).question, answers)

@@ -1,0 +1,91 @@
+"""LongTailRAG in both frameworks, beside the core itself."""
+
+from types import SimpleNamespace
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import Runnable
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.schema import QueryBundle
+
+from ltrag_plugins import evaluate, langchain, llama_index
+from ltrag_plugins.errors import InvalidInput
+from tests.framework_parts import FRAMEWORKS
+from tests.pipeline_parts import House, fitted, houses, settings
+
+ASKED = [f"What is the colour of house {house}?" for house in (7, 200, 201, 206)]
+
+
+@pytest.fixture(scope="module")
+def rag():
+    return fitted(House(reads=lambda house: house % 8 < 7), target_accuracy=0.7)
+
+
+def told_of(answer: evaluate.LongTailAnswer):
+    return answer.text, answer.p_wrong, answer.refused, [p.id for p in answer.passages]
+
+
+def told_by_langchain(out):
+    ids = [document.id for document in out["documents"]]
+    return out["answer"], out["p_wrong"], out["refused"], ids
+
+
+def told_by_llama_index(response):
+    told, ids = response.metadata["longtail"], [n.node.node_id for n in response.source_nodes]
+    return str(response), told["p_wrong"], told["refused"], ids
+
+
+@pytest.mark.parametrize("limit", [None, 0.4])
+async def test_every_way_of_calling_says_what_the_core_says(rag, limit):
+    rag = rag.refusing(limit)
+    expected = [told_of(rag.answer(question)) for question in ASKED]
+    chain, engine = langchain.LongTailRAG(rag), llama_index.LongTailRAG(rag)
+    assert isinstance(chain, Runnable)
+    assert isinstance(engine, BaseQueryEngine)
+    for found in (
+        [told_by_langchain(chain.invoke(question)) for question in ASKED],
+        [told_by_langchain(await chain.ainvoke({"question": question})) for question in ASKED],
+        [*map(told_by_langchain, chain.batch(ASKED))],
+        [told_by_llama_index(engine.query(question)) for question in ASKED],
+        [told_by_llama_index(await engine.aquery(QueryBundle(question))) for question in ASKED],
+    ):
+        assert found == expected
+    assert {decided for _, decided, *_ in expected} != {None}
+    assert chain.as_text().invoke(ASKED[0]) == expected[0][0]
+
+
+def test_messages_come_back_as_a_message_and_a_follow_up_stands_alone(rag):
+    before = [HumanMessage("Tell me about house 7."), AIMessage("It is old.")]
+    asked = {"messages": [*before, HumanMessage("What is its colour?")]}
+    out = langchain.LongTailRAG(rag).invoke(asked)
+    assert out["question"] == "What is the colour of house 7?"
+    [message] = out["messages"]
+    assert message.text == out["answer"] == rag.answer(out["question"]).text
+    assert message.response_metadata["longtail"]["p_wrong"] == out["p_wrong"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.room.__name__)
+def test_the_frameworks_own_models_and_retrievers_are_fitted_as_ours(framework, tmp_path):
+    room, house = framework.room, House()
+    ours = fitted(house)
+    models = framework.models(house.write)
+    model, retriever = next(iter(models.values())), room.PassageRetriever
+    searching = retriever(house) if room is llama_index else retriever(retriever=house)
+    asked = [{"question": one.text, "answers": [*one.answers]} for one in houses()]
+    made = room.LongTailRAG.fit(asked, llm=model, retriever=searching, settings=settings())
+    assert made.report.kept == ours.report.kept == "always+gate"
+    right, theirs = (report["always"].right for report in (ours.report, made.report))
+    assert theirs == right
+    made.save(tmp_path)
+    parts = {"llm": model, "retriever": searching}
+    again = room.LongTailRAG.load(tmp_path, **parts)
+    assert again.report == made.report
+    assert again.rag.answer(ASKED[0]).text == ours.answer(ASKED[0]).text
+    with pytest.raises(InvalidInput, match="does not know P"):  # all its answers were right
+        room.LongTailRAG.load(tmp_path, **parts, refuse_p_wrong_above=0.9)
+
+
+@pytest.mark.parametrize("room", [langchain, llama_index])
+def test_what_is_no_pipeline_is_refused(room):
+    with pytest.raises(InvalidInput, match="fit or load"):
+        room.LongTailRAG(SimpleNamespace())
