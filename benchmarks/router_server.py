@@ -1,10 +1,13 @@
 """What a router adds to its model's client: questions at once over a server that takes 50 ms each.
 
     python benchmarks/router_server.py
+    python benchmarks/router_server.py --learning
 
 Eight requests are under way at most, so nothing can be faster than the number of questions times
 50 ms over eight. Shown are the wall time over that bound and the client's own processor time for a
-question, of the bare client and of the router over it.
+question, of the bare client and of the router over it. With --learning: how long calls take, by
+their 95th percentile, while a router learns beside them (over that of its chain), and with its
+audits and a store once it has learned (over that of a router without).
 """
 
 import argparse
@@ -14,12 +17,14 @@ import logging
 import math
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 from llama_index.core.llms import ChatMessage
@@ -42,29 +47,34 @@ AT_ONCE, SECONDS = 8, 0.05
 _Call = Callable[[str], Awaitable[object]]
 
 
-def serve(told: Connection) -> None:
-    """Sends the same completion after 50 ms, however many ask."""
+def completion(tokens: tuple[tuple[str, float], ...], read: int = 9) -> bytes:
     content = [
         {"token": t, "logprob": p, "bytes": None, "top_logprobs": [{"token": t, "logprob": p}]}
-        for t, p in TOKENS
+        for t, p in tokens
     ]
     choice = {"index": 0, "finish_reason": "stop", "logprobs": {"content": content}}
-    choice |= {"message": {"role": "assistant", "content": "Jane Austen"}}
-    usage = {"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}
+    choice |= {"message": {"role": "assistant", "content": "".join(t for t, _ in tokens)}}
+    usage = {"prompt_tokens": read, "completion_tokens": 2, "total_tokens": read + 2}
     whole = {"id": "x", "object": "chat.completion", "created": 1, "model": "m"}
     body = json.dumps(whole | {"choices": [choice], "usage": usage}).encode()
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+def serve(told: Connection) -> None:
+    """Sends the same completion after 50 ms, however many ask; an unsure, wrong one to what has a
+    # in it and nothing shown."""
+    sure, shown = completion(TOKENS), completion(TOKENS, read=300)
+    unsure = completion((("Mary", -1.9), (" Shelley", -1.1)))
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 asked = (await reader.readuntil(b"\r\n\r\n")).lower()
                 [length] = [x for x in asked.split(b"\r\n") if x.startswith(b"content-length")]
-                await reader.readexactly(int(length.split(b":")[1]))
+                body = await reader.readexactly(int(length.split(b":")[1]))
                 await asyncio.sleep(SECONDS)
-                writer.write(head.encode() + body)
+                writer.write(shown if b"shown" in body else unsure if b"#" in body else sure)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -129,6 +139,46 @@ def clients(url: str) -> dict[tuple[str, str], Callable[[], _Call]]:
     }
 
 
+async def percentile(call: _Call, first: int, questions: int) -> float:
+    """The 95th percentile of how long a call takes, milliseconds, eight callers at once."""
+    took, numbers = list[float](), iter(range(first, first + questions))
+
+    async def caller() -> None:
+        for i in numbers:
+            began = time.perf_counter()
+            await call(f"who wrote book {i}{' #' * (i % 2)}")
+            took.append(time.perf_counter() - began)
+
+    await asyncio.gather(*(caller() for _ in range(AT_ONCE)))
+    return 1000 * statistics.quantiles(took, n=20)[-1]
+
+
+def learning(url: str, questions: int, repeats: int) -> None:
+    key = SecretStr("none")
+    chat = ChatOpenAI(model="m", base_url=url, api_key=key, logprobs=True, top_logprobs=5)
+    chain = RunnableLambda(lambda question: f"shown: {question}") | chat | StrOutputParser()
+    figures: dict[str, list[float]] = {}
+    for turn in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            how: dict[str, Any] = {"llm": chat, "store": f"{folder}/r.sqlite", "target_rate": 0.5}
+            router: Any = GECERouter.learning(chain, warm_up=questions // 2, **how)
+            bare = asyncio.run(percentile(chain.ainvoke, 0, questions))
+            early = asyncio.run(percentile(router.ainvoke, 0, questions))
+            router.settle()
+            router.gate.refresh(now=True)
+            assert router.gate.gate is not None, router.monitor
+            plain = GECERouter(router.gate.gate, chain)
+            alone = asyncio.run(percentile(plain.ainvoke, 0, questions))
+            late = asyncio.run(percentile(router.ainvoke, 0, questions))
+            router.settle()
+            print(router.monitor, flush=True)
+        for name, one, other in (("learning", early, bare), ("audited", late, alone)):
+            figures.setdefault(name, []).append(one / other)
+            print(f"turn {turn}: {name} {one:.1f} ms, without {other:.1f} ms: {one / other:.3f}")
+    for name, ratios in figures.items():
+        print(f"{name}: median of {repeats} ratios {statistics.median(ratios):.3f}")
+
+
 async def measured(call: _Call, questions: int) -> tuple[float, float]:
     """Wall time over the bound, and milliseconds of processor time for a question."""
     await call("who wrote the warm-up")
@@ -142,15 +192,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3, help="the median of so many is shown")
+    parser.add_argument("--learning", action="store_true", help="calls beside a router that learns")
     options = parser.parse_args()
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # the SDK closes its clients late
     here, there = get_context("spawn").Pipe()
     server = get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     server.start()
-    url, table = (
-        f"http://127.0.0.1:{here.recv()}/v1",
-        Table("client", "", "wall / bound", "ms each"),
-    )
+    url = f"http://127.0.0.1:{here.recv()}/v1"
+    if options.learning:
+        learning(url, options.questions, options.repeats)
+        server.terminate()
+        return
+    table = Table("client", "", "wall / bound", "ms each")
     found = dict[tuple[str, str], list[tuple[float, float]]]()
     for _ in range(options.repeats):
         for client in clients(url):

@@ -12,8 +12,13 @@ import pytest
 from cli_parts import book, lines_file, ltrag, one_line, page, program, write
 from openai_server import openai_server
 
+from ltrag_plugins.flow import run
 from ltrag_plugins.gece import score_questions
+from ltrag_plugins.gece.learning import LearningGate
+from ltrag_plugins.gece.monitor import Watch
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Question
+from tests.router_parts import knows_the_odd
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +344,31 @@ def test_the_embedded_model_scores_with_its_gradients(tmp_path, smollm2):
     for record, score in zip(found, scores, strict=True):
         assert record["gece"] == pytest.approx(score.value, rel=1e-3)
         assert record["gradient_agreement"] == pytest.approx(score.gradient_agreement, rel=1e-3)
+
+
+def test_watch_prints_and_draws_what_a_router_does(tmp_path):
+    path = tmp_path / "router.sqlite"
+    gate = LearningGate(
+        ScriptedLLM(knows_the_odd), path, warm_up=40, target_rate=0.5, fit_here=True
+    )
+    watch = Watch(gate, audit_rate=1.0)
+
+    def serve(numbers) -> None:
+        for i in numbers:
+            text = f"Which city is number {i} of the list?"
+            watch.saw(run(gate.deciding(text), gate.world), lambda i=i: f"City {i}")
+            assert watch.settle()
+
+    serve(range(10))
+    assert "learning: 10 of 40 questions compared" in ltrag("gate", "watch", path).stdout
+    serve(range(10, 59))
+    html, pictures = tmp_path / "watch.html", tmp_path / "pictures"
+    done = ltrag("gate", "watch", path, "--out", html, "--pictures", pictures)
+    assert "too early: 19 of 200 decisions" in done.stdout, done.output
+    assert html.read_text().count("<svg") == len([*pictures.glob("*.svg")]) == 3
+    told = json.loads(ltrag("gate", "watch", path, "--json").stdout)
+    assert told["decisions"] == 19
+    assert "switched off" in ltrag("gate", "watch", path, "--no-learn").stdout
+    assert "switched off" not in ltrag("gate", "watch", path, "--learn").stdout
+    assert "there is no" in one_line(ltrag("gate", "watch", tmp_path / "none.sqlite"))
+    assert "no decision store" in one_line(ltrag("gate", "watch", html))

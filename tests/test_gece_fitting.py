@@ -360,6 +360,22 @@ def test_a_signal_that_beats_the_gate_is_named_and_a_gate_that_points_the_wrong_
     assert any("do not rely on this gate" in note for note in report.notes)
 
 
+def test_few_right_answers_and_what_the_gate_leans_on_then_are_named():
+    # 5 of 60 right, the surest ones but for two
+    certainty = np.linspace(0.05, 0.95, 60)
+    right = np.isin(np.arange(60), [59, 58, 57, 50, 45])
+    _, report = fit_outcomes(outcomes(1 - right, certainty))
+    [note] = [note for note in report.notes if "leans" in note]
+    assert note.startswith("only 5 right answers to learn from")
+    best = max(report.signal_aurocs, key=lambda name: report.signal_aurocs[name])
+    assert f"'{best}' most" in note
+    _, mirrored = fit_outcomes(outcomes(right, certainty[::-1]))
+    assert any("only 5 wrong answers" in note for note in mirrored.notes)
+    even = outcomes([0] * 50 + [1] * 50, np.linspace(0.95, 0.05, 100))
+    assert not any("leans" in note for note in fit_outcomes(even)[1].notes)
+    assert not any("leans" in n for n in fit_outcomes(ladder(20), settings=PRODUCT)[1].notes)
+
+
 def test_answers_with_retrieval_for_some_questions_only_are_refused():
     recorded = ladder(30)
     recorded[3] = replace(recorded[3], right_with_retrieval=True)

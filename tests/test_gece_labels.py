@@ -2,7 +2,6 @@
 
 import logging
 import math
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ import pytest
 from ltrag_plugins.errors import CalibrationError, InvalidInput, MissingReferences
 from ltrag_plugins.gece import GECEGate, GECESettings, fit_outcomes
 from ltrag_plugins.gece.labels import answers_agree
-from ltrag_plugins.gece.savings import Tally, Usage
+from ltrag_plugins.gece.savings import Usage, savings_of
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Answer, Generation, Token
 from tests.gece_parts import COLOURS, honest_llm, questions
@@ -27,6 +26,9 @@ CHAIN = [f"It is {COLOURS[i % 8]}." for i in range(60)]
     ("answer", "other", "same"),
     [
         ("Jane Austen", "jane austen.", True),
+        ("John Smith", "John Adams", False),
+        ("King George III", "King George IV", False),
+        ("on 4 May 1904 in Rome", "4 May 1904", True),
         ("Austen", "It was Jane Austen.", True),
         ("It was Jane Austen, in 1815", "Jane Austen", True),
         ("the big red house", "a big house, red", True),
@@ -225,20 +227,17 @@ def test_tokens_are_unknown_where_one_reply_gives_no_count(odd):
 
 def test_savings_are_what_was_avoided_less_the_gates_own_cost():
     report = SimpleNamespace(gate_cost=Usage(1, 30, 0.2), retrieval_cost=Usage(2, 300, None))
-    tally = Tally()
-    with ThreadPoolExecutor(8) as pool:
-        [*pool.map(tally.add, [False] * 700 + [True] * 300)]
-    saved = tally.savings(report, price=0.001)
+    saved = savings_of(report, 700, 300, price=0.001)
     assert (saved.questions, saved.retrieved) == (1000, 300)
     assert saved.net == Usage(2 * 700 - 1000, 300 * 700 - 30 * 1000, None)
     assert saved.money == pytest.approx(180)
     assert "saved         400 calls, 1.8e+05 tokens" in str(saved)
-    assert tally.savings(report, None).money is None
+    assert savings_of(report, 700, 300, None).money is None
     for wrong in (-1.0, math.nan):
         with pytest.raises(InvalidInput, match="price is"):
-            tally.savings(report, wrong)
+            savings_of(report, 700, 300, wrong)
     with pytest.raises(InvalidInput, match=r"GECERouter\.fit"):
-        tally.savings(SimpleNamespace(), None)
+        savings_of(SimpleNamespace(), 700, 300, None)
 
 
 def test_costs_in_the_report_survive_saving(tmp_path):

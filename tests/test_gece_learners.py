@@ -97,7 +97,7 @@ def test_linear_members_are_scikit_learns_pipelines():
     y = labels(some.signals)
     model = fit_failure(some, y, 0)[0]
     for member, c, x, other in (
-        (model.signals, 1.0, some.signals, new.signals),
+        (model.signals, 0.03, some.signals, new.signals),
         (model.scalars, 0.1, some.scalars, new.scalars),
     ):
         pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=2000)).fit(x, y)
@@ -132,10 +132,19 @@ def test_the_gain_is_scikit_learns_ridge_regression(dims):
     gain = np.random.default_rng(2).integers(-1, 2, size=80).astype(float)
     center = some.vectors.mean(axis=0)
     x = np.hstack([StandardScaler().fit_transform(some.scalars) * 0.1, some.vectors - center])
-    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    model = RidgeCV(alphas=np.logspace(-2, 3, 21)).fit(x, gain)
     found, _ = fit_gain(some, gain, seed=0)
     assert found(some) == pytest.approx(model.predict(x))
     assert (found.vectors is None) == (dims == 0)
+
+
+def test_what_is_known_without_noise_keeps_its_slope_with_few_questions():
+    # as METEOR would in the formula, were it a linear function of the signals
+    some, new = columns(60, dims=0), columns(300, dims=0, seed=5)
+    known = np.array([0.3, 0.02, 0.001]) / 4
+    found, _ = fit_gain(some, some.signals @ known, seed=0)
+    slope = np.polyfit(new.signals @ known, found(new), 1)[0]
+    assert slope > 0.9
 
 
 @pytest.mark.parametrize("learned", [failure_of_few, gain_of_few])
@@ -182,17 +191,40 @@ def test_stack_weights_are_those_of_a_ridge_regression_towards_the_even_mean():
     assert found.weights == pytest.approx(even + rest, rel=1e-6)
 
 
-def test_beside_the_learners_stand_the_mean_of_the_token_signals_and_the_best_signal():
+def test_beside_the_learners_stand_two_means_of_plain_signals():
     some = columns(rows=50)
-    model = fit_failure(some, labels(some.signals), 0)[0]
+    fails = labels(some.signals)
+    model = fit_failure(some, fails, 0)[0]
     assert model.consensus is not None
-    z = StandardScaler().fit_transform(some.signals)[:, :2].mean(axis=1)
-    assert model.consensus(some.signals) == pytest.approx(z)
-    assert model.single(some.signals) == pytest.approx(
-        StandardScaler().fit_transform(some.signals)[:, 0]
+    z = StandardScaler().fit_transform(some.signals)
+    assert model.consensus(some.signals) == pytest.approx(z[:, :2].mean(axis=1))
+    above = [max(0, auroc(column, fails) - 0.5) ** 2 for column in some.signals.T]
+    assert model.single(some.signals) == pytest.approx(z @ above / sum(above))
+    assert model.members(some)[:, [*model.plain]] == pytest.approx(
+        np.column_stack([model.single(some.signals), model.consensus(some.signals)])
     )
     silent = replace(some, probability=np.zeros(3, dtype=bool))
     assert fit_failure(silent, labels(some.signals), 0)[0].consensus is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_the_rarer_an_outcome_the_more_the_stack_leans_on_plain_signals_that_tell(told):
+    rng, share = np.random.default_rng(0), []
+    for right in (150, 40, 10, 5):
+        fails = np.array([0] * right + [1] * (300 - right))
+        x = rng.normal(size=(300, 5))
+        x[:, 1:] += 2 * fails[:, None]
+        x[:, 0] = told * (2 * fails + rng.normal(size=300))
+        # without the pull's lean, to see what the lean adds
+        leaning, even = (stacked(x, fails, plain).weights for plain in ([0], []))
+        share.append(leaning[0] / leaning.sum() - even[0] / even.sum())
+    if told:
+        assert share == sorted(share)
+        # 4 right answers' worth against 5, times how well it tells (Somers' D of 2 sd: 0.84)
+        assert 0.02 > share[0] > 0
+        assert share[-1] == pytest.approx(0.8 * 3.37 / (3.37 + 5), abs=0.1)
+    else:
+        assert np.abs(share).max() < 0.05
 
 
 def test_the_rarer_an_outcome_the_more_even_the_weights():
@@ -211,17 +243,21 @@ def test_the_memory_is_scikit_learns_kernel_ridge_regression_in_its_own_coordina
     memory = fit_failure(some, fails, 0)[0].memory
     points = memory.points * memory.step  # rounded to a byte each
     order = np.random.default_rng(0).permutation(len(fails))
-    assert points == pytest.approx(memory.places(some)[order], abs=memory.step * 0.51)
+    assert points == pytest.approx(
+        memory.places(some.vectors, some.scalars)[order], abs=memory.step * 0.51
+    )
     model = KernelRidge(alpha=0.3, kernel="rbf", gamma=1.0).fit(
         points, (fails - fails.mean())[order]
     )
-    assert memory(new) == pytest.approx(model.predict(memory.places(new)), abs=1e-9)
+    assert memory(new.vectors, new.scalars) == pytest.approx(
+        model.predict(memory.places(new.vectors, new.scalars)), abs=1e-9
+    )
 
 
 def test_the_coordinates_of_embeddings_are_their_principal_components():
     some = columns(dims=4)
     memory = fit_failure(some, labels(some.signals), 0)[0].memory
-    found = memory.places(some)[:, :4]
+    found = memory.places(some.vectors, some.scalars)[:, :4]
     wanted = PCA(4).fit_transform(some.vectors)
     # as many directions as there are, so only the scale differs: 3 is the mean square in all
     apart = (wanted**2).sum(axis=1).mean()
@@ -238,7 +274,7 @@ def test_the_memory_knows_what_came_of_questions_alike_where_no_direction_tells(
     model = fit_failure(some[:200], fails[:200], 0)[0]
     assert model.vectors is not None
     assert auroc(model.vectors(vectors[200:]), fails[200:]) < 0.65
-    assert auroc(model.memory(some[200:]), fails[200:]) > 0.95
+    assert auroc(model.memory(some[200:].vectors, some[200:].scalars), fails[200:]) > 0.95
     assert auroc(model(some[200:]), fails[200:]) > 0.9
 
 

@@ -26,6 +26,7 @@ from ltrag_plugins.flow import World, ask, run_many
 from ltrag_plugins.langchain import LangChainLLM
 from ltrag_plugins.llama_index import LlamaIndexLLM
 from ltrag_plugins.llm.cached import CachedLLM
+from ltrag_plugins.llm.concurrency import RequestLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Generation, GenerationSettings, Question
@@ -349,6 +350,68 @@ def test_the_bound_is_reached_and_holds_over_all_calls(client_of, ask_all):
     with client_of(answer, 3) as llm:
         assert [[reply.text for reply in call] for call in ask_all(llm, calls)] == calls
     assert most == 3
+
+
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class StagedLLM(RequestLLM):
+    """Sends after some rounds of the event loop, as HTTP clients do; the replies come together."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.log, self.replies = list[str](), asyncio.Event()
+        self.now = self.most = 0
+
+    @property
+    def name(self) -> str:
+        return "staged"
+
+    def _ask(self, prompts: Any, settings: Any, refused: Any) -> list[Generation]:
+        raise NotImplementedError
+
+    async def _aask(self, prompts: Any, settings: Any, refused: Any) -> list[Generation]:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            self.log.append(f"begin {prompts[0]}")
+            await rounds(3)
+            self.log.append(f"send {prompts[0]}")
+            await self.replies.wait()
+            return [Generation(prompts[0])]
+        finally:
+            self.now -= 1
+
+
+async def test_after_replies_that_come_at_once_a_request_is_sent_before_the_next_is_begun():
+    llm = StagedLLM(2)
+    asked = [asyncio.ensure_future(llm.agenerate([prompt])) for prompt in "abcd"]
+    await rounds(20)
+    assert llm.log == ["begin a", "begin b", "send a", "send b"]
+    llm.replies.set()
+    await asyncio.gather(*asked)
+    assert llm.log[4:] == ["begin c", "send c", "begin d", "send d"]
+
+
+@pytest.mark.parametrize("when", range(24))
+async def test_a_call_that_is_cancelled_at_any_time_leaves_the_bound_as_it_was(when):
+    llm = StagedLLM(2)
+    asked = [asyncio.ensure_future(llm.agenerate([prompt])) for prompt in "abcdef"]
+    await rounds(6)
+    llm.replies.set()
+    await rounds(when)
+    for one in asked[:4]:
+        one.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+    llm.replies.clear()
+    again = [asyncio.ensure_future(llm.agenerate([prompt])) for prompt in "ghij"]
+    await rounds(20)
+    assert llm.now == llm.most == 2
+    llm.replies.set()
+    await asyncio.gather(*again)
+    assert llm.most == 2
 
 
 def test_a_client_is_closed_with_its_event_loop_and_used_again_within_it():

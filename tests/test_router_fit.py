@@ -1,13 +1,10 @@
 """A router from an application's own chain or engine and its questions, in both frameworks."""
 
-import re
-
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.evaluation import CorrectnessEvaluator
-from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import QueryBundle
 
 from ltrag_plugins import langchain, llama_index
@@ -16,30 +13,10 @@ from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.types import Question
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
+from tests.router_parts import Engine, knows_the_odd, number
 
 TEXTS = [f"Which city is number {i} of the list?" for i in range(40)]
 SETTINGS = GECESettings(folds=2)
-
-
-def number(text: str) -> int:
-    return int(re.findall(r"number (\d+)", text)[-1])
-
-
-def answer(prompt: str) -> str:
-    """Knows the cities with odd numbers, and all that it is shown."""
-    i = number(prompt)
-    return f"City {i}" if "shown" in prompt or i % 2 else f"no idea {i}"
-
-
-class Engine(CustomQueryEngine):
-    llm: FunctionLLM
-    asked: list[str]
-
-    def custom_query(self, query_str: str) -> str:
-        self.asked.append(query_str)
-        if "fails" in query_str:
-            raise ConnectionError("no index")
-        return self.llm.complete(f"shown: {query_str}").text
 
 
 def chain(asked: list[str]):
@@ -49,7 +26,7 @@ def chain(asked: list[str]):
         asked.append(text)
         if "fails" in text:
             raise ConnectionError("no index")
-        return FunctionChat(answer).invoke(f"shown: {text}")
+        return FunctionChat(knows_the_odd).invoke(f"shown: {text}")
 
     return RunnablePassthrough() | RunnableLambda(work)
 
@@ -57,7 +34,7 @@ def chain(asked: list[str]):
 class LangChain:
     def __init__(self) -> None:
         self.asked: list[str] = []
-        self.chain, self.llm = chain(self.asked), FunctionChat(answer)
+        self.chain, self.llm = chain(self.asked), FunctionChat(knows_the_odd)
 
     def fit(self, questions, **how):
         how = {"settings": SETTINGS, **how}
@@ -69,7 +46,7 @@ class LangChain:
 
 class LlamaIndex:
     def __init__(self) -> None:
-        self.llm = FunctionLLM(answer)
+        self.llm = FunctionLLM(knows_the_odd)
         self.chain, self.asked = Engine(llm=self.llm, asked=[]), []
 
     def fit(self, questions, **how):
@@ -141,13 +118,14 @@ def test_an_output_without_an_answers_text_costs_one_question():
     seen = []
     strange = RunnableLambda(lambda text: seen.append(text) or {"documents": [text]})
     with pytest.raises(InvalidInput, match="no answer's text in what the chain puts out"):
-        langchain.GECERouter.fit(strange, llm=FunctionChat(answer), questions=TEXTS)
+        langchain.GECERouter.fit(strange, llm=FunctionChat(knows_the_odd), questions=TEXTS)
     assert len(seen) == 1
 
 
 def at_length(text: str) -> str:
     """A chain's answer in more words than can be compared one by one."""
-    return f"The gazetteer of the old kingdom, which lists them all, has: {answer(f'shown {text}')}"
+    found = knows_the_odd(f"shown {text}")
+    return f"The gazetteer of the old kingdom, which lists them all, has: {found}"
 
 
 def test_a_runnable_or_a_model_judges_long_answers():
@@ -161,7 +139,7 @@ def test_a_runnable_or_a_model_judges_long_answers():
         return "no" if number(prompt.split("Reference")[0]) % 4 else "yes"
 
     def fitted(correct):
-        fit = {"llm": FunctionChat(answer), "questions": TEXTS, "settings": SETTINGS}
+        fit = {"llm": FunctionChat(knows_the_odd), "questions": TEXTS, "settings": SETTINGS}
         chain = RunnableLambda(at_length)
         return langchain.GECERouter.fit(chain, correct=correct, **fit).gate.report.direct_accuracy
 
@@ -179,7 +157,7 @@ def test_llama_indexs_correctness_evaluator_judges_long_answers():
 
     router = llama_index.GECERouter.fit(
         Engine(llm=FunctionLLM(lambda prompt: at_length(prompt.removeprefix("shown: "))), asked=[]),
-        llm=FunctionLLM(answer),
+        llm=FunctionLLM(knows_the_odd),
         questions=[QueryBundle(text) for text in TEXTS],
         correct=CorrectnessEvaluator(llm=FunctionLLM(grade)),
         settings=SETTINGS,
@@ -192,11 +170,11 @@ def test_inputs_go_to_a_langchain_chain_in_the_form_that_it_takes():
 
     def work(given: dict) -> dict:
         seen.append(given)
-        return {**given, "answer": answer(f"shown {given['input']}")}
+        return {**given, "answer": knows_the_odd(f"shown {given['input']}")}
 
     mapping = RunnableLambda(work).with_types(input_type=dict[str, str])
     inputs = [{"input": text, "lang": "en"} for text in TEXTS]
-    fit = {"llm": FunctionChat(answer), "settings": SETTINGS, "question_key": "input"}
+    fit = {"llm": FunctionChat(knows_the_odd), "settings": SETTINGS, "question_key": "input"}
     router = langchain.GECERouter.fit(mapping, questions=inputs, **fit)
     assert sorted(seen, key=str) == sorted(inputs, key=str)
     direct = router.invoke({"input": TEXTS[1], "lang": "en"})
@@ -208,7 +186,7 @@ def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
 
     def model(prompt: str) -> str:
         prompts.append(prompt)
-        return TEXTS[number(prompt)] if "Rewritten question" in prompt else answer(prompt)
+        return TEXTS[number(prompt)] if "Rewritten question" in prompt else knows_the_odd(prompt)
 
     asked = []
     talks = [
@@ -218,7 +196,7 @@ def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
 
     def work(messages):
         asked.append(messages)
-        return AIMessage(answer(f"shown {messages[0].text}"))
+        return AIMessage(knows_the_odd(f"shown {messages[0].text}"))
 
     router = langchain.GECERouter.fit(
         RunnableLambda(work), llm=FunctionChat(model), questions=talks, settings=SETTINGS
@@ -233,7 +211,9 @@ def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
 def test_a_budget_counts_the_tokens_of_the_engine_and_of_the_draft():
     def counted(prompt: str) -> CompletionResponse:
         usage = {"total_tokens": 300 if "shown" in prompt else 60}
-        return CompletionResponse(text=answer(prompt), raw={"usage": {**usage, **usage_parts}})
+        return CompletionResponse(
+            text=knows_the_odd(prompt), raw={"usage": {**usage, **usage_parts}}
+        )
 
     usage_parts = {"prompt_tokens": 50, "completion_tokens": 10}
     llm = FunctionLLM(counted)

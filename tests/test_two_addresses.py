@@ -2,12 +2,14 @@
 
 import pytest
 from client_parts import CLIENTS
+from langchain_openai import ChatOpenAI
 from openai_server import completion, serving
 
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import Cell, evaluate
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.langchain.model import model_of
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.sgic.calibrator import Calibration, ScoreScale
@@ -91,3 +93,13 @@ def test_whether_a_model_streams_or_how_long_it_is_waited_for_changes_no_gate(se
             decision = again.decide(question.text)
             assert decision.score == GECEGate.load(tmp_path, llm=plain).decide(question.text).score
             assert decision.draft.tokens
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_BASE_URL", "OPENAI_API_BASE"])
+def test_an_address_from_the_environment_is_part_of_a_models_name(variable, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    plain, names = model_of(ChatOpenAI(model="m")).name, set()
+    for port in (9, 10):
+        monkeypatch.setenv(variable, f"http://127.0.0.1:{port}/v1")
+        names.add(model_of(ChatOpenAI(model="m")).name)
+    assert len({plain, *names}) == 3

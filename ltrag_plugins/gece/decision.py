@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from ltrag_plugins.errors import InvalidInput, ModelError, checked
 from ltrag_plugins.flow import Flow, World
@@ -46,11 +46,8 @@ class Decision:
     """The zero-shot answer that the gate read; without retrieval it is the answer."""
     ingredients: Mapping[str, float] = field(default_factory=dict, repr=False)
     """The signals behind the score, by name."""
-
-    @property
-    def learning(self) -> bool:
-        """Whether a gate that has not learned yet decided, which retrieves for everything."""
-        return False
+    learning: ClassVar[bool] = False
+    """Whether a gate that has not learned yet decided, which retrieves for everything."""
 
     @property
     def answer(self) -> str:
@@ -129,7 +126,7 @@ def guarded(
         return _announced(failed)
 
 
-def digest(question: str) -> str:
+def question_digest(question: str) -> str:
     """16 hex digits that tell a question from others without its text."""
     return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
 
@@ -142,7 +139,7 @@ def _announced(decision: Decision) -> Decision:
         return decision
     asks = _logger.isEnabledFor(logging.DEBUG)
     told = {name: value for name, value in decision.as_metadata().items() if name != "ingredients"}
-    told["question"] = decision.question if asks else digest(decision.question)
+    told["question"] = decision.question if asks else question_digest(decision.question)
     _logger.info("gece %s", " ".join(f"{name}={value!r}" for name, value in told.items()))
     if span:
         kept = {f"gece.{name}": value for name, value in told.items() if value is not None}

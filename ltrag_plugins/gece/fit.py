@@ -2,11 +2,12 @@
 
 `fit_failure` stacks small models of "the direct answer fails": a logistic regression on the
 plain signals, one on signals and traits, one on the embeddings, boosted trees on signals and
-traits, a memory of the questions that are most alike (kernel ridge regression), the best plain
-signal by itself, and the unweighted mean of the token-probability signals (Dawes, American
-Psychologist 1979), which cannot overfit. Their weights are not negative (Breiman,
-"Stacked Regressions", Machine Learning 1996) and are pulled towards equal ones: with few questions
-an even mean is better. `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no
+traits, a memory of the questions that are most alike (kernel ridge regression), the plain signals
+weighted by how well each tells failures alone, and the unweighted mean of the token-probability
+signals (Dawes, American Psychologist 1979), which cannot overfit. Their weights are not negative
+(Breiman, "Stacked Regressions", Machine Learning 1996) and are pulled towards equal ones: with few
+questions an even mean is better, and with few right answers, or few wrong ones, a mean that leans
+on the last two members. `fit_gain` is a ridge regression of what retrieval changes: +1 mended, 0 no
 change, -1 spoiled.
 
 A threshold belongs to one model: two fits of the same kind rank alike, but spread their scores
@@ -66,6 +67,8 @@ _NO_GATE = 0.95  # of the questions; retrieving for more saves less than a draft
 _INNER_FOLDS = 4
 _GAIN_FOLDS = 10
 _EVENNESS = 500.0  # questions, half of them right, that the even mean is worth against weights
+_LEANING = 4.0  # right answers, or wrong ones, that plain signals without an error are worth
+_LEANS = 0.1  # of the pull; from here on the report says so
 _LEAST_SLOPE = 0.01  # of the even mean, where the members know nothing
 _SCALAR_WEIGHT = 0.1  # of a standardized scalar beside unit-length embeddings, in the ridge
 _REMEMBERED = 4000  # calibration questions that a memory holds; a saved gate stays below 1 MB
@@ -345,6 +348,8 @@ def _report(
     asked = rate if target_rate is None else target_rate
     gate, retrieval = costs or (None, None)
     share = gate.share_of(retrieval) if gate and retrieval else None
+    rare = min((int(fails.sum()), "wrong"), (int((1 - fails).sum()), "right"))
+    leans = settings.scorer == "fitted" and _leaning([areas[best]], fails) >= _LEANS
     unlabelled = f"{round(labels.agreement * count)} of {count} questions have no accepted answers"
     notes = {
         costly: bool(costly),
@@ -360,6 +365,8 @@ def _report(
         "retrieval, so the gate learns where retrieval changes the answer": labels.agreement > 0,
         f"the signal {best!r} alone tells failing answers better than this gate; with {count} "
         f"questions consider GECESettings(scorer={best!r})": own < areas[best] - 0.005,
+        f"only {rare[0]} {rare[1]} answers to learn from: the gate leans on its plain signals, on "
+        f"{best!r} most": leans,
         "larger scores go with right answers here: do not rely on this gate": own < 0.5,
         f"{silent} of {count} drafts came without token probabilities, so the gate reads none; "
         "if the provider can send them, fit again": 0 < silent < count,
@@ -431,7 +438,7 @@ def fit_failure(features: Features, fails: _Bits, seed: int) -> tuple[models._Me
     unseen = np.zeros(model.members(features).shape)
     for train, test in stratified(fails, _INNER_FOLDS, seed).split(unseen, fails):
         unseen[test] = _fit_members(features[train], fails[train], seed).members(features[test])
-    stack = stacked(unseen, fails)
+    stack = stacked(unseen, fails, model.plain)
     return replace(model, stack=stack), stack(unseen)
 
 
@@ -441,7 +448,8 @@ def fit_gain(features: Features, gain: _Scores, seed: int) -> tuple[models.GainM
     mean, scale = scalars.mean(axis=0), _deviations(scalars) / _SCALAR_WEIGHT
     center = vectors.mean(axis=0)
     x = np.hstack([(scalars - mean) / scale, vectors - center])
-    model = RidgeCV(alphas=np.logspace(0, 3, 13)).fit(x, gain)
+    # down to 0.01: the scaled scalars of 60 questions have a sum of squares of 0.6
+    model = RidgeCV(alphas=np.logspace(-2, 3, 21)).fit(x, gain)
     weights, size = np.asarray(model.coef_), scalars.shape[1]
     on_scalars = Linear(mean, scale, weights[:size], float(model.intercept_))
     on_vectors = Linear(center, np.ones_like(center), weights[size:], 0.0)
@@ -456,31 +464,45 @@ def fit_gain(features: Features, gain: _Scores, seed: int) -> tuple[models.GainM
     return gains, model.intercept_ + slopes
 
 
-def stacked(unseen: Float[np.ndarray, "rows members"], fails: _Bits) -> Linear:
+def stacked(
+    unseen: Float[np.ndarray, "rows members"], fails: _Bits, plain: Sequence[int] = ()
+) -> Linear:
     """Least squares with weights of at least 0, pulled towards those of the even mean: the harder,
-    the rarer one of the outcomes is."""
+    the rarer one of the outcomes is. A part of the pull goes to the `plain` members alone: the
+    larger, the rarer that outcome is and the better they tell failures."""
     mean, scale = unseen.mean(axis=0), _deviations(unseen)
     x, y = (unseen - mean) / scale, fails - fails.mean()
-    even = x.mean(axis=1)
-    slope = max(_LEAST_SLOPE, float(even @ y / (even @ even)) if even.any() else 0.0)
+    share = np.full(x.shape[1], 1 / x.shape[1])
+    if plain:
+        leaning = _leaning([auroc(unseen[:, i], fails) for i in plain], fails)
+        share *= 1 - leaning
+        share[[*plain]] += leaning / len(plain)
+    middle = x @ share
+    slope = max(_LEAST_SLOPE, float(middle @ y / (middle @ middle)) if middle.any() else 0.0)
     pull = np.sqrt(_EVENNESS / (4 * fails.var())) * np.eye(x.shape[1])
-    pulled = np.concatenate([y, pull.sum(axis=1) * slope / len(pull)])
-    weights, _ = nnls(np.vstack([x, pull]), pulled)
+    weights, _ = nnls(np.vstack([x, pull]), np.concatenate([y, pull @ share * slope]))
     return Linear(mean, scale, weights, float(fails.mean()))
+
+
+def _leaning(areas: Sequence[float], fails: _Bits) -> float:
+    """How far to lean on plain signals with these AUROCs, 0 to 1."""
+    worth = _LEANING * float(np.mean([max(0.0, 2 * area - 1) for area in areas]))
+    return worth / (worth + min(fails.sum(), (1 - fails).sum()))
 
 
 def _fit_members(features: Features, fails: _Bits, seed: int) -> models._MemoryModel:
     signals, vectors, tokens = features.signals, features.vectors, features.probability
     mean, scale, none = signals.mean(axis=0), _deviations(signals), np.zeros(0)
-    best = int(np.argmax([auroc(column, fails) for column in signals.T]))
+    alone = np.array([max(0.0, auroc(column, fails) - 0.5) ** 2 for column in signals.T])
+    alone = alone if alone.any() else np.ones(len(alone))
     even = Linear(mean, scale, tokens / max(1, tokens.sum()), 0.0)
     return models._MemoryModel(
-        signals=_logistic(signals, fails, c=1.0),
+        signals=_logistic(signals, fails, c=0.03),
         scalars=_logistic(features.scalars, fails, c=0.1),
         vectors=_logistic(vectors, fails, c=1.0, unit=True) if vectors.shape[1] else None,
         trees=_boosted_trees(features.scalars, fails, seed),
         consensus=even if tokens.any() else None,
-        single=Linear(mean, scale, np.eye(len(mean))[best], 0.0),
+        single=Linear(mean, scale, alone / alone.sum(), 0.0),
         stack=Linear(none, none, none, 0.0),
         memory=_memory(features, fails, seed),
     )
@@ -504,7 +526,7 @@ def _memory(features: Features, fails: _Bits, seed: int) -> models._Memory:
         step=1.0,
         weights=np.zeros(0),
     )
-    places = memory.places(some)
+    places = memory.places(vectors, some.scalars)
     step = max(1e-9, float(np.abs(places).max()) / 127)
     memory = replace(memory, points=np.round(places / step).astype(np.int8), step=step)
     kernel = memory.nearness(memory.points * step) + _MEMORY_RIDGE * np.eye(len(kept))

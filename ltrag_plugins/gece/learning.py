@@ -28,7 +28,7 @@ from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate, read_gate
-from ltrag_plugins.gece.labels import FEWEST
+from ltrag_plugins.gece.labels import FEWEST_QUESTIONS
 from ltrag_plugins.gece.models import FitReport
 from ltrag_plugins.gece.monitor import LATEST, Monitor, monitor
 from ltrag_plugins.gece.savings import Usage
@@ -48,7 +48,7 @@ from ltrag_plugins.types import Generation
 _GROWTH = 1.5  # how much larger a sample is fitted on again
 _SAMPLE = 4000  # questions of a fit, the latest
 _OFTEN = 1.0  # seconds between two looks for a gate of another process
-_LEASE = 900.0  # seconds after which another process may fit in the place of one that died
+_LEASE = 60.0  # seconds after which another process may fit in the place of one that died
 _CHECKED = 20  # comparisons between two looks at the monitor
 _SAID = "said.json"
 _HOW = (GECESettings, Targets, WordFrequencies)
@@ -59,21 +59,15 @@ _logger = logging.getLogger(__name__)
 class _Learned(Decision):
     """With what the next fit wants to know; no fields, as these are put out with a decision."""
 
-    __slots__ = ("evidence", "gate")
-    gate: int
-    evidence: Evidence | None
+    __slots__ = ("evidence", "gate", "learning")
 
     @classmethod
     def of(cls, decision: Decision, gate: int, evidence: Evidence | None = None) -> "_Learned":
         """The same decision, of a gate by number."""
         made = cls(**{field.name: getattr(decision, field.name) for field in fields(Decision)})
-        object.__setattr__(made, "gate", gate)
-        object.__setattr__(made, "evidence", evidence)
+        for name, value in {"gate": gate, "evidence": evidence, "learning": not evidence}.items():
+            object.__setattr__(made, name, value)
         return made
-
-    @property
-    def learning(self) -> bool:
-        return self.evidence is None
 
 
 class LearningGate:
@@ -121,8 +115,8 @@ class LearningGate:
         }
         if self._settings.gradients != "never":
             raise InvalidInput("a learning gate reads no gradients: leave gradients='never'")
-        if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST:
-            wanted = f"a number of questions, {FEWEST} or more"
+        if isinstance(warm_up, bool) or not isinstance(warm_up, int) or warm_up < FEWEST_QUESTIONS:
+            wanted = f"a number of questions, {FEWEST_QUESTIONS} or more"
             raise InvalidInput(f"warm_up is {wanted}; got {warm_up!r}")
         self._clock, self._fit_here = clock, fit_here
         self.store = DecisionStore(store)
@@ -256,12 +250,18 @@ class LearningGate:
     def _fit_elsewhere(self, since: int, folder: Path) -> None:
         wanted = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         command = [sys.executable, "-c", _CHILD, f"{self.store.path}", f"{since}", f"{folder}"]
-        done = subprocess.run(
-            command, env={**os.environ, **wanted}, capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            size, told = self.store.sample_size(since), done.stderr.strip()[-300:]
-            (folder / _SAID).write_text(json.dumps([size, f"the fit failed: {told}"]))
+        environment = {**os.environ, **wanted}
+        with (folder / "errors").open("w") as errors:
+            child = subprocess.Popen(command, env=environment, stdout=errors, stderr=errors)
+            while True:
+                try:
+                    child.wait(_LEASE / 3)
+                    break
+                except subprocess.TimeoutExpired:  # others are told that this one still lives
+                    self.store.note("fitting", f"{self._clock() + _LEASE:020.3f}")
+        if child.returncode:
+            size, told = self.store.sample_size(since), (folder / "errors").read_text().strip()
+            (folder / _SAID).write_text(json.dumps([size, f"the fit failed: {told[-300:]}"]))
 
 
 def stored_monitor(store: DecisionStore, **counts: int) -> Monitor:

@@ -84,15 +84,19 @@ class _Memory:
     step: float
     weights: Float[np.ndarray, " questions"]
 
-    def __call__(self, columns: Features) -> Float[np.ndarray, " rows"]:
+    def __call__(
+        self, vectors: Float[np.ndarray, "rows dims"], scalars: Float[np.ndarray, "rows scalars"]
+    ) -> Float[np.ndarray, " rows"]:
         """A sum over the calibration questions, by nearness; 0 where none is near."""
-        return self.nearness(self.places(columns)) @ self.weights
+        return self.nearness(self.places(vectors, scalars)) @ self.weights
 
-    def places(self, columns: Features) -> Float[np.ndarray, "rows places_and_scalars"]:
+    def places(
+        self, vectors: Float[np.ndarray, "rows dims"], scalars: Float[np.ndarray, "rows scalars"]
+    ) -> Float[np.ndarray, "rows places_and_scalars"]:
         """Coordinates of questions; within a squared distance of 1, two are near."""
-        scalars = np.clip((columns.scalars - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
+        scalars = np.clip((scalars - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
         scalars *= np.sqrt(_SCALARS_APART / scalars.shape[1])
-        return np.hstack([(columns.vectors - self.center) @ self._axes, scalars])
+        return np.hstack([(vectors - self.center) @ self._axes, scalars])
 
     def nearness(
         self, places: Float[np.ndarray, "rows places_and_scalars"]
@@ -126,7 +130,8 @@ class FailureModel:
     consensus: Linear | None
     """The plain mean of the standardized token-probability signals; None without any."""
     single: Linear
-    """The plain signal that tells failures best by itself, standardized."""
+    """The standardized plain signals, each with a weight by how well it tells failures alone. (In
+    gates of older versions the best one by itself.)"""
     stack: Linear
 
     def __call__(self, columns: Features) -> Float[np.ndarray, " questions"]:
@@ -142,7 +147,16 @@ class FailureModel:
             found.append(self.vectors(columns.vectors))
         if self.consensus is not None:
             found.append(self.consensus(signals))
+        found += self._further(columns.vectors, scalars)
         return np.clip(np.array(found).T, -_SUREST, _SUREST)
+
+    def _further(self, vectors: np.ndarray, scalars: np.ndarray) -> list[np.ndarray]:
+        return []
+
+    @property
+    def plain(self) -> tuple[int, ...]:
+        """Where the members that are a mean of plain signals, `single` and `consensus`, stand."""
+        return (3,) if self.consensus is None else (3, 4 + (self.vectors is not None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,9 +165,8 @@ class _MemoryModel(FailureModel):
 
     memory: _Memory
 
-    def members(self, columns: Features) -> Float[np.ndarray, "questions members"]:
-        # dataclasses with slots have no super()
-        return np.column_stack([FailureModel.members(self, columns), self.memory(columns)])
+    def _further(self, vectors: np.ndarray, scalars: np.ndarray) -> list[np.ndarray]:
+        return [self.memory(vectors, scalars)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

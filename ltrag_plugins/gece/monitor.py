@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.errors import InvalidInput
-from ltrag_plugins.gece.decision import Decision, digest
+from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
 from ltrag_plugins.metrics.calibration import Interval
 
@@ -91,7 +91,7 @@ class Monitor:
             rows["scores at the fit"] = " ".join(f"{score:.3g}" for score in self.fit_scores)
         if self.stability is not None:
             told = f"stability index {self.stability:.2f}, Kolmogorov-Smirnov p {self.ks_p:.2g}"
-            rows["scores have moved"] = told
+            rows["shift of the scores"] = told
         rows["audits"] = f"{self.audits}"
         for name, found in (("agreement", self.agreement), ("promised at the fit", self.promised)):
             if found is not None:
@@ -104,7 +104,7 @@ class Monitor:
 
 
 def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
-    """Judge a gate by its decisions (`Record`s, oldest first); `gate` has its `fitted` and `report`
+    """Judge a gate by its decisions (`Watched`, oldest first); `gate` has its `fitted` and `report`
     where they are known."""
     report, fitted = (getattr(gate, name, None) for name in ("report", "fitted"))
     scores = np.array([r.score for r in records if math.isfinite(r.score)])
@@ -209,7 +209,7 @@ def _moved(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class Watched:
     """One decision, and whether draft and answer with retrieval agree where both are known."""
 
     id: str
@@ -234,21 +234,21 @@ class _Memory:
     """The latest decisions, in place of a store."""
 
     def __init__(self) -> None:
-        self._lock, self._records = threading.Lock(), OrderedDict[str, Record]()
+        self._lock, self._records = threading.Lock(), OrderedDict[str, Watched]()
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Watched]) -> None:
         with self._lock:
             for record in records:
                 self._records.setdefault(record.id, record)
             while len(self._records) > LATEST:
                 self._records.popitem(last=False)
 
-    def compared(self, record: Record, *_: Any) -> None:
+    def compared(self, record: Watched, *_: Any) -> None:
+        self.add([record])
         with self._lock:
-            if record.id in self._records:
-                self._records[record.id] = record
+            self._records[record.id] = record
 
-    def records(self, *_: Any) -> list[Record]:
+    def records(self, *_: Any) -> list[Watched]:
         with self._lock:
             return [*self._records.values()]
 
@@ -288,12 +288,14 @@ class Watch:
         """Whether what the chain's answers cost is of use."""
         self._works = bool(audit_rate or store or self.learns)
         self._store, self._number = getattr(gate, "store", None) or _Memory(), 0
-        self._background = _Background(self._written)
         if store is not None:
             from ltrag_plugins.gece.store import DecisionStore
 
             self._store = DecisionStore(store)
             self._number = self._store.enrolled(gate, clock())
+        # no part of this object, so that its threads end with it
+        self._background = _Background(partial(_keep, self._store, self._learner))
+        weakref.finalize(self, self._background.end)
 
     def saw(
         self, decision: Decision, retrieved: Callable[[], str] | None, cost: Usage | None = None
@@ -305,9 +307,9 @@ class Watch:
         failed = decision.retrieve and math.isinf(decision.score) and not decision.learning
         comparable = not failed and retrieved is not None
         sampled = comparable and (decision.learning or self._rng.random() < self._rate)
-        record = Record(
+        record = Watched(
             id=os.urandom(12).hex(),
-            question=digest(decision.question) if self._works else "",
+            question=question_digest(decision.question) if self._works else "",
             at=self._clock(),
             gate=getattr(decision, "gate", self._number),
             retrieve=decision.retrieve,
@@ -334,19 +336,17 @@ class Watch:
         """What the decisions of this process saved; see `savings_of`."""
         with self._lock:
             direct, retrieved = self._counts[False], self._counts[True]
-        return savings_of(getattr(self.gate, "report", None), direct, retrieved, price)
+        report = getattr(self.gate, "report", None)
+        if self.learns and report is None:  # nothing is known, and nothing avoided
+            return Savings(direct + retrieved, retrieved, Usage(), Usage(), price)
+        return savings_of(report, direct, retrieved, price)
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until all is compared and written; False: the seconds were not enough."""
         return not self._works or self._background.settle(timeout)
 
-    def _written(self, records: Sequence[Record]) -> None:
-        self._store.add(records)
-        if self._learner is not None:
-            self._learner.refresh()
-
     def _compare(
-        self, record: Record, decision: Any, retrieved: Callable[[], str], cost: Usage | None
+        self, record: Watched, decision: Any, retrieved: Callable[[], str], cost: Usage | None
     ) -> None:
         from ltrag_plugins.gece.labels import agreeing
 
@@ -375,13 +375,13 @@ class _Background:
     """Daemon threads for what no answer should wait for: one writes, two compare. At most 20,000
     records and 256 comparisons wait; others are left out and counted."""
 
-    def __init__(self, keep: Callable[[Sequence[Record]], None]) -> None:
+    def __init__(self, keep: Callable[[list[Watched]], None]) -> None:
         self._keep, self.skipped = keep, 0
         self._begin()
         ours = weakref.ref(self)
         atexit.register(lambda: (found := ours()) and _settled(found._records, 2.0))
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Watched) -> None:
         """At once, together with what came meanwhile."""
         self._put("_records", record)
 
@@ -408,13 +408,30 @@ class _Background:
         if not self._threads:
             with self._starting:
                 if not self._threads:
-                    each = partial(_work_off, self._comparisons, lambda some: some[0](), 1)
+                    each = partial(_work_off, self._comparisons, _each, 1)
                     write = partial(_work_off, self._records, self._keep, 1000)
                     self._threads += map(_started, (write, each, each))
         try:
             getattr(self, name).put_nowait(item)
         except queue.Full:
             self.skipped += 1
+
+    def end(self) -> None:
+        """Nobody can see more: the threads end when nothing waits any more."""
+        each = (self._records, self._comparisons, self._comparisons)
+        for items in each if self._threads else ():
+            items.put(None)
+
+
+def _keep(store: Any, learner: Any, records: list[Watched]) -> None:
+    store.add(records)
+    if learner is not None:
+        learner.refresh()
+
+
+def _each(some: list[Callable[[], None]]) -> None:
+    for work in some:
+        work()
 
 
 def _started(work: Callable[[], None]) -> threading.Thread:
@@ -427,14 +444,17 @@ def _work_off(items: "queue.Queue[Any]", work: Callable[[list[Any]], None], most
     while True:
         some = [items.get()]
         with suppress(queue.Empty):
-            while len(some) < most:
+            while len(some) < most and some[-1] is not None:
                 some.append(items.get_nowait())
+        ends = some[-1] is None
         try:
-            work(some)
+            work(some[: len(some) - ends])
         except Exception as error:
             _logger.warning("watching the gate: %s", error)
-        for _ in some:
+        for _ in range(len(some)):
             items.task_done()
+        if ends:
+            return
         del some  # it holds questions and answers, and the next may be long in coming
 
 

@@ -132,8 +132,8 @@ def savings_of(report: Any, direct: int, retrieved: int, price: float | None) ->
     gate, retrieval = (getattr(report, f"{part}_cost", None) for part in ("gate", "retrieval"))
     if gate is None or retrieval is None:
         raise InvalidInput(
-            "what retrieval costs was not measured for this gate (a learning one knows it from its "
-            "first fit on); fit it with your chain: GECERouter.fit(chain, llm=..., questions=...)"
+            "what retrieval costs was not measured for this gate; fit it with your chain: "
+            "GECERouter.fit(chain, llm=..., questions=...)"
         )
     if price is not None and not price >= 0:
         raise InvalidInput(f"price is {price}; it is money for one token, at least 0")

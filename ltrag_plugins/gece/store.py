@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.gece.labels import Outcome
-from ltrag_plugins.gece.monitor import Record
+from ltrag_plugins.gece.monitor import Watched
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.signals import Evidence
 from ltrag_plugins.llm.cached import generation_from_json, generation_to_json
@@ -47,7 +47,7 @@ class DecisionStore(SQLiteFile):
         CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
     """
 
-    def add(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Watched]) -> None:
         """Keep decisions, in one transaction; those that are there stay."""
         names = _COLUMNS.split(", ")
         rows = [
@@ -59,7 +59,7 @@ class DecisionStore(SQLiteFile):
             connection.executemany(query, rows)
 
     def compared(
-        self, record: Record, evidence: Evidence | None = None, cost: Usage | None = None
+        self, record: Watched, evidence: Evidence | None = None, cost: Usage | None = None
     ) -> None:
         """Keep what came of a decision: `record.agrees`, and what a gate can be fitted on."""
         self.add([record])
@@ -77,7 +77,7 @@ class DecisionStore(SQLiteFile):
                 (record.agrees, text, vectors, used, record.id),
             )
 
-    def records(self, gate: int, most: int) -> list[Record]:
+    def records(self, gate: int, most: int) -> list[Watched]:
         """The latest decisions of a gate, oldest first."""
         names = f"{_COLUMNS}, signals"
         query = f"SELECT {names} FROM decisions WHERE gate = ? ORDER BY rowid DESC LIMIT ?"
@@ -190,9 +190,9 @@ class DecisionStore(SQLiteFile):
 _FAIR = "gate >= ? AND sampled = 1 AND agrees IS NOT NULL AND evidence IS NOT NULL"
 
 
-def _record(*row: Any) -> Record:
+def _record(*row: Any) -> Watched:
     one, question, at, gate, retrieve, score, chance, sampled, agrees, signals = row
-    return Record(
+    return Watched(
         *(one, question, at, gate, bool(retrieve), score, chance, bool(sampled)),  # ints in SQLite
         agrees=None if agrees is None else bool(agrees),
         signals=json.loads(signals),
@@ -200,9 +200,9 @@ def _record(*row: Any) -> Record:
 
 
 def _mean_of(costs: Sequence[Usage]) -> Usage | None:
-    """The mean of each part, as far as all know it."""
-    if not costs:
-        return None
-    parts = zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True)
-    means = (None if None in part else math.fsum(part) / len(costs) for part in parts)
-    return Usage(*means)
+    """The mean of each part, over those that know it."""
+    means = list[float | None]()
+    for part in zip(*((cost.calls, cost.tokens, cost.seconds) for cost in costs), strict=True):
+        known = [value for value in part if value is not None]
+        means.append(math.fsum(known) / len(known) if known else None)
+    return Usage(*means) if costs else None

@@ -77,7 +77,7 @@ def _example_of(value: Any, chain: Runnable[Any, Any], key: str) -> tuple[Any, Q
     return value, Question(conversation_of(value, key).question, answers)
 
 
-def text_of(output: Any, key: Any = None) -> str:
+def output_text(output: Any, key: Any = None) -> str:
     """The answer in what a chain puts out: a text, a message, or a mapping or state that holds one,
     under `key` if that is a key."""
     if isinstance(output, str | BaseMessage):
@@ -85,7 +85,7 @@ def text_of(output: Any, key: Any = None) -> str:
     entries = entries_of(output)
     for name in ("messages", *ANSWER_KEYS) if key in (None, *_FORMS) else (key,):
         if (found := entries.get(name)) is not None:
-            return text_of(found[-1] if name == "messages" and found else found)
+            return output_text(found[-1] if name == "messages" and found else found)
     raise InvalidInput(
         f"there is no answer's text in what the chain puts out, {output!r:.80}. End the chain in a "
         "text or a message, or name the key: answer='...'."
@@ -108,7 +108,8 @@ class Meter(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.totals, self._began = list[object](), perf_counter()
+        self.totals = list[object]()
+        self.began: float | None = perf_counter()
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         """One call more; for a completion model all of a batch, of which it counts the whole."""
@@ -120,8 +121,9 @@ class Meter(BaseCallbackHandler):
         self.totals += [used.get("total_tokens"), *rest]
 
     def usage(self) -> Usage:
-        """What one question took since this was made."""
-        return Usage.counted(self.totals, 1, perf_counter() - self._began)
+        """What one question took since this was made; no seconds where others went beside it."""
+        seconds = None if self.began is None else perf_counter() - self.began
+        return Usage.counted(self.totals, 1, seconds)
 
 
 def _answers_of(
@@ -135,7 +137,7 @@ def _answers_of(
     def run(part: list[Any]) -> list[Any]:
         outputs = chain.batch(part, config, return_exceptions=True)
         # read at once, as a shape that cannot be read should cost one question
-        texts.extend(o if isinstance(o, Exception) else text_of(o, key) for o in outputs)
+        texts.extend(o if isinstance(o, Exception) else output_text(o, key) for o in outputs)
         return outputs
 
     found, seconds = timed(run, inputs)
@@ -158,7 +160,7 @@ def _verdict(said: Any) -> float:
         said = next((said[key] for key in ("correct", "score", "value") if key in said), said)
     if isinstance(said, bool | int | float):
         return float(said)
-    word = text_of(said).strip().strip(".!*").lower()
+    word = output_text(said).strip().strip(".!*").lower()
     if word not in (*_YES, *_NO):
         raise InvalidInput(
             f"correct= gave {word[:80]!r}; it gives True or False, a number from 0 to 1, or yes or "

@@ -307,6 +307,11 @@ class GECERouter(Component):
         """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
         return self._watch.monitor()
 
+    def settle(self, timeout: float = 60.0) -> bool:
+        """Wait until drafts, audits and fits in the background are done; False: the seconds were
+        not enough. For the end of a program, which loses what still waits."""
+        return self._watch.settle(timeout)
+
     def savings(self, price: float | None = None) -> Savings:
         """What the decisions so far saved against always retrieving, at the costs that `fit`
         measured; a `direct` chain's are not among them.
@@ -405,6 +410,8 @@ class GECERouter(Component):
         groups = defaultdict[int, list[int]](list)
         for i, branch in branches.items():
             groups[id(branch.runnable)].append(i)
+            if branch.meter:
+                branch.meter.began = None
         # a chain first: of what it gives the draft takes its shape
         for members in sorted(groups.values(), key=lambda m: branches[m[0]].is_draft):
             given, configs = zip(*((values[i], branches[i].config) for i in members), strict=True)
@@ -448,13 +455,13 @@ class GECERouter(Component):
         """The chain's answer in pieces, or the direct one, which an audit asks the chain for."""
 
         def retrieved() -> str:
-            from ltrag_plugins.langchain.fitting import text_of
+            from ltrag_plugins.langchain.fitting import output_text
 
             audited = not branch.decision.retrieve
             found: Any = self.retrieving.invoke(value, own_call(None)) if audited else chunks[0]
             for chunk in () if audited else chunks[1:]:
                 found += chunk
-            return text_of(found, self._answer)
+            return output_text(found, self._answer)
 
         self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
 

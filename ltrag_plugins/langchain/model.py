@@ -33,6 +33,7 @@ from ltrag_plugins.types import Generation, GenerationSettings
 
 _Model = Runnable[Any, Any]
 _Stop = list[str] | None
+_OPENAI = "https://api.openai.com/v1"  # where a client of OpenAI's asks by default
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path", "deployment_name")
 _REASONS = ("finish_reason", "stop_reason", "done_reason")  # OpenAI, Anthropic, Ollama
 
@@ -60,10 +61,18 @@ def _identity(model: Runnable[Any, Any]) -> str:
     for name, value in fixed_arguments(inner, without=known).items():
         if not (isinstance(value, dict) and value.items() <= identifying.items()):
             parameters[name] = value
+    # an address that came from the environment is in no field
+    address = str(getattr(getattr(inner, "root_client", None), "base_url", ""))
+    if address.rstrip("/") not in {*map(_bare, parameters.values()), "", _OPENAI}:
+        parameters["address"] = address
     # a value without a JSON form counts by its type alone: its repr may hold a memory address
     readable = json.dumps(parameters, sort_keys=True, default=lambda value: type(value).__name__)
     digest = hashlib.sha256(readable.encode()).hexdigest()[:12]
     return ":".join(filter(None, ("langchain", type(inner).__name__, model_name(inner), digest)))
+
+
+def _bare(value: object) -> str:
+    return value.rstrip("/") if isinstance(value, str) else ""
 
 
 def _unwrapped(model: Runnable[Any, Any]) -> tuple[Runnable[Any, Any], dict[str, Any]]:

@@ -3,7 +3,14 @@
 The decision has a span of its own, and LlamaIndex's instrumentation gets it as an event.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from contextvars import ContextVar
 from dataclasses import replace
 from inspect import signature
@@ -243,6 +250,11 @@ class GECERouter(BaseQueryEngine):
         """How the gate does: how much it retrieves, how its scores lie, and what audits say."""
         return self._watch.monitor()
 
+    def settle(self, timeout: float = 60.0) -> bool:
+        """Wait until drafts, audits and fits in the background are done; False: the seconds were
+        not enough. For the end of a program, which loses what still waits."""
+        return self._watch.settle(timeout)
+
     @property
     def gate(self) -> DecidingGate:
         """What decides."""
@@ -289,16 +301,22 @@ class GECERouter(BaseQueryEngine):
         response: schema.RESPONSE_TYPE,
         seconds: float | None = None,
     ) -> schema.RESPONSE_TYPE:
-        """The response with its decision, after the watch has seen it."""
+        """The response with its decision, of which the watch hears; of a stream when it ends."""
 
-        def retrieved() -> str:
-            found = response if decision.retrieve else self._query_engine.query(query)
-            return answer_of(found)
+        def saw(text: str | None = None) -> None:
+            cost = Usage(seconds=seconds) if self._watch.learns and decision.retrieve else None
+            audited = not decision.retrieve
+            self._watch.saw(
+                decision,
+                lambda: answer_of(self._query_engine.query(query)) if audited else text or "",
+                cost,
+            )
 
-        # a stream is the caller's to read, and then has no text of its own
-        has_text = not decision.retrieve or isinstance(response, schema.Response)
-        cost = Usage(seconds=seconds) if self._watch.learns and decision.retrieve else None
-        self._watch.saw(decision, retrieved if has_text else None, cost)
+        pieces = getattr(response, "response_gen", None)
+        if decision.retrieve and pieces is not None and not getattr(response, "response_txt", None):
+            teed: Any = _ateed if isinstance(response, schema.AsyncStreamingResponse) else _teed
+            return _with(decision, response, response_gen=teed(pieces, saw))
+        saw(answer_of(response) if decision.retrieve else None)
         return _with(decision, response)
 
     def _get_prompt_modules(self) -> PromptMixinType:
@@ -327,15 +345,32 @@ def written(
     return schema.Response(text, [*sources], metadata)
 
 
+def _teed(pieces: Iterable[str], done: Callable[[str], None]) -> Generator[str]:
+    said = ""
+    for piece in pieces:
+        said += piece
+        yield piece
+    done(said)
+
+
+async def _ateed(pieces: AsyncIterable[str], done: Callable[[str], None]) -> AsyncGenerator[str]:
+    said = ""
+    async for piece in pieces:
+        said += piece
+        yield piece
+    done(said)
+
+
 def answer_of(response: schema.RESPONSE_TYPE) -> str:
     """The text of a response; "" where the engine found nothing."""
     said = str(response)
     return "" if said == EMPTY_RESPONSE else said
 
 
-def _with(decision: Decision, response: schema.RESPONSE_TYPE) -> schema.RESPONSE_TYPE:
+def _with(decision: Decision, response: Any, **parts: Any) -> schema.RESPONSE_TYPE:
     """The same response, stream and all, in a copy that carries the decision."""
-    return replace(response, metadata={**(response.metadata or {}), "gece": decision.as_metadata()})
+    told = {**(response.metadata or {}), "gece": decision.as_metadata()}
+    return replace(response, metadata=told, **parts)
 
 
 class _Selection(SelectorResult):

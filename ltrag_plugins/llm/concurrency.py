@@ -22,6 +22,7 @@ _T = TypeVar("_T")
 _Done = Callable[[int, Generation, float], None]
 _Found = dict[int, list[Generation] | Exception]
 _HOPELESS = 20  # failures in a row that end a run
+_ROUNDS = 4  # of an event loop, in which an HTTP client sends a request
 _RETRIES = 2  # of OpenAI's client, unless it is told
 _PASSING = (401, 403, 404, 408, 409, 429)  # of 4xx, those that are no fault of the prompt
 
@@ -54,6 +55,26 @@ def seconds_of(model: object) -> float:
     retries = getattr(model, "max_retries", 0)
     waits = getattr(model, "rate_limiter", None) is not None
     return math.inf if waits else limit * (1 + (_RETRIES if retries is None else retries))
+
+
+class _Lane(asyncio.Semaphore):
+    """A bound on requests that lets in one after the other. Replies that come at once would else be
+    read side by side, all of the next requests be sent after the last one, and so stay in step."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self._turn = asyncio.Lock()
+
+    async def __aexit__(self, *failure: object) -> None:
+        try:
+            await self._turn.acquire()
+        finally:
+            self.release()
+        try:
+            for _ in range(_ROUNDS if self.locked() else 0):
+                await asyncio.sleep(0)
+        finally:
+            self._turn.release()
 
 
 class RequestLLM(ABC):
@@ -161,7 +182,7 @@ class RequestLLM(ABC):
         most, loop = self._bound(prompts), asyncio.get_running_loop()
         if loop not in self._lanes:
             lanes = {old: lane for old, lane in self._lanes.items() if not old.is_closed()}
-            self._lanes = lanes | {loop: asyncio.Semaphore(self._at_most)}
+            self._lanes = lanes | {loop: _Lane(self._at_most)}
         lane = self._lanes[loop]
 
         def blocking(part: Sequence[str], refused: Set[str]) -> list[Generation]:
@@ -182,7 +203,6 @@ class RequestLLM(ABC):
                 if done and isinstance(reply := found[i], list):
                     seconds = (perf_counter() - start) / min(most, len(parts))
                     await asyncio.to_thread(done, i, reply[0], seconds)
-            await asyncio.sleep(0)  # who waits for the lane sends its request first
 
         await (one(0) if len(parts) == 1 else amapped(one, range(len(parts)), most))
         return _whole(found)

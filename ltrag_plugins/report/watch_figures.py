@@ -8,7 +8,7 @@ import numpy as np
 from ltrag_plugins.artifacts import replace_file, writing
 from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.gece.learning import stored_monitor
-from ltrag_plugins.gece.monitor import LATEST, WINDOW, Monitor, Record, estimated
+from ltrag_plugins.gece.monitor import LATEST, WINDOW, Monitor, Watched, estimated
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.report.plots import (
     BLUE,
@@ -66,7 +66,7 @@ def watch_page(
 
 
 @styled()
-def watch_pictures(records: list[Record], found: Monitor) -> list[Picture]:
+def watch_pictures(records: list[Watched], found: Monitor) -> list[Picture]:
     """Share retrieved and agreement over time, and the scores beside those of the fit."""
     figure, [axes] = canvas()
     ends = [*range(_PART, len(records) + 1, _PART)] or [len(records)]

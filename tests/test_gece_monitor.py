@@ -1,0 +1,303 @@
+"""A gate at work: what its monitor says, and what audits cost nobody."""
+
+import gc
+import logging
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from langchain_core.runnables import RunnableLambda
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.response import schema
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from scipy.stats import binomtest
+
+from ltrag_plugins import langchain, llama_index
+from ltrag_plugins.errors import CacheUnreadable, InvalidInput
+from ltrag_plugins.flow import run
+from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.gece.decision import guarded, question_digest
+from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monitor
+from ltrag_plugins.gece.store import DecisionStore
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.types import Question
+from tests.llama_index_parts import FunctionLLM
+from tests.router_parts import Engine, knows_the_odd, number
+
+QUESTIONS = [f"Which city is number {i} of the list?" for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def gate():
+    """Knows the odd cities, and that it does."""
+    asked = [Question(text, (f"City {number(text)}",)) for text in QUESTIONS]
+    settings = GECESettings(folds=2)
+    llm = ScriptedLLM(knows_the_odd, name="odd")
+    return GECEGate.fit(asked, llm=llm, target_rate=0.5, settings=settings)
+
+
+def records(count: int, seed: int = 0, **of) -> list[Watched]:
+    """Decisions with scores between 0 and 1, of which those above 0.6 retrieve."""
+    rng, made = np.random.default_rng(seed), []
+    low, high = of.pop("scores", (0.0, 1.0))
+    for i in range(count):
+        score = rng.uniform(low, high)
+        parts = {"gate": 1, "chance": 0.05, "sampled": False, "signals": {"x": score}} | of
+        made.append(
+            Watched(f"{seed}-{i}", "", float(i), retrieve=score > 0.6, score=score, **parts)
+        )
+    return made
+
+
+def fitted(promised: float = 0.8, questions: int = 400):
+    """What a monitor reads of a gate whose scores at the fit were even between 0 and 1."""
+    even = np.linspace(0, 1, questions)
+    rate, kept = Interval(0.4, 0.35, 0.45, 0.95), Interval(promised, promised - 0.05, 1.0, 0.95)
+    report = SimpleNamespace(retrieval_rate=rate, kept_accuracy=kept, questions=questions)
+    points = np.quantile(even, np.linspace(0, 1, 21))[None]
+    return SimpleNamespace(
+        report=report, fitted=SimpleNamespace(scores=even, names=("x",), quantiles=points)
+    )
+
+
+def test_audits_of_one_chance_have_wilsons_interval():
+    for agree, count in ((0, 3), (7, 9), (40, 50)):
+        found = estimated([True] * agree + [False] * (count - agree), [0.05] * count)
+        theirs = binomtest(agree, count).proportion_ci(method="wilson")
+        assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
+        assert found.value == pytest.approx(agree / count)
+
+
+def test_audits_of_several_chances_estimate_the_share_of_all():
+    # every way the coins of four answers can fall, with its probability
+    agrees, chances = [True, True, False, False], [0.9, 0.5, 0.9, 0.2]
+    weighted = plain = 0.0
+    for fell in product((0, 1), repeat=4):
+        p = np.prod([c if f else 1 - c for f, c in zip(fell, chances, strict=True)])
+        some = [i for i in range(4) if fell[i]]
+        if some:
+            kept = [agrees[i] for i in some], [chances[i] for i in some]
+            weighted += p * sum(a / c for a, c in zip(*kept, strict=True))
+            plain += p * sum(1 / c for c in kept[1])
+            total = sum(1 / c for c in kept[1])
+            share = sum(a / c for a, c in zip(*kept, strict=True)) / total
+            assert estimated(*kept).value == pytest.approx(share)
+    assert (weighted, plain) == pytest.approx((sum(agrees), len(agrees)))  # both without bias
+
+
+def test_a_gate_whose_questions_stay_the_same_holds():
+    found = monitor(records(3 * WINDOW), fitted())
+    assert found.state == "holds"
+    assert found.retrieved == pytest.approx(0.4, abs=0.05)
+    assert (found.expected, found.audits, found.agreement) == (0.4, 0, None)
+    assert found.stability < 0.1 < found.ks_p
+
+
+def test_before_a_whole_window_nothing_is_said():
+    assert (
+        monitor(records(57, scores=(0.9, 1.0)), fitted()).state == "too early: 57 of 200 decisions"
+    )
+
+
+def test_other_questions_are_a_drift_and_if_that_lasts_a_reason_to_fit_again():
+    before, after = records(2 * WINDOW), records(2 * WINDOW, 1, scores=(0.3, 1.0))
+    assert monitor(before + after[: WINDOW - 1], fitted()).state == "holds"
+    found = monitor(before + after[:WINDOW], fitted())
+    assert found.state.startswith("drifting: ")
+    assert f"{found.window:.0%} retrieved, 40% at the fit" in found.state
+    assert monitor(before + after, fitted()).state.startswith("fit again: ")
+    bins = [np.histogram([r.score for r in after[:WINDOW]], np.linspace(0, 1, 11))[0], [40] * 10]
+    q, p = ((np.array(some) + 0.5) / (sum(some) + 5) for some in bins)
+    assert found.stability == pytest.approx(float(np.sum((q - p) * np.log(q / p))), rel=1e-3)
+
+
+def test_a_signal_that_moves_is_a_drift_where_scores_and_rate_stay():
+    moved = [replace(record, signals={"x": 0.3}) for record in records(WINDOW)]
+    state = monitor(records(WINDOW, 1) + moved, fitted()).state
+    assert state.startswith("drifting: the questions have changed (x)")
+
+
+def test_direct_answers_that_agree_less_than_promised_are_a_reason_to_fit_again():
+    some = records(WINDOW, scores=(0.0, 1.0))
+    audited = records(30, 2, scores=(0.0, 0.5), sampled=True, agrees=False)
+    state = monitor(audited + some, fitted()).state
+    assert state == "fit again: 0% of the direct answers agree, 80% at the fit"
+    assert monitor(audited[:3] + some, fitted()).state == "holds"  # three may be chance
+    agreeing = records(30, 2, scores=(0.0, 0.5), sampled=True, agrees=True)
+    found = monitor(agreeing + some, fitted())
+    assert (found.state, found.audits, found.agreement.value) == ("holds", 30, 1.0)
+
+
+def routers(gate, **how):
+    """The same gate before a chain and before an engine, what they note, and how each is asked."""
+    asked: list[str] = []
+
+    def chain(text: str) -> str:
+        asked.append(text)
+        return "City 7"
+
+    engine = Engine(llm=FunctionLLM(lambda prompt: "City 7"), asked=[])
+    first = langchain.GECERouter(gate, RunnableLambda(chain), **how)
+    second = llama_index.GECERouter(gate, engine, **how)
+    yield first, asked, first.invoke
+    yield second, engine.asked, lambda text: str(second.query(text))
+
+
+def test_audits_ask_the_chain_what_was_answered_directly(gate):
+    for router, asked, ask in routers(gate, audit_rate=1.0):
+        texts = [f"Which city is number {i} of the list?" for i in range(101, 121)] + [QUESTIONS[7]]
+        answers = [ask(text) for text in texts]
+        assert router.settle()
+        direct = [
+            t for t, answer in zip(texts, answers, strict=True) if answer == f"City {number(t)}"
+        ]
+        assert sorted(asked) == sorted(texts)  # the chain's own, and those of the audits
+        found = router.monitor
+        assert (found.decisions, found.audits) == (21, len(direct))
+        assert found.agreement.value == pytest.approx(1 / len(direct))  # "City 7" alone
+        assert found.failed == 0
+
+
+def test_a_router_without_audits_asks_nothing_more(gate):
+    for router, asked, ask in routers(gate):
+        assert ask(QUESTIONS[7]) == "City 7"
+        assert asked == []
+        assert router.monitor.state == "too early: 1 of 200 decisions"
+
+
+def test_a_chain_that_fails_in_an_audit_is_counted_and_said_a_few_times(gate, caplog):
+    def chain(text: str) -> str:
+        raise ConnectionError("no index")
+
+    router = langchain.GECERouter(gate, RunnableLambda(chain), audit_rate=1.0)
+    for _ in range(9):
+        assert router.invoke(QUESTIONS[7]) == "City 7"
+    assert router.settle()
+    assert router.monitor.failed == 9
+    assert caplog.text.count("comparisons of draft and chain failed") == 4  # the 1st, 2nd, 4th, 8th
+    assert "ConnectionError('no index')" in caplog.text
+
+
+def test_a_stream_is_watched_when_it_has_ended(gate):
+    router = langchain.GECERouter(gate, RunnableLambda(lambda text: "City 7"), audit_rate=1.0)
+    assert [*router.stream(QUESTIONS[7])] == ["City 7"]
+    assert router.settle()
+    assert router.monitor.audits == 1
+
+
+async def test_an_engines_stream_is_watched_when_it_has_ended(gate):
+    class Streaming(BaseQueryEngine):
+        def _get_prompt_modules(self):
+            return {}
+
+        def _query(self, query_bundle):
+            return schema.StreamingResponse(piece for piece in ("City", " 8"))
+
+        async def _aquery(self, query_bundle):
+            async def pieces():
+                for piece in ("City", " 8"):
+                    yield piece
+
+            return schema.AsyncStreamingResponse(pieces())
+
+    router = llama_index.GECERouter(gate, Streaming(None))
+    response = router.query(QUESTIONS[8])
+    assert router.monitor.decisions == 0
+    assert [*response.response_gen] == ["City", " 8"]
+    assert router.monitor.decisions == 1
+    response = await router.aquery(QUESTIONS[8])
+    assert [piece async for piece in response.async_response_gen()] == ["City", " 8"]
+    assert router.monitor.decisions == 2
+
+
+def test_the_threads_of_a_router_end_with_it(gate):
+    before = {*threading.enumerate()}
+    router = langchain.GECERouter(gate, RunnableLambda(lambda text: "City 7"), audit_rate=1.0)
+    router.invoke(QUESTIONS[7])
+    assert router.settle()
+    threads = {*threading.enumerate()} - before
+    assert [thread.name for thread in threads] == ["ltrag-watch"] * 3
+    del router
+    gc.collect()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):
+    path = tmp_path / "router.sqlite"
+    for router, _, ask in routers(gate, audit_rate=1.0, store=path):
+        ask(QUESTIONS[7])
+        assert router.settle()
+    found = router.monitor
+    assert (found.decisions, found.audits) == (2, 2)
+    other = GECEGate.fit(
+        [Question(t, ("City 1",)) for t in QUESTIONS[:25]] + [Question(QUESTIONS[9], ("City 9",))],
+        llm=gate.world.llm,
+        settings=GECESettings(folds=2),
+        target_rate=0.5,
+    )
+    assert langchain.GECERouter(other, lambda t: t, store=path).monitor.decisions == 0
+    with DecisionStore(path) as store:
+        [first, second] = store.records(1, 10)
+    assert first.question == second.question == question_digest(QUESTIONS[7])
+    assert "number 7" not in path.read_bytes().decode("latin-1")  # nothing but the question_digest
+
+
+def test_what_is_no_store_or_no_share_is_refused(gate, tmp_path):
+    wrong = tmp_path / "notes.txt"
+    wrong.write_text("not a store")
+    with pytest.raises(CacheUnreadable, match=r"no decision store.*not a SQLite file"):
+        Watch(gate, store=wrong)
+    for rate in (-0.1, 1.5, True):
+        with pytest.raises(InvalidInput, match="share from 0 to 1"):
+            Watch(gate, audit_rate=rate)
+
+
+def test_every_decision_is_a_line_of_the_log_without_the_text(gate, caplog):
+    with caplog.at_level(logging.INFO, "ltrag_plugins.gece.decision"):
+        run(guarded(QUESTIONS[7], gate), gate.world)
+    [line] = caplog.messages
+    assert "retrieve=False" in line
+    assert question_digest(QUESTIONS[7]) in line
+    assert "city" not in line
+    with caplog.at_level(logging.DEBUG, "ltrag_plugins.gece.decision"):
+        run(guarded(QUESTIONS[7], gate), gate.world)
+    assert QUESTIONS[7] in caplog.messages[-1]
+
+
+def test_the_span_around_a_decision_has_its_attributes(gate):
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with trace.use_span(provider.get_tracer("app").start_span("request"), end_on_exit=True):
+        run(guarded(QUESTIONS[7], gate), gate.world)
+    [span] = exporter.get_finished_spans()
+    assert span.attributes["gece.retrieve"] is False
+    assert span.attributes["gece.question"] == question_digest(QUESTIONS[7])
+    assert 0 <= span.attributes["gece.probability"] <= 1
+
+
+def test_decisions_of_many_threads_are_all_counted(gate):
+    watch, decision = Watch(gate), gate.decide(QUESTIONS[7])
+    with ThreadPoolExecutor(8) as pool:
+        [*pool.map(lambda _: watch.saw(decision, None), range(1000))]
+    assert watch.monitor().decisions == sum(watch._counts.values()) == 1000
+
+
+def test_the_coins_of_audits_fall_as_often_as_said(gate):
+    watch = Watch(gate, audit_rate=0.25, rng=random.Random(1))
+    decision = gate.decide(QUESTIONS[7])
+    for _ in range(400):
+        watch.saw(decision, lambda: "City 7")
+    assert watch.settle()
+    found = watch.monitor()
+    assert 70 < found.audits + found.skipped < 130
