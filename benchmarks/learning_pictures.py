@@ -103,7 +103,7 @@ def course(records: list[Record], marks: dict[int, str]) -> Picture:
     shares = [np.mean([r.retrieve for r in records[end - PART : end]]) for end in ends]
     axes.plot([*ends], shares, "o-", color=BLUE, markersize=4)
     for place, text in marks.items():
-        ends_here = text in ("new questions", "dropped")
+        ends_here = text in ("change", "dropped")
         axes.axvline(place, color=ORANGE if ends_here else QUIET, ls="--", lw=1.3)
         side, away = ("right", -4) if ends_here else ("left", 4)
         where: Any = {"xytext": (away, 0), "textcoords": "offset points", "ha": side}
@@ -128,7 +128,7 @@ def main() -> None:
         marks, drawn, said, number, store = dict[int, str](), list[Picture](), "", 0, gate.store
         for i, question in enumerate(application.questions()):
             if i == CHANGE:
-                marks[i] = "new questions"
+                marks[i] = "change"
                 print(f"\n## before question {i}\n{stored_monitor(store)}")
                 records = store.records(store.newest, LATEST)
                 drawn += [p for p in watch_pictures(records, watch.monitor()) if p.name[0] == "a"]

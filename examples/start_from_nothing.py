@@ -108,9 +108,8 @@ def main() -> None:
         for _, line in zip(range(options.limit), questions_of(options.questions), strict=False):
             if question := line.strip():
                 print(f"{question}\n  {ask(question).strip()}", flush=True)
-        print(f"\n{router.monitor}")
-        if router.gate.report:  # before the first fit nobody knows what is saved
-            print(router.savings())
+        router.settle()  # drafts, and a fit, that go on in the background
+        print(f"\n{router.monitor}\n\n{router.savings()}")
 
 
 if __name__ == "__main__":

@@ -93,3 +93,9 @@ def test_an_application_starts_with_documents_and_a_server_and_learns_from_what_
         assert " of 20 questions compared" in printed
     with DecisionStore(tmp_path / "app.sqlite") as store:
         assert len(store.records(0, 10)) == 5, "the second run goes on where the first ended"
+
+
+def test_an_application_starts_with_nothing_at_all(ran, tmp_path):
+    printed = ran("start_from_nothing.py", "--limit", 1, "--store", tmp_path / "app.sqlite")
+    assert "when was the worlds first laptop computer introduced" in printed
+    assert "learning: " in printed
