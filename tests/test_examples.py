@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from ltrag_plugins.gece.store import DecisionStore
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -62,3 +64,29 @@ def test_the_agent_stops_as_soon_as_it_is_sure(ran):
     printed = ran("agent_loop.py", "--questions", 1, "--sure-below", 1.01)
     assert "turn 2" not in printed
     assert "gives up" not in printed
+
+
+@pytest.mark.parametrize("framework", ["langchain", "llama_index"])
+def test_an_application_starts_with_documents_and_a_server_and_learns_from_what_it_is_asked(
+    ran, tmp_path, real_server, framework
+):
+    (tmp_path / "village.txt").write_text("Nora Baird keeps the bees.\n\nThe mill is Olaf Berg's.")
+    (tmp_path / "town.md").write_text("The bakery opens at six in the morning.")
+    questions = tmp_path / "log"
+    questions.write_text("Who keeps the bees?\nWho has the mill?\n\nWhen does the bakery open?\n")
+    given = ["--documents", tmp_path, "--questions", questions, "--store", tmp_path / "app.sqlite"]
+    for asked in (2, 3):
+        printed = ran(
+            "start_from_nothing.py",
+            *["--framework", framework, "--server", real_server, "--limit", asked + 1, *given],
+        )
+        assert "Who keeps the bees?\n  " in printed
+        assert " of 20 questions compared" in printed
+    with DecisionStore(tmp_path / "app.sqlite") as store:
+        assert len(store.records(0, 10)) == 5, "the second run goes on where the first ended"
+
+
+def test_an_application_starts_with_nothing_at_all(ran, tmp_path):
+    printed = ran("start_from_nothing.py", "--limit", 1, "--store", tmp_path / "app.sqlite")
+    assert "when was the worlds first laptop computer introduced" in printed
+    assert "learning: " in printed
