@@ -22,7 +22,7 @@ import numpy as np
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece.decision import guarded
 from ltrag_plugins.gece.learning import LearningGate, stored_monitor
-from ltrag_plugins.gece.monitor import LATEST, Record, Watch
+from ltrag_plugins.gece.monitor import LATEST, Watch, Watched
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.report.plots import (
     BLUE,
@@ -96,7 +96,7 @@ def save(picture: Picture, folder: Path) -> None:
 
 
 @styled()
-def course(records: list[Record], marks: dict[int, str]) -> Picture:
+def course(records: list[Watched], marks: dict[int, str]) -> Picture:
     """The share retrieved over all questions, and what happened when."""
     figure, [axes] = canvas(size=(7.2, 3.3))
     ends = range(PART, len(records) + 1, PART)
