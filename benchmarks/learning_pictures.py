@@ -63,7 +63,9 @@ class Application:
             question = f"{kind} {self._rng.randrange(1000, 10_000)}"
             word = self.chain(question) if self._rng.random() < likely else "unknown"
             logprob = min(-1e-4, self._rng.gauss(mean, spread))
-            self.drafts[question] = Generation(word, (Token(word, logprob),), "stop", 60, 4)
+            self.drafts[question] = Generation(
+                word, (Token(word, logprob),), prompt_tokens=60, completion_tokens=4
+            )
             yield question
 
     def chain(self, question: str) -> str:
