@@ -232,6 +232,8 @@ def test_savings_are_what_was_avoided_less_the_gates_own_cost():
     assert saved.net == Usage(2 * 700 - 1000, 300 * 700 - 30 * 1000, None)
     assert saved.money == pytest.approx(180)
     assert "saved         400 calls, 1.8e+05 tokens" in str(saved)
+    audited = savings_of(report, 700, 300, price=0.001, audits=35)
+    assert audited.net.tokens == saved.net.tokens - 35 * 300
     assert savings_of(report, 700, 300, None).money is None
     for wrong in (-1.0, math.nan):
         with pytest.raises(InvalidInput, match="price is"):

@@ -102,7 +102,7 @@ def test_a_router_starts_with_nothing_and_gates_when_it_knows_enough(room, tmp_p
     assert (report.questions, report.agreement, report.direct_accuracy) == (40, 1.0, 0.5)
     assert report.retrieval_cost.seconds > 0
     assert report.gate_cost.seconds > 0
-    for i in range(41, 81, 2):
+    for i in range(1, 41, 2):
         assert ask(router, text(i)) == f"City {i}"
     assert router.settle()
     assert router.savings().questions == 60
@@ -139,7 +139,7 @@ def test_a_gate_of_one_process_is_that_of_all_and_of_the_next_start(tmp_path):
     assert first.gate is not None
     later = learner(path)
     decided = [
-        [found.retrieve for found in gate.gate.decide_many([text(i) for i in range(50, 60)])]
+        [found.retrieve for found in gate.gate.decide_many([text(i) for i in range(10)])]
         for gate in (first, second, later)
     ]
     assert decided[0] == decided[1] == decided[2]

@@ -126,6 +126,17 @@ def test_a_signal_that_moves_is_a_drift_where_scores_and_rate_stay():
     assert state.startswith("drifting: the questions have changed (x)")
 
 
+def test_a_bunch_of_scores_that_moves_a_little_is_no_drift():
+    some = [replace(r, score=float(r.score > 0.5), signals={"x": 0.5}) for r in records(WINDOW)]
+    gate = fitted()
+    gate.fitted.scores = np.repeat([0.02, 0.97], 200)  # by the fit's own questions a little less
+    gate.fitted.quantiles = np.full((1, 21), 0.5)
+    held = [replace(r, retrieve=i % 5 < 2) for i, r in enumerate(some)]
+    assert monitor(held, gate).state == "holds"
+    moved = [replace(r, score=r.score + 0.2) for r in held]
+    assert "the questions have changed (the scores)" in monitor(moved, gate).state
+
+
 def test_direct_answers_that_agree_less_than_promised_are_a_reason_to_fit_again():
     some = records(WINDOW, scores=(0.0, 1.0))
     audited = records(30, 2, scores=(0.0, 0.5), sampled=True, agrees=False)

@@ -37,6 +37,7 @@ from ltrag_plugins.metrics.calibration import Interval
 WINDOW = 200
 """Decisions that are compared with the fit at a time."""
 _CHANCE = 0.001  # of an alarm where nothing has changed, for each of the two kinds of test
+_SLACK = 0.05  # of the fit's spread (5 to 95 %), by which scores may move and be the same
 LATEST = 10_000
 """Decisions that a monitor looks at, and that are held without a store."""
 _logger = logging.getLogger(__name__)
@@ -173,7 +174,7 @@ def _moved(
 ) -> tuple[str, float, float]:
     """What tells a window for certain from the fit's questions and those between them, if anything;
     the stability index; the p-value of the scores."""
-    from scipy.stats import fisher_exact, ks_2samp  # a second to import
+    from scipy.stats import fisher_exact  # a second to import
 
     earlier, scores = ([r.score for r in some if r.signals] for some in (before, window))
     retrieved, ks_p, stability = sum(r.retrieve for r in window), 1.0, 0.0
@@ -183,8 +184,7 @@ def _moved(
     )
     tests = dict[str, float]()
     if scores:
-        found: Any = ks_2samp([*fitted.scores, *earlier], scores)
-        tests["the scores"] = ks_p = float(found.pvalue)
+        tests["the scores"] = ks_p = _others(scores, fitted.scores, earlier)
         edges = np.quantile(fitted.scores, np.linspace(0, 1, 11))[1:-1]
         places = (np.searchsorted(edges, some) for some in (fitted.scores, scores))
         then, now = (np.bincount(some, minlength=10) for some in places)
@@ -195,17 +195,29 @@ def _moved(
         then = np.interp(np.linspace(0, 1, len(fitted.scores)), np.linspace(0, 1, 21), points)
         earlier, now = ([r.signals[name] for r in x if name in r.signals] for x in (before, window))
         if now:
-            found = ks_2samp([*then, *earlier], now)
-            tests[name] = float(found.pvalue)
+            tests[name] = _others(now, then, earlier)
     if rate is not None:
         then = round(rate.value * report.questions) + sum(r.retrieve for r in before)
         others = report.questions + len(before) - then
-        found = fisher_exact([[retrieved, len(window) - retrieved], [then, others]])
+        found: Any = fisher_exact([[retrieved, len(window) - retrieved], [then, others]])
         if found.pvalue < _CHANCE:
             return f"{share}, {rate.value:.0%} at the fit", stability, ks_p
     moved = [name for name, p in tests.items() if p < _CHANCE / len(tests)]
     told = f"the questions have changed ({', '.join(moved)}), {share}"
     return told if moved else "", stability, ks_p
+
+
+def _others(now: Sequence[float], then: Any, earlier: Sequence[float]) -> float:
+    """p-value of the Kolmogorov-Smirnov test that all have one distribution, give or take a
+    twentieth of the fit's spread: where scores come in bunches, a bunch moves a little from the
+    fit's own questions to others."""
+    from scipy.stats import ks_2samp
+
+    low, high = np.quantile(then, [0.05, 0.95])
+    known, some, slack = [*then, *earlier], np.array(now), _SLACK * float(high - low)
+    larger: Any = ks_2samp(known, some - slack, alternative="greater")
+    smaller: Any = ks_2samp(known, some + slack, alternative="less")
+    return min(1.0, 2 * float(min(larger.pvalue, smaller.pvalue)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +294,8 @@ class Watch:
             raise InvalidInput(f"audit_rate is a share from 0 to 1, got {audit_rate!r}")
         self.gate, self._rate, self._correct = gate, audit_rate, correct
         self._rng, self._clock = rng or random.Random(), clock
-        self._lock, self._counts, self._failed = threading.Lock(), {False: 0, True: 0}, 0
+        self._lock, self._counts = threading.Lock(), {False: 0, True: 0}
+        self._failed = self._audits = 0
         self._learner = gate if hasattr(gate, "learn") else None
         self.learns = self._learner is not None
         """Whether what the chain's answers cost is of use."""
@@ -335,11 +348,11 @@ class Watch:
     def savings(self, price: float | None) -> Savings:
         """What the decisions of this process saved; see `savings_of`."""
         with self._lock:
-            direct, retrieved = self._counts[False], self._counts[True]
+            direct, retrieved, audits = self._counts[False], self._counts[True], self._audits
         report = getattr(self.gate, "report", None)
         if self.learns and report is None:  # nothing is known, and nothing avoided
             return Savings(direct + retrieved, retrieved, Usage(), Usage(), price)
-        return savings_of(report, direct, retrieved, price)
+        return savings_of(report, direct, retrieved, price, audits)
 
     def settle(self, timeout: float = 60.0) -> bool:
         """Wait until all is compared and written; False: the seconds were not enough."""
@@ -355,6 +368,8 @@ class Watch:
             if self._learner is not None and evidence is None:
                 evidence = self._learner.draft(decision.question)
             draft = (decision if evidence is None else evidence).draft.text.strip()
+            with self._lock:
+                self._audits += not decision.retrieve
             if not (answer := retrieved().strip()):
                 return  # the chain found nothing to say
             agrees = agreeing(decision.question, draft, answer, self._correct)

@@ -96,7 +96,7 @@ class Savings:
     avoided: Usage
     """What the chain would have cost on the questions that were answered directly."""
     gate: Usage
-    """What the gate's own calls cost on all questions."""
+    """What the gate's own calls cost on all questions, and the chain's in audits."""
     price: float | None = None
     """Money for a token, as given."""
 
@@ -123,8 +123,11 @@ class Savings:
         )
 
 
-def savings_of(report: Any, direct: int, retrieved: int, price: float | None) -> Savings:
-    """What so many decisions saved, at the costs in a `FitReport`.
+def savings_of(
+    report: Any, direct: int, retrieved: int, price: float | None, audits: int = 0
+) -> Savings:
+    """What so many decisions saved, at the costs in a `FitReport`; of those answered directly so
+    many were audited.
 
     Raises:
         InvalidInput: the costs were never measured, or the price is below 0.
@@ -138,4 +141,5 @@ def savings_of(report: Any, direct: int, retrieved: int, price: float | None) ->
     if price is not None and not price >= 0:
         raise InvalidInput(f"price is {price}; it is money for one token, at least 0")
     count = direct + retrieved
-    return Savings(count, retrieved, retrieval.times(direct), gate.times(count), price)
+    spent = gate.times(count).minus(retrieval.times(-audits))
+    return Savings(count, retrieved, retrieval.times(direct), spent, price)
