@@ -20,6 +20,8 @@ from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.dur import DURSettings, DURTrainer
 from ltrag_plugins.dur.prompts import FORMATS
 from ltrag_plugins.gece import GECEGate, GECESettings
+from ltrag_plugins.gece.decision import question_digest
+from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.sgic import SGICSettings
@@ -254,3 +256,60 @@ def test_the_command_line_evaluates_methods_on_the_server(real_server, tmp_path)
     rows = json.loads(result.stdout)["rows"]
     assert [row["scores"]["contains"]["value"] for row in rows] == [0.5, 1.0]
     assert all(row["costs"]["tokens"] > 9 for row in rows)
+
+
+FACTS = {
+    "Who keeps the bees of Dirleton?": "Nora Baird keeps the bees of Dirleton.",
+    "Who founded the Dirleton choir?": "The Dirleton choir was founded by Ewan Laird.",
+    "Who repairs clocks in Dirleton?": "Clocks in Dirleton are repaired by Mhairi Stott.",
+    "Who painted the Dirleton mill?": "The Dirleton mill was painted by Olaf Berg.",
+    "Where is the Dirleton fair held?": "The Dirleton fair is held in Quarry Field.",
+    "What does the Dirleton ferry cost?": "The Dirleton ferry costs three pounds.",
+    "Which bird nests on the Dirleton tower?": "A kestrel nests on the Dirleton tower.",
+    "What is the cat of the Dirleton inn called?": "The cat of the Dirleton inn is Pepper.",
+    "How many boats are in Dirleton harbour?": "There are fourteen boats in the harbour.",
+    "When does the Dirleton bakery open?": "The Dirleton bakery opens at six.",
+}
+KNOWN = {
+    f"What is the capital of {country}?": f"{city} is the capital of {country}."
+    for country, city in {
+        "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid",
+        "Germany": "Berlin", "Egypt": "Cairo", "Greece": "Athens", "China": "Beijing",
+        "Austria": "Vienna", "Peru": "Lima",
+    }.items()
+}  # fmt: skip
+FILLER = "The guide to the region has many pages, of which this one is printed on thin paper. " * 8
+
+
+def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_cannot_know(
+    real_server, tmp_path
+):
+    facts, llm = FACTS | KNOWN, chat_openai(real_server).bind(max_tokens=24)
+    chain = (
+        RunnableLambda(lambda question: f"{FILLER}{facts[question]}\n\nIn a few words: {question}")
+        | llm
+        | StrOutputParser()
+    )
+    how = {"warm_up": 20, "target_rate": 0.5, "audit_rate": 1.0}
+    router = langchain.GECERouter.learning(chain, llm=llm, store=tmp_path / "app.sqlite", **how)
+    for question in facts:
+        router.invoke(question)
+    assert router.settle(300)
+    report = router.gate.report
+    assert report is not None, router.monitor
+    assert report.retrieval_cost.tokens > report.gate_cost.tokens > 0
+    for question in facts:
+        router.invoke(question)
+    assert router.settle(300)
+    found = router.monitor
+    assert found.decisions == 20
+    assert found.audits == 20 - round(20 * found.retrieved) > 0
+    assert found.agreement is not None
+    saved = router.savings()  # audits of every direct answer cost what is avoided
+    assert saved.gate.tokens > saved.avoided.tokens > 0
+    with DecisionStore(tmp_path / "app.sqlite") as store:
+        kept = {record.question: record.retrieve for record in store.records(store.newest, 100)}
+    shares = [
+        sum(kept[question_digest(question)] for question in some) / 10 for some in (FACTS, KNOWN)
+    ]
+    assert shares[0] > shares[1]
