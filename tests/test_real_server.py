@@ -278,15 +278,14 @@ KNOWN = {
         "Austria": "Vienna", "Peru": "Lima",
     }.items()
 }  # fmt: skip
-FILLER = "The guide to the region has many pages, of which this one is printed on thin paper. " * 8
 
 
 def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_cannot_know(
     real_server, tmp_path
 ):
-    facts, llm = FACTS | KNOWN, chat_openai(real_server).bind(max_tokens=24)
+    facts, llm = FACTS | KNOWN, chat_openai(real_server).bind(max_tokens=24, temperature=0)
     chain = (
-        RunnableLambda(lambda question: f"{FILLER}{facts[question]}\n\nIn a few words: {question}")
+        RunnableLambda(lambda question: f"{24 * facts[question]}\n\nIn a few words: {question}")
         | llm
         | StrOutputParser()
     )
