@@ -327,3 +327,12 @@ def test_cross_calibration_never_sees_the_question_it_judges():
     for train, test in stratified(fails, 4, 0).split(scores, fails):
         alone = fit_calibrator(scores[train], fails[train], "isotonic")
         assert found[test] == pytest.approx(alone(scores[test]))
+
+
+def test_embeddings_that_are_all_equal_have_no_directions():
+    some = replace(columns(), vectors=np.ones((80, 4)))
+    fails = labels(some.signals)
+    model, _ = fit_failure(some, fails, 0)
+    bare, _ = fit_failure(replace(some, vectors=np.zeros((80, 0))), fails, 0)
+    assert model.memory.axes.shape == (4, 0)
+    assert model.memory.weights == pytest.approx(bare.memory.weights)

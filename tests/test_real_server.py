@@ -183,7 +183,7 @@ def test_a_router_starts_from_questions_alone(framework, real_server):
     router, ask = fitted_router(framework, real_server)
     report = router.gate.report
     assert (report.tier, report.agreement, report.questions) == ("probabilities", 1.0, 20)
-    assert 0.2 < report.direct_accuracy < 0.8
+    assert 0.1 < report.direct_accuracy < 0.9
     assert min(report.retrieval_cost.tokens, report.gate_cost.tokens) > 20
     assert all(ask(capital(country)) for country in ("Italy", "Tuvalu"))
     assert router.savings().questions == 2

@@ -512,10 +512,10 @@ def _memory(features: Features, fails: _Bits, seed: int) -> models._Memory:
     kept = np.random.default_rng(seed).permutation(len(fails))[:_REMEMBERED]
     some, vectors = features[kept], features.vectors[kept]
     center, axes = vectors.mean(axis=0), np.zeros((vectors.shape[1], 0))
-    if vectors.size:
+    apart = float(vectors.var(axis=0).sum())
+    if apart > 1e-9:  # equal ones have no direction
         places = min(_DIRECTIONS, *vectors.shape)
         found = PCA(places, svd_solver="randomized", random_state=seed).fit(vectors)
-        apart = max(1e-9, float(vectors.var(axis=0).sum()))
         axes = np.asarray(found.components_).T * np.sqrt(_VECTORS_APART / apart)
     memory = models._Memory(
         mean=some.scalars.mean(axis=0),
