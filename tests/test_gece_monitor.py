@@ -144,6 +144,10 @@ def test_direct_answers_that_agree_less_than_promised_are_a_reason_to_fit_again(
     assert state == "fit again: 0% of the direct answers agree, 80% at the fit"
     assert monitor(audited[:3] + some, fitted()).state == "holds"  # three may be chance
     agreeing = records(30, 2, scores=(0.0, 0.5), sampled=True, agrees=True)
+    all_agreed = fitted(1.0)
+    all_agreed.report.kept_accuracy = Interval(1.0, 1.0, 1.0, 0.95)
+    for count in range(1, 31):
+        assert monitor(agreeing[:count] + some, all_agreed).state == "holds"
     found = monitor(agreeing + some, fitted())
     assert (found.state, found.audits, found.agreement.value) == ("holds", 30, 1.0)
 

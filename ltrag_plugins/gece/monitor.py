@@ -129,7 +129,8 @@ def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
             state = f"{'fit again' if still else 'drifting'}: {told}"
     # asked again with every audit, so that chance has to be ruled out as by the tests
     surely = agreement and estimated(*audits, level=1 - _CHANCE)
-    if agreement and surely and promised and surely.high < promised.low:
+    least = promised.low - 1e-9 if promised else -1.0  # where all agreed, rounding says less
+    if agreement and surely and promised and surely.high < least:
         told = f"{agreement.value:.0%} of the direct answers agree, {promised.value:.0%} at the fit"
         state = f"fit again: {told}"
     points = [0.05, 0.25, 0.5, 0.75, 0.95]
@@ -306,6 +307,8 @@ class Watch:
 
             self._store = DecisionStore(store)
             self._number = self._store.enrolled(gate, clock())
+        if self._works:
+            import scipy.stats  # noqa: F401 (a second, which else an answer would wait for)
         # no part of this object, so that its threads end with it
         self._background = _Background(partial(_keep, self._store, self._learner))
         weakref.finalize(self, self._background.end)
