@@ -258,7 +258,7 @@ def test_the_command_line_evaluates_methods_on_the_server(real_server, tmp_path)
     assert all(row["costs"]["tokens"] > 9 for row in rows)
 
 
-FACTS = {
+VILLAGE = {
     "Who keeps the bees of Dirleton?": "Nora Baird keeps the bees of Dirleton.",
     "Who founded the Dirleton choir?": "The Dirleton choir was founded by Ewan Laird.",
     "Who repairs clocks in Dirleton?": "Clocks in Dirleton are repaired by Mhairi Stott.",
@@ -270,7 +270,7 @@ FACTS = {
     "How many boats are in Dirleton harbour?": "There are fourteen boats in the harbour.",
     "When does the Dirleton bakery open?": "The Dirleton bakery opens at six.",
 }
-KNOWN = {
+LEARNED = {
     f"What is the capital of {country}?": f"{city} is the capital of {country}."
     for country, city in {
         "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid",
@@ -283,7 +283,7 @@ KNOWN = {
 def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_cannot_know(
     real_server, tmp_path
 ):
-    facts, llm = FACTS | KNOWN, chat_openai(real_server).bind(max_tokens=24, temperature=0)
+    facts, llm = VILLAGE | LEARNED, chat_openai(real_server).bind(max_tokens=24, temperature=0)
     chain = (
         RunnableLambda(lambda question: f"{24 * facts[question]}\n\nIn a few words: {question}")
         | llm
@@ -309,6 +309,7 @@ def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_c
     with DecisionStore(tmp_path / "app.sqlite") as store:
         kept = {record.question: record.retrieve for record in store.records(store.newest, 100)}
     shares = [
-        sum(kept[question_digest(question)] for question in some) / 10 for some in (FACTS, KNOWN)
+        sum(kept[question_digest(question)] for question in some) / 10
+        for some in (VILLAGE, LEARNED)
     ]
     assert shares[0] > shares[1]
