@@ -27,6 +27,7 @@ from ltrag_plugins.gece.monitor import WINDOW, Watch
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Token
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
 from tests.router_parts import Engine, knows_the_odd, number
@@ -204,6 +205,26 @@ def test_a_gate_that_no_longer_holds_is_dropped_and_learned_anew(tmp_path, caplo
     assert "fit again: " in caplog.text
     assert gate.store.since(gate.store.newest) > 0
     assert watch.monitor().state.startswith("learning: ")
+
+
+def test_a_sample_beyond_what_a_fit_takes_is_not_fitted_on_each_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("ltrag_plugins.gece.learning._SAMPLE", 30)
+    gate = learner(tmp_path / "s")
+    watch = serve(gate, range(40))
+    number = gate.store.newest
+    serve(gate, range(40, 50), watch=watch)
+    assert gate.store.newest == number
+
+
+def test_one_draft_without_token_probabilities_does_not_take_them_from_all(tmp_path):
+    def model(prompt: str) -> Generation:
+        said = knows_the_odd(prompt)
+        sure = -0.1 if said.startswith("City") else -2.0
+        return Generation(said, None if number(prompt) == 5 else (Token(said, sure),))
+
+    gate = learner(tmp_path / "s", model)
+    serve(gate, range(40))
+    assert gate.report.tier == "probabilities"
 
 
 def test_learning_is_switched_off_and_on_for_all_processes(tmp_path):

@@ -22,7 +22,7 @@ from scipy.stats import binomtest
 
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput
-from ltrag_plugins.flow import run
+from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.gece.decision import guarded, question_digest
 from ltrag_plugins.gece.monitor import WINDOW, Watch, Watched, estimated, monitor
@@ -288,6 +288,18 @@ def test_every_decision_is_a_line_of_the_log_without_the_text(gate, caplog):
     with caplog.at_level(logging.DEBUG, "ltrag_plugins.gece.decision"):
         run(guarded(QUESTIONS[7], gate), gate.world)
     assert QUESTIONS[7] in caplog.messages[-1]
+
+
+def test_the_log_does_not_quote_the_question_where_the_model_failed(gate, caplog):
+    def fails(prompt: str) -> str:
+        raise ConnectionError(f"no answer to {prompt}")
+
+    broken = replace(gate, world=World(llm=ScriptedLLM(fails, name="odd")))
+    with caplog.at_level(logging.INFO, "ltrag_plugins.gece.decision"):
+        run(guarded(QUESTIONS[7], broken), broken.world)
+    [line] = [message for message in caplog.messages if message.startswith("gece ")]
+    assert "the gate's model failed" in line
+    assert "city" not in line
 
 
 def test_the_span_around_a_decision_has_its_attributes(gate):

@@ -139,7 +139,11 @@ def _announced(decision: Decision) -> Decision:
         return decision
     asks = _logger.isEnabledFor(logging.DEBUG)
     told = {name: value for name, value in decision.as_metadata().items() if name != "ingredients"}
-    told["question"] = decision.question if asks else question_digest(decision.question)
+    if not asks:  # a model's error may quote the question
+        told["question"] = question_digest(decision.question)
+        told["reason"] = decision.reason.partition(": ")[0]
+    else:
+        told["question"] = decision.question
     _logger.info("gece %s", " ".join(f"{name}={value!r}" for name, value in told.items()))
     if span:
         kept = {f"gece.{name}": value for name, value in told.items() if value is not None}

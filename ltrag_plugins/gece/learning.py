@@ -50,6 +50,7 @@ _SAMPLE = 4000  # questions of a fit, the latest
 _OFTEN = 1.0  # seconds between two looks for a gate of another process
 _LEASE = 60.0  # seconds after which another process may fit in the place of one that died
 _CHECKED = 5  # comparisons between two looks at the monitor
+_TOLD = 0.95  # of the drafts, with token probabilities; a fit does without the others
 _SAID = "said.json"
 _HOW = (GECESettings, Targets, WordFrequencies)
 _CHILD = "import sys; from ltrag_plugins.gece.learning import fit_stored; fit_stored(*sys.argv[1:])"
@@ -130,8 +131,8 @@ class LearningGate:
             )
         self.store.note("warm up", f"{warm_up}")
         self._busy, self._seen, self._handled = threading.Lock(), 0, 0
-        self._gate: GECEGate | None = None
-        self._number, self._looked = -1, -math.inf
+        self._at_work: tuple[GECEGate | None, int] = None, -1  # one value, as threads read it
+        self._looked = -math.inf
         self.off = False
         """Whether it has stopped learning; see `switch`."""
         self.refresh()
@@ -139,16 +140,20 @@ class LearningGate:
     @property
     def report(self) -> FitReport | None:
         """What the fit of the gate at work found; None before the first."""
-        return None if self._gate is None else self._gate.report
+        return None if self.gate is None else self.gate.report
 
     @property
     def gate(self) -> GECEGate | None:
         """The gate at work, to look at or to save; None before the first."""
-        return self._gate
+        return self._at_work[0]
+
+    @property
+    def _number(self) -> int:
+        return self._at_work[1]
 
     def deciding(self, question: str) -> Flow[Decision]:
         """The flow: as the gate at work decides; without one, retrieve at no model call."""
-        gate, number = self._gate, self._number
+        gate, number = self._at_work
         if gate is None:
             question = askable_question(question, self._settings.max_words)
             reason = "the gate is still learning, so everything retrieves"
@@ -187,7 +192,7 @@ class LearningGate:
         with self.store.gate(number) as folder:
             parts: dict[str, Any] = {"encoder": self.world.encoder, "signals": self._signals}
             gate = folder and GECEGate.load(folder, llm=cast(LLM, self.world.llm), **parts)
-        self._gate, self._number = gate, number
+        self._at_work = gate, number
 
     def learn(self) -> None:
         """One comparison more: fit if it is time, by one thread of one process."""
@@ -203,7 +208,7 @@ class LearningGate:
         self.refresh(now=True)
         since = self.store.since(self._number)
         due = self.store.sample_size(since) >= _due(self.store, since)
-        spent = self._gate is not None and self._handled % _CHECKED == 0 and self._is_spent()
+        spent = self.gate is not None and self._handled % _CHECKED == 0 and self._is_spent()
         now = self._clock()
         if not (due or spent):
             return
@@ -295,7 +300,11 @@ def fit_stored(
     if isinstance(since, str) and hasattr(os, "nice"):
         os.nice(10)
     how, _ = artifacts.read(Path(folder), "how", kinds=_HOW, format=1)
-    outcomes, cost = DecisionStore(path).sample(int(since), _SAMPLE)
+    store = DecisionStore(path)
+    size, (outcomes, cost) = store.sample_size(int(since)), store.sample(int(since), _SAMPLE)
+    told = [o for o in outcomes if o.evidence.draft.tokens is not None]
+    if len(told) >= _TOLD * len(outcomes):  # else one reply without them takes them from all
+        outcomes = told
     drafts = [(o.evidence.draft, *o.evidence.samples) for o in outcomes]
     parts: dict[str, Any] = {name: how[name] for name in ("settings", "frequencies")}
     if cost is not None:
@@ -312,7 +321,7 @@ def fit_stored(
             said = f"no gate pays yet: {retrieves}, AUROC {report.auroc.value:.2f}"
     except LtragError as error:
         said = f"{error}"
-    Path(folder, _SAID).write_text(json.dumps([len(outcomes), said]))
+    Path(folder, _SAID).write_text(json.dumps([size, said]))
 
 
 class _Named:

@@ -216,8 +216,8 @@ def _others(now: Sequence[float], then: Any, earlier: Sequence[float]) -> float:
 
     low, high = np.quantile(then, [0.05, 0.95])
     known, some, slack = [*then, *earlier], np.array(now), _SLACK * float(high - low)
-    larger: Any = ks_2samp(known, some - slack, alternative="greater")
-    smaller: Any = ks_2samp(known, some + slack, alternative="less")
+    larger: Any = ks_2samp(known, some - slack, alternative="greater", method="asymp")
+    smaller: Any = ks_2samp(known, some + slack, alternative="less", method="asymp")
     return min(1.0, 2 * float(min(larger.pvalue, smaller.pvalue)))
 
 

@@ -460,7 +460,7 @@ class GECERouter(Component):
             audited = not branch.decision.retrieve
             found: Any = self.retrieving.invoke(value, own_call(None)) if audited else chunks[0]
             for chunk in () if audited else chunks[1:]:
-                found += chunk
+                found = found + chunk  # not in place: the caller has the chunk too
             return output_text(found, self._answer)
 
         self._watch.saw(branch.decision, retrieved, branch.meter and branch.meter.usage())
