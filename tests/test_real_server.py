@@ -28,6 +28,8 @@ from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.dur_parts import Nonsense
 from tests.llama_index_parts import engine
+from tests.router_parts import CAPITALS as TAUGHT
+from tests.router_parts import VILLAGE
 
 # LangChain's models of one address share their connections, which belong to one event loop
 one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -258,32 +260,10 @@ def test_the_command_line_evaluates_methods_on_the_server(real_server, tmp_path)
     assert all(row["costs"]["tokens"] > 9 for row in rows)
 
 
-VILLAGE = {
-    "Who keeps the bees of Dirleton?": "Nora Baird keeps the bees of Dirleton.",
-    "Who founded the Dirleton choir?": "The Dirleton choir was founded by Ewan Laird.",
-    "Who repairs clocks in Dirleton?": "Clocks in Dirleton are repaired by Mhairi Stott.",
-    "Who painted the Dirleton mill?": "The Dirleton mill was painted by Olaf Berg.",
-    "Where is the Dirleton fair held?": "The Dirleton fair is held in Quarry Field.",
-    "What does the Dirleton ferry cost?": "The Dirleton ferry costs three pounds.",
-    "Which bird nests on the Dirleton tower?": "A kestrel nests on the Dirleton tower.",
-    "What is the cat of the Dirleton inn called?": "The cat of the Dirleton inn is Pepper.",
-    "How many boats are in Dirleton harbour?": "There are fourteen boats in the harbour.",
-    "When does the Dirleton bakery open?": "The Dirleton bakery opens at six.",
-}
-LEARNED = {
-    f"What is the capital of {country}?": f"{city} is the capital of {country}."
-    for country, city in {
-        "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid",
-        "Germany": "Berlin", "Egypt": "Cairo", "Greece": "Athens", "China": "Beijing",
-        "Austria": "Vienna", "Peru": "Lima",
-    }.items()
-}  # fmt: skip
-
-
 def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_cannot_know(
     real_server, tmp_path
 ):
-    facts, llm = VILLAGE | LEARNED, chat_openai(real_server).bind(max_tokens=24, temperature=0)
+    facts, llm = VILLAGE | TAUGHT, chat_openai(real_server).bind(max_tokens=24, temperature=0)
     chain = (
         RunnableLambda(lambda question: f"{24 * facts[question]}\n\nIn a few words: {question}")
         | llm
@@ -309,7 +289,6 @@ def test_a_router_learns_over_the_server_and_then_retrieves_for_what_the_model_c
     with DecisionStore(tmp_path / "app.sqlite") as store:
         kept = {record.question: record.retrieve for record in store.records(store.newest, 100)}
     shares = [
-        sum(kept[question_digest(question)] for question in some) / 10
-        for some in (VILLAGE, LEARNED)
+        sum(kept[question_digest(question)] for question in some) / 10 for some in (VILLAGE, TAUGHT)
     ]
     assert shares[0] > shares[1]

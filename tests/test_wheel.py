@@ -16,31 +16,12 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.router_parts import CAPITALS, VILLAGE
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROGRAM = re.compile(r"^```py\n(.*?)^```\n.*?^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INSTALLED = re.compile(r"^pip install 'ltrag-plugins\[([a-z-]+)\]'", re.MULTILINE)
-
-VILLAGE = {
-    "Who keeps the bees of Dirleton?": "Nora Baird keeps the bees of Dirleton.",
-    "When does the Dirleton bakery open?": "The Dirleton bakery opens at six in the morning.",
-    "Who founded the Dirleton choir?": "The Dirleton choir was founded by Ewan Laird.",
-    "How many boats are in Dirleton harbour?": "There are fourteen boats in Dirleton harbour.",
-    "Who repairs clocks in Dirleton?": "Clocks in Dirleton are repaired by Mhairi Stott.",
-    "Who painted the Dirleton mill?": "The Dirleton mill was painted by Olaf Berg.",
-    "Where is the Dirleton fair held?": "The Dirleton fair is held in Quarry Field.",
-    "What does the Dirleton ferry cost?": "The Dirleton ferry costs three pounds.",
-    "Which bird nests on the Dirleton tower?": "A kestrel nests on the Dirleton tower.",
-    "What is the cat of the Dirleton inn called?": "The cat of the Dirleton inn is Pepper.",
-}
-CAPITALS = {
-    f"What is the capital of {country}?": f"{city} is the capital of {country}."
-    for country, city in {
-        "France": "Paris", "Japan": "Tokyo", "Italy": "Rome", "Spain": "Madrid",
-        "Germany": "Berlin", "Egypt": "Cairo", "Greece": "Athens", "China": "Beijing",
-        "Austria": "Vienna", "Peru": "Lima",
-    }.items()
-}  # fmt: skip
 
 
 def needed(metadata: list[str], extra: str) -> dict[str, Distribution]:
