@@ -111,7 +111,7 @@ def read(
     known = {kind.__name__: kind for kind in kinds}
     body = json.loads((folder / f"{name}.json").read_bytes())
     content = (folder / f"{name}.safetensors").read_bytes()
-    saved = dict(body.pop("saved", {})).get("version", "0.1.0 or older")
+    saved = dict(body.pop("saved", {})).get("version", "unknown")
     versions = f"it was saved by version {saved}, this is {__version__}"
     if body["format"] != format:
         raise ValueError(f"not format {format}, which this version reads: {versions}")
@@ -184,6 +184,8 @@ def _built(
         return float(value["written"])
     if kind == "mapping":
         return dict(value["items"])
+    if kind not in kinds:
+        raise ValueError(f"this version reads no {kind!r} there: {versions}")
     made, needed, optional = kinds[kind], list[str](), list[str]()
     for field in fields(made):
         bare = field.default is MISSING and field.default_factory is MISSING

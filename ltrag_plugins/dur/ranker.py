@@ -56,6 +56,14 @@ class DURRanker:
             that each is encoded once (384 float32 numbers are 1.5 kB); 0: none.
     """
 
+    head: Head
+    encoder: Encoder
+    settings: DURSettings
+    sigma: float
+    shots: int
+    data: str
+    cached_texts: int
+
     def __init__(
         self,
         head: Head,

@@ -107,6 +107,10 @@ class DURTrainer:
         NoTokenProbabilities: the reward needs them, and the model does not score given text.
     """
 
+    encoder: Encoder
+    llm: LLM
+    settings: DURSettings
+
     def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
         settings = settings or DURSettings()
         if settings.reward in ("rouge_l", "bleu"):

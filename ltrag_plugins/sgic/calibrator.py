@@ -141,6 +141,17 @@ class Calibrator:
             calibration that gives it.
     """
 
+    llm: LLM
+    settings: SGICSettings
+    scale: ScoreScale
+    relevance: Relevance | None
+    world: World
+    refusal: Refusal
+    calibration: Calibration | None
+    """With the settings in use; None where none was handed in."""
+    report: "FitReport | None"
+    """What `fit` found."""
+
     def __init__(
         self,
         llm: LLM,
@@ -168,12 +179,10 @@ class Calibrator:
         check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = used if calibration else None
-        """With the settings in use; None where none was handed in."""
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
         self._text_tier = False
-        self.report: FitReport | None = None
-        """What `fit` found."""
+        self.report = None
         if refuse_p_wrong_above is not None and used.wrongness is None:
             needs = "refuse_p_wrong_above needs a calibration= that gives P(wrong)"
             raise InvalidInput(f"{needs}; or refuse by the score, 0-100: refuse_above=")
