@@ -109,7 +109,7 @@ class LearningGate:
         fit_here: bool = False,
     ) -> None:
         require("fit")
-        self.world = World(llm=llm, encoder=encoder)
+        self.world: World = World(llm=llm, encoder=encoder)
         self._settings, self._signals = settings or GECESettings(), dict(signals or {})
         self._how = {
             "settings": self._settings,
@@ -122,7 +122,7 @@ class LearningGate:
             wanted = f"a number of questions, {FEWEST_QUESTIONS} or more"
             raise InvalidInput(f"warm_up is {wanted}; got {warm_up!r}")
         self._clock, self._fit_here = clock, fit_here
-        self.store = DecisionStore(store)
+        self.store: DecisionStore = DecisionStore(store)
         """What was seen, and the gates."""
         names = [llm.name, getattr(encoder, "name", None)]
         self.store.note("made for", told := json.dumps(names), unless="")
@@ -135,7 +135,7 @@ class LearningGate:
         self._busy, self._seen, self._handled = threading.Lock(), 0, 0
         self._at_work: tuple[GECEGate | None, int] = None, -1  # one value, as threads read it
         self._looked = -math.inf
-        self.off = False
+        self.off: bool = False
         """Whether it has stopped learning; see `switch`."""
         self.refresh()
 
