@@ -8,6 +8,7 @@ often reached for; both forms of each live in `ltrag_plugins.langchain` and
 from typing import TYPE_CHECKING
 
 from ltrag_plugins.lazy import lazily
+from ltrag_plugins.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ltrag_plugins.langchain import GECERouter as GECERouter
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from ltrag_plugins.llama_index import DURReranker as DURReranker
 
 __all__ = ["DURReranker", "GECERouter", "SGICCalibrator"]
-__version__ = "0.1.0"
 
 _MODULES = {"langchain": "GECERouter SGICCalibrator", "llama_index": "DURReranker"}
 

@@ -21,8 +21,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
-from ltrag_plugins import __version__
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact
+from ltrag_plugins.version import __version__
 
 DAMAGE = (
     OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError

@@ -4,8 +4,8 @@ for an error with one line on stderr, 2 wrong usage, 130 interrupted."""
 import logging
 from typing import Annotated, Any
 
-from ltrag_plugins import __version__
 from ltrag_plugins.errors import LtragError, missing_extra
+from ltrag_plugins.version import __version__
 
 try:
     import typer

@@ -24,7 +24,7 @@ from random import Random
 from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
-from ltrag_plugins import __version__, errors
+from ltrag_plugins import errors
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact
@@ -39,6 +39,7 @@ from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
+from ltrag_plugins.version import __version__
 
 _FORMAT, _LINES, _MANIFEST = 1, "train.jsonl", "manifest.json"
 _UNFINISHED = "unfinished.sqlite"  # the model's answers so far
