@@ -8,6 +8,7 @@ often reached for; both forms of each live in `ltrag_plugins.langchain` and
 from typing import TYPE_CHECKING
 
 from ltrag_plugins.lazy import lazily
+from ltrag_plugins.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ltrag_plugins.langchain import GECERouter as GECERouter

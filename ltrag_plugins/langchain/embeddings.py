@@ -16,7 +16,7 @@ class LtragEmbeddings(Embeddings):
     """An `Encoder` as a LangChain `Embeddings`; queries and documents are encoded alike."""
 
     def __init__(self, encoder: Encoder) -> None:
-        self.encoder = checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
+        self.encoder: Encoder = checked(encoder, Encoder, "encoder", "an ltrag_plugins Encoder")
 
     @property
     def model(self) -> str:

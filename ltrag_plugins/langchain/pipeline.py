@@ -58,7 +58,7 @@ class LongTailRAG(FlowRunnable):
         name: str | None = None,
     ) -> None:
         wanted = "an evaluate.LongTailRAG (fit or load makes one)"
-        self.rag = checked(rag, evaluate.LongTailRAG, "rag", wanted)
+        self.rag: evaluate.LongTailRAG = checked(rag, evaluate.LongTailRAG, "rag", wanted)
         asking = Asking(question_key, condense)
         super().__init__(rag.answering, rag.world, asking, _shown, name)
 

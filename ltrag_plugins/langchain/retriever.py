@@ -61,7 +61,7 @@ class LangChainRetriever:
     def __init__(self, retriever: _Searching, *, name: str | None = None) -> None:
         wanted = "a LangChain retriever or Runnable (RunnableLambda wraps a function)"
         self._retriever = checked(retriever, Runnable, "retriever", wanted)
-        self.name = name or type(retriever).__name__
+        self.name: str = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, best first, in the order of the queries."""

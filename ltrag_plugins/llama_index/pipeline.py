@@ -39,7 +39,7 @@ class LongTailRAG(BaseQueryEngine):
 
     def __init__(self, rag: evaluate.LongTailRAG) -> None:
         wanted = "an evaluate.LongTailRAG (fit or load makes one)"
-        self.rag = checked(rag, evaluate.LongTailRAG, "rag", wanted)
+        self.rag: evaluate.LongTailRAG = checked(rag, evaluate.LongTailRAG, "rag", wanted)
         super().__init__(None)
 
     @classmethod

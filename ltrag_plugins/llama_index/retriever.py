@@ -55,7 +55,7 @@ class LlamaIndexRetriever:
     def __init__(self, retriever: BaseRetriever, *, name: str | None = None) -> None:
         wanted = "a LlamaIndex BaseRetriever"
         self._retriever = checked(retriever, BaseRetriever, "retriever", wanted)
-        self.name = name or type(retriever).__name__
+        self.name: str = name or type(retriever).__name__
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """At most `k` passages per query, as the retriever orders them."""

@@ -75,7 +75,8 @@ class OpenAICompatibleLLM(RequestLLM):
             raise InvalidInput(f"top_logprobs is {top_logprobs}; it must be at least 0.")
         if unknown := set(omit) - set(_OMITTABLE):
             raise InvalidInput(f"omit holds {sorted(unknown)}; it may hold {sorted(_OMITTABLE)}")
-        self.model, self.chat, self.omit = model, chat, tuple(omit)
+        self.model, self.chat = model, chat
+        self.omit: tuple[str, ...] = tuple(omit)
         self.logprobs, self.top_logprobs = logprobs, top_logprobs
         super().__init__(max_concurrency)
         self._blocking = client is not None and async_client is None

@@ -33,7 +33,7 @@ class SQLiteFile:
     _schema: ClassVar[str]
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser().absolute()
+        self.path: Path = Path(path).expanduser().absolute()
         """The SQLite file."""
         # by process: SQLite forbids a forked child even to close what its parent opened
         self._idle = defaultdict[int, deque[sqlite3.Connection]](deque)

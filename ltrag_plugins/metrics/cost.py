@@ -55,7 +55,7 @@ class CostCounter:
     raises is a call without tokens. One counter may watch many threads."""
 
     def __init__(self) -> None:
-        self.cost = Cost()
+        self.cost: Cost = Cost()
         """So far."""
         self._lock = Lock()
 

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from random import Random
@@ -40,6 +39,7 @@ from ltrag_plugins.sgic.scale import ScoreScale
 from ltrag_plugins.sgic.settings import SGICSettings
 from ltrag_plugins.training.settings import CorpusSettings
 from ltrag_plugins.types import Question
+from ltrag_plugins.version import __version__
 
 _FORMAT, _LINES, _MANIFEST = 1, "train.jsonl", "manifest.json"
 _UNFINISHED = "unfinished.sqlite"  # the model's answers so far
@@ -124,7 +124,7 @@ def build(
     judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
     rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-    origin: Any = {"version": version("ltrag-plugins"), "llm": getattr(model, "name", None)}
+    origin: Any = {"version": __version__, "llm": getattr(model, "name", None)}
     origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
     origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
     origin["judge"] = judge.get(settings.source)
