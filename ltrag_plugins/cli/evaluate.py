@@ -175,7 +175,8 @@ def _methods(
         settings = {one["setting"]: one["default"] for one in described(row.settings())}
         told = {"method": row.name, "summary": row.summary, "source": row.source}
         plain.append(told | {"needs": ", ".join(sorted(row.needs)), "settings": settings})
-    io.show(plain if as_data else {r.name: f"{r.summary} ({r.source})" for r in rows}, as_data)
+    sources = {row.name: f" ({row.source})" if row.source != "-" else "" for row in rows}
+    io.show(plain if as_data else {r.name: r.summary + sources[r.name] for r in rows}, as_data)
     if name is not None and not as_data:
         _show_settings(rows[0].settings())
 

@@ -78,22 +78,13 @@ def _in_words(value: Any) -> str:
 
 
 def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A table on stdout, its first column for text, the others for numbers; a column's title says
+    """A table on stdout, its first column for names, the others for numbers; a column's title says
     which field of a row it has, in which format: ``{"mean p": "mean:.3f"}``."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from ltrag_plugins.metrics.table import table
 
-    console, table = Console(), Table()
-    # without a terminal there is no width to keep to, and a narrow guess would fold numbers
-    console = console if console.is_terminal else Console(width=120)
-    for i, title in enumerate(columns):
-        table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
-    for row in rows:
-        cells = (field.partition(":") for field in columns.values())
-        told = ("" if row[n] is None else format(row[n], form) for n, _, form in cells)
-        table.add_row(*map(Text, told))
-    console.print(table)
+    fields, (title, *heads) = [field.partition(":") for field in columns.values()], columns
+    cells = [["" if r[n] is None else format(r[n], form) for n, _, form in fields] for r in rows]
+    show("\n".join(table([(name, row) for name, *row in cells], heads, title=title)))
 
 
 @contextmanager

@@ -108,7 +108,8 @@ class Opt:
 def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> list[Any]:
     """Settings of one or more classes, with what options (None: nothing) and `--set` say; a word
     goes to each class that has its name."""
-    told = [f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    known = [(name, value) for name, value in options.items() if value is not None]
+    told = [f"{n}={v if isinstance(v, str) else json.dumps(v)}" for n, v in known]
     given: list[list[str]] = [[] for _ in settings]
     for word in (*told, *(words or ())):
         name = re.split("[.=]", word)[0]

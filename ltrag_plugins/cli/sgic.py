@@ -264,7 +264,7 @@ def _lines(found: "sgic.CalibratedAnswer", told: Mapping[str, Any]) -> Iterator[
         yield "documents, the surest first:"
     for score, n in sorted(scored):
         one = found.documents[n]
-        name = shorten(one.passage.title or one.passage.text, 60)
-        answer = "" if one.answer is None else f" -> {one.answer[:60]!r}"
+        name = shorten(one.passage.title or one.passage.text, 30)
+        answer = "" if one.answer is None else f" -> {shorten(one.answer, 32)!r}"
         left_out = "" if one.shown else " (not shown again)"
         yield f"{score:5.0f}  [{n + 1}] {name}{answer}{left_out}"

@@ -185,7 +185,7 @@ class PipelineReport:
             ["right", f"against always ({level:.0%})"],
             ["calls", "searches", "tokens", "seconds"],
         )
-        return "\n".join([*lines, about, *table(rows, *heads)])
+        return "\n".join([*lines, "", about, *table(rows.items(), *heads)])
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Summary:
             rows[row.name].append("-" if gain is None else gain.signed)
             values = ((spent[name], digits) for name, digits in costs.items())
             rows[row.name] += ["-" if x is None else f"{x:.{digits}f}" for x, digits in values]
-        lines = table(rows, [*metrics, f"{metrics[0]} over {self.compared}"], [*costs])
+        lines = table(rows.items(), [*metrics, f"{metrics[0]} over {self.compared}"], [*costs])
         for name, found in self.seeds.items():
             told = (f"{m} {mean:.3f} ± {sd:.3f}" for m, (mean, sd) in found["scores"].items())
             lines.append(f"{name}, {found['seeds']} seeds (mean ± sd): {', '.join(told)}")

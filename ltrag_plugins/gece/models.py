@@ -386,7 +386,7 @@ class FitReport:
         if self.accuracy is not None:
             others = f"always {self.retrieval_accuracy:.3f}, never {self.direct_accuracy:.3f}"
             told = f", {self.accuracy.value:.3f} {right} ({others})"
-        return f"{verdict}: {self.retrieval_rate.value:.1%} of the questions retrieve{told}"
+        return f"{verdict}: {self.retrieval_rate.value:.1%} retrieve{told}"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; an infinite threshold, which JSON cannot say, is None."""
@@ -421,7 +421,7 @@ class FitReport:
             rows["saved by the gate"] = str(avoided.minus(self.gate_cost))
         for name, value in sorted(self.signal_aurocs.items(), key=lambda item: -item[1]):
             rows[f"  AUROC of {name} alone"] = f"{value:.3f}"
-        lines = [self._verdict, *(f"note: {note}" for note in self.notes)]
+        lines = [self._verdict, *(f"note: {note}" for note in self.notes), ""]
         return "\n".join([*lines, *(f"{name:<34} {value}" for name, value in rows.items())])
 
 

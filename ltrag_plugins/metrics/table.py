@@ -1,22 +1,24 @@
 """Figures side by side as text, in lines of at most 80 columns."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 _WIDTH = 80
 _LONGEST = 22  # a longer name has a line of its own
 
 
-def table(rows: Mapping[str, Sequence[str]], *groups: Sequence[str]) -> list[str]:
-    """The lines of a table. `groups` are headings, and a row has a cell for each of them; groups of
+def table(
+    rows: Iterable[tuple[str, Sequence[str]]], *groups: Sequence[str], title: str = ""
+) -> list[str]:
+    """The lines of a table: of each row a name, and a cell for each heading in `groups`. Groups of
     columns that do not fit beside each other stand below each other."""
-    heads = [head for group in groups for head in group]
-    columns = zip(heads, *rows.values(), strict=True)
+    rows = [(title, [head for group in groups for head in group]), *rows]
+    columns = zip(*(cells for _, cells in rows), strict=True)
     widths = [2 + max(map(len, column)) for column in columns]
-    beside = 2 + max((len(name) for name in rows if len(name) <= _LONGEST), default=2)
+    beside = 2 + max(2, *(len(name) for name, _ in rows if len(name) <= _LONGEST))
     lines: list[str] = []
     for block in _blocks(groups, widths, _WIDTH - beside):
         lines += [""] * bool(lines)
-        for name, cells in {"": heads, **rows}.items():
+        for name, cells in rows:
             if len(name) > beside - 2:
                 lines.append(name)
                 name = ""

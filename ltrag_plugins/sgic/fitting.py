@@ -128,16 +128,15 @@ class FitReport:
                 *(f"{row.em:.3f}", f"{row.f1:.3f}", "-" if row.kind == "direct" else gain.strip()),
                 *("-" if x is None else f"{x:.{digits}f}" for x, digits in spent),
             ]
-        lines = [f"kept: {self.kept}", *(f"note: {note}" for note in self.notes)]
+        lines = [f"kept: {self.kept}", *(f"note: {note}" for note in self.notes), ""]
         names = ["ms" if name == "milliseconds" else name for name in known]
-        lines += table(
-            rows, ["EM", "F1", f"gain in {self.metric.upper()} ({self.level:.0%})"], names
-        )
+        heads = ["EM", "F1", f"gain in {self.metric.upper()} ({self.level:.0%})"], names
+        lines += table(rows.items(), *heads)
         if left_out:
             how = "gain less" if best else "gain nothing"
             lines.append(f"  {plural(left_out, 'other way')} {how}: report.variants, --json")
         wide = 2 + max(map(len, told))
-        return "\n".join([*lines, *(f"{name:<{wide}}{text}" for name, text in told.items())])
+        return "\n".join([*lines, "", *(f"{name:<{wide}}{text}" for name, text in told.items())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
