@@ -159,7 +159,7 @@ def test_explain_says_what_speaks_for_the_decision(gate, model):
         for i in (4, 5)
     )
     assert knows.stdout.startswith("answer directly: ")
-    assert "draft: 'Author 4'" in knows.stdout
+    assert "'Author 4'" in knows.stdout
     assert guesses.stdout.startswith("retrieve: ")
     assert re.search(r"least likely token +40% +surer than", guesses.stdout)
 

@@ -283,7 +283,7 @@ def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
 @pytest.mark.parametrize("methods", ["dur", "direct", "all"])
 def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
     told = ("--methods", methods, "--encoder", place / "empty", "--set", f"head={place / 'nohead'}")
-    refused(evaluated(place, *told), str(place / "nohead"), "ltrag dur train")
+    refused(evaluated(place, *told), str(place / "nohead"), "ltrag rerank train")
     assert not (place / "run").exists()
     (place / "nohead").mkdir()
     (place / "nohead" / "dur.json").write_text("{}")
@@ -440,7 +440,9 @@ def test_help_loads_nothing_heavy():
 # --- what --set takes
 
 
-@pytest.mark.parametrize("name", ["fit", "gate", "dur", "sgic", "build", "finetune", "evaluate"])
+@pytest.mark.parametrize("name", [
+    "fit", "gate", "rerank", "calibrate", "build", "finetune", "evaluate",
+])  # fmt: skip
 def test_settings_lists_what_set_takes_with_its_meaning(name):
     listed = json.loads(ltrag("settings", name, "--json").stdout)
     assert all(one["takes"] and one["meaning"] for one in listed)

@@ -1,9 +1,9 @@
 """Figures side by side as text, in lines of at most 80 columns."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 _WIDTH = 80
-_LONGEST = 22  # a longer name has a line of its own
+_NAMES = 24  # columns for names where there is little room; a longer name has a line of its own
 
 
 def table(
@@ -12,32 +12,23 @@ def table(
     """The lines of a table: of each row a name, and a cell for each heading in `groups`. Groups of
     columns that do not fit beside each other stand below each other."""
     rows = [(title, [head for group in groups for head in group]), *rows]
-    columns = zip(*(cells for _, cells in rows), strict=True)
-    widths = [2 + max(map(len, column)) for column in columns]
-    beside = 2 + max(2, *(len(name) for name, _ in rows if len(name) <= _LONGEST))
+    widths = [2 + max(map(len, cells)) for cells in zip(*(row for _, row in rows), strict=True)]
+    places = iter(range(len(widths)))
+    columns = [[next(places) for _ in group] for group in groups]
+    room = max(_NAMES, _WIDTH - max(sum(widths[i] for i in group) for group in columns))
+    beside = 2 + max(2, *(len(name) for name, _ in rows if len(name) <= room - 2))
+    blocks: list[list[int]] = [[]]
+    for group in columns:
+        whole = sum(widths[i] for i in group) <= _WIDTH - beside
+        for part in [group] if whole else [[i] for i in group]:
+            if blocks[-1] and sum(widths[i] for i in blocks[-1] + part) > _WIDTH - beside:
+                blocks.append([])
+            blocks[-1] += part
     lines: list[str] = []
-    for block in _blocks(groups, widths, _WIDTH - beside):
+    for block in blocks:
         lines += [""] * bool(lines)
         for name, cells in rows:
-            if len(name) > beside - 2:
-                lines.append(name)
-                name = ""
+            lines += [name] * (len(name) > beside)
             figures = "".join(f"{cells[i]:>{widths[i]}}" for i in block)
-            lines.append(f"{name:<{beside}}{figures}".rstrip())
+            lines.append(f"{name if len(name) <= beside else '':<{beside}}{figures}".rstrip())
     return lines
-
-
-def _blocks(
-    groups: Iterable[Sequence[str]], widths: Sequence[int], room: int
-) -> Iterator[list[int]]:
-    """Columns that stand beside each other: whole groups, or parts of one that is too wide."""
-    block, first = list[int](), 0
-    for group in groups:
-        columns = [*range(first, first := first + len(group))]
-        whole = sum(widths[i] for i in columns) <= room
-        for part in [columns] if whole else [[i] for i in columns]:
-            if block and sum(widths[i] for i in [*block, *part]) > room:
-                yield block
-                block = []
-            block = [*block, *part]
-    yield block

@@ -117,15 +117,16 @@ class FitReport:
         best = sorted(self.variants[1:], key=lambda row: (-row.gain.value, row.calls))
         best = [row for row in best if row.gain.value > 0 or row.name == self.kept]
         shown = [row for row in best if row.name == self.kept or row in best[:_SHOWN]]
+        any_pays = any(row.pays for row in shown)
         left_out, rows = len(self.variants) - 1 - len(shown), dict[str, list[str]]()
         costs = {"calls": 1, "tokens": 0, "milliseconds": 0}
         known = [n for n in costs if any(getattr(row, n) is not None for row in self.variants)]
         for row in (self.variants[0], *shown):
-            gain = f"{row.gain.signed} {'pays' if row.pays else ''}"
+            gain = f"{row.gain.signed}{(' pays' if row.pays else '     ') * any_pays}"
             spent = [(getattr(row, name), costs[name]) for name in known]
             name = f"{row.name}{'' if row.keepable else ' (compared only)'}"
             rows[f"{' *'[row.name == self.kept]} {name}"] = [
-                *(f"{row.em:.3f}", f"{row.f1:.3f}", "-" if row.kind == "direct" else gain.strip()),
+                *(f"{row.em:.3f}", f"{row.f1:.3f}", "-" if row.kind == "direct" else gain),
                 *("-" if x is None else f"{x:.{digits}f}" for x, digits in spent),
             ]
         lines = [f"kept: {self.kept}", *(f"note: {note}" for note in self.notes), ""]
