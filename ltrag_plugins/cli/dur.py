@@ -83,7 +83,7 @@ def _train(
     trainer = dur.DURTrainer(_vectors(encoder, cache), llm, settings=settings)
     size = settings.epochs, settings.batches(len(questions))
     begun = checkpoint is not None and checkpoint.exists()
-    with io.resumable(checkpoint, "--checkpoint"), io.training(*size, begun) as shown:
+    with io.resumable(checkpoint or cache, "--checkpoint"), io.training(*size, begun) as shown:
         more = {**asdict(bounds), **shown}
         result = trainer.fit(candidates, questions, checkpoint=checkpoint, **more)
     options.save(result.ranker, "head", out, model, encoder)
@@ -91,9 +91,9 @@ def _train(
         draw(result.history, pictures, shots=settings.shots)
     counts = {"candidates": candidates and len(candidates), "questions": len(questions)}
     found = {**counts, **_figures(result)}
-    rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
+    rows = {n: v for n, v in found.items() if n not in ("choice", "settings", "history")}
     kinds = {name: found["settings"][name] for name in ("format", "reward")}
-    io.show(found if as_data else kinds | rows, as_data)
+    io.show(found if as_data else {"kept": _verdict(result)} | kinds | rows, as_data)
 
 
 @COMMANDS["rerank"].command("evaluate")
@@ -146,7 +146,7 @@ def _evaluate(
     if as_data:
         io.show(summary.as_dict() | {"shots_by": told}, as_data)
     else:
-        io.show(str(summary))
+        io.show(f"{summary}\n")
         columns = {"shots by": "name", "macro-F1": "macro_f1:.3f", "p(gold)": "p_gold:.3f"}
         rows = [{"name": name, **found} for name, found in told.items()]
         io.show_table(columns | {"shots": "shots:.2f"}, rows)
@@ -217,6 +217,19 @@ def _vectors(spec: str, cache: Path | None = None) -> "Encoder":
     if cache is None:
         return encoder
     return CachedEncoder(encoder, cache.with_name(f"{cache.stem}.vectors{cache.suffix}"))
+
+
+def _verdict(result: "dur.TrainingResult") -> str:
+    """Which head with how many shots, and what that is worth where training did not look."""
+    choice, shots = result.choice, result.ranker.shots
+    if choice is None:
+        return f"the trained head with {shots} shots; none were held out to judge it"
+    which = "trained head" if choice.head == "trained" else "head as it was before training"
+    own, old = max(choice.trained[1:]), max(choice.start[1:])
+    worth = f"{own:.3f} trained, {old:.3f} before, {choice.trained[0]:.3f} without shots"
+    return (
+        f"the {which} with {shots} shots; reward on {choice.questions} held-out questions: {worth}"
+    )
 
 
 def _figures(result: "dur.TrainingResult") -> dict[str, Any]:
