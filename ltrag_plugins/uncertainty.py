@@ -85,7 +85,9 @@ def _mean_margin(generation: Generation) -> float:
 
 def percent(share: float) -> str:
     """As a person reads it: "97%", "2.5%", "under 0.1%"."""
-    return "under 0.1%" if share < 0.001 else f"{share:.{int(share < 0.1)}%}"
+    if not 0.001 <= share <= 0.999:
+        return "under 0.1%" if share < 0.5 else "over 99.9%"
+    return f"{share:.{int(not 0.1 <= share <= 0.99)}%}"
 
 
 @dataclass(frozen=True, slots=True)

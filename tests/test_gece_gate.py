@@ -195,10 +195,11 @@ def test_an_explanation_says_what_was_decided_why_and_from_what(which, question,
 
 def test_signals_are_explained_in_values_that_a_person_knows(whole):
     """The second route: from the tokens of the draft, and from word frequencies."""
-    decision = whole.decide(UNKNOWN)
-    rows = dict(
-        re.findall(r"^  (\S.*?)  +(\S.*?)  surer", whole.explanation(decision), re.MULTILINE)
-    )
+    row = re.compile(r"^  (\S.*?)  +(\S.*?)  \w+ than (\d+)%$", re.MULTILINE)
+    known, decision = whole.decide_many([KNOWN, UNKNOWN])
+    rows = {name: value for name, value, _ in row.findall(whole.explanation(decision))}
+    stands = {name: int(share) for name, _, share in row.findall(whole.explanation(known))}
+    assert stands["least likely token"] >= 50  # those that it knows are half of the questions
     chances = [math.exp(token.logprob) for token in decision.draft.tokens]
     values = {
         "least likely token": min(chances),

@@ -244,16 +244,18 @@ class GECEGate:
                 why = f"surer than {surer:.3g}% {others}; the least sure {rate} retrieve"
             else:
                 more = 100 * np.mean(fitted.scores < decision.score)
-                why = f"retrieval promises more than for {more:.3g}% {others}; the first {rate} do"
+                why = f"more to gain than for {more:.3g}% {others}; the top {rate} retrieve"
         if fitted.calibrator is not None:
             wrong = f", wrong with probability {percent(decision.probability)}"
         verdict, rows = "retrieve" if decision.retrieve else "answer directly", []
         for (name, value), points in zip(
             decision.ingredients.items(), fitted.quantiles, strict=True
         ):
-            known = SIGNALS.get(name)
-            about, shown = (known.about, known.shown(value)) if known else (name, f"{value:.3g}")
-            rows.append((about, shown, f"surer than {np.mean(points > value):.0%}"))
+            surer = np.mean([points > value, points >= value])  # equal ones count half
+            row = name, f"{value:.3g}", "surer than"
+            if known := SIGNALS.get(name):
+                row = known.about, known.shown(value), known.than
+            rows.append((*row[:2], f"{row[2]} {surer:.0%}"))
         wide, high = (max(len(row[i]) for row in rows) for i in (0, 1))
         lines = [f"{verdict}: {why}", f"draft{wrong}: {decision.answer!r}"]
         return "\n".join([*lines, *(f"  {a:<{wide}}  {b:>{high}}  {c}" for a, b, c in rows)])

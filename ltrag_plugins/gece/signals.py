@@ -178,6 +178,8 @@ class _Signal:
     """What a person reads beside the number as it is `shown`."""
     shown: Callable[[float], str] = "{:.3g}".format
     """From the number to text."""
+    than: str = "surer than"
+    """What a question is of those with a larger number."""
 
 
 def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
@@ -218,8 +220,9 @@ SIGNALS: dict[str, _Signal] = {
     "word_frequency": _Signal(
         lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
         "text",
-        "words of the question",
+        "mean word of the question",
         _one_in,
+        "commoner than",
     ),
     "rarest_word": _Signal(
         lambda evidence, frequencies: max(
@@ -228,6 +231,7 @@ SIGNALS: dict[str, _Signal] = {
         "text",
         "rarest word of the question",
         _one_in,
+        "commoner than",
     ),
     "disagreement": _Signal(_disagreement, "text", "sampled drafts disagree", percent),
     "gradient_dot": _of_gradient("dot", "dot product"),
