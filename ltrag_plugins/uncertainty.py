@@ -83,6 +83,13 @@ def _mean_margin(generation: Generation) -> float:
     return _mean([math.exp(first) - math.exp(second) for first, second in best], nothing=0.0)
 
 
+def percent(share: float) -> str:
+    """As a person reads it: "97%", "2.5%", "under 0.1%"."""
+    if not 0.001 <= share <= 0.999:
+        return "under 0.1%" if share < 0.5 else "over 99.9%"
+    return f"{share:.{int(not 0.1 <= share <= 0.99)}%}"
+
+
 @dataclass(frozen=True, slots=True)
 class _TokenSignal:
     """A figure of the token probabilities of one answer."""
@@ -91,33 +98,41 @@ class _TokenSignal:
     sign: Literal[1, -1]
     """1: larger is less certain; -1: larger is more certain."""
     meaning: str
+    """What a person reads beside the value as it is `shown`."""
     scaled: Callable[[float], float] = (1.0).__sub__
     """From the value to an uncertainty in [0, 1]."""
+    shown: Callable[[float], str] = percent
+    """From the value to text."""
 
 
 TOKEN_SIGNALS: Mapping[str, _TokenSignal] = {
     "product": _TokenSignal(
-        product_uncertainty, 1, "one minus the product of the draft's token probabilities", float
+        product_uncertainty, 1, "whole answer", float, lambda x: percent(1 - x)
     ),
     "length_normalized": _TokenSignal(  # Malinin & Gales, ICLR 2021
         lambda generation: -math.expm1(mean_logprob(generation)),
         1,
-        "one minus the geometric mean of the draft's token probabilities",
+        "typical token",
         float,
+        lambda x: percent(1 - x),
     ),
     "mean_logprob": _TokenSignal(
-        mean_logprob, -1, "mean log-probability of the draft's tokens", lambda x: x / _LEAST_LOGPROB
+        mean_logprob,
+        -1,
+        "typical token",
+        lambda x: x / _LEAST_LOGPROB,
+        lambda x: percent(math.exp(x)),
     ),
-    "mean_probability": _TokenSignal(
-        mean_probability, -1, "mean probability of the draft's tokens"
-    ),
-    "least_probability": _TokenSignal(
-        least_probability, -1, "probability of the draft's least likely token"
-    ),
+    "mean_probability": _TokenSignal(mean_probability, -1, "mean of the tokens"),
+    "least_probability": _TokenSignal(least_probability, -1, "least likely token"),
     "entropy": _TokenSignal(
-        _mean_entropy, 1, "mean entropy of the next-token distributions", lambda x: -math.expm1(-x)
+        _mean_entropy,
+        1,
+        "choice at a token, as among",
+        lambda x: -math.expm1(-x),
+        lambda x: f"{math.exp(x):,.3g} words",
     ),
-    "margin": _TokenSignal(_mean_margin, -1, "mean lead of the likeliest token over the next"),
+    "margin": _TokenSignal(_mean_margin, -1, "lead over the next choice"),
 }
 """What is read from token probabilities, by the names that settings, gates, methods and saved files
 use. `estimate` scales a signal to an uncertainty; a gate takes `sign` times its `value`."""

@@ -1,9 +1,12 @@
 """`ltrag evaluate` and `ltrag methods` against a real HTTP server."""
 
 import json
+import re
+import signal
+import threading
 
 import pytest
-from cli_parts import KNOWN, book, lines_file, ltrag, one_line, page, write
+from cli_parts import KNOWN, book, lines_file, ltrag, one_line, page, program, write
 from contracts.methods import Letters
 from openai_server import openai_server
 from typer.testing import Result
@@ -63,10 +66,13 @@ def rows_of(result: Result) -> dict[str, dict]:
 def test_the_table_says_who_was_right_at_what_cost_and_is_told_again_for_nothing(evaluated, server):
     result = evaluated("--metrics", "em,f1")
     known = sum(f"who wrote book {i}?" in KNOWN for i in range(10)) / 10
-    rows = {line.split()[0]: line.split() for line in result.stdout.splitlines()[1:]}
-    assert float(rows["direct"][1]) == known
-    assert [float(value) for value in rows["single"][1:5]] == [1.0, 1.0, 1.0, 1.0]
-    assert rows["single"][-4] == f"{1 - known:+.3f}"
+    quality, costs = (
+        {line.split()[0]: line.split()[1:] for line in block.splitlines()[1:]}
+        for block in result.stdout.split("\n\n")
+    )
+    assert float(quality["direct"][0]) == known
+    assert quality["single"][:3] == ["1.000", "1.000", f"{1 - known:+.3f}"]
+    assert [float(value) for value in costs["single"][:2]] == [1.0, 1.0]
     asked = len(server[1])
     assert evaluated("--metrics", "em,f1").stdout == result.stdout
     assert len(server[1]) == asked
@@ -82,6 +88,22 @@ def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_question
     assert all(record.retrievals == record.decision["retrieve"] for record in gated)
     assert rows["single+gece"]["scores"]["em"]["value"] == 1.0
     assert (tmp_path / "gate").is_dir()
+
+
+def test_a_run_shows_the_fit_of_its_gate_and_goes_on_with_what_is_there(
+    evaluated, learning, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    first = evaluated(*GATE, *learning).stderr
+    assert "60/60" in first  # a draft and an answer with retrieval of each that it learns from
+    assert "30/30" in first
+    records = tmp_path / "records" / "single.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:4]))
+    again = evaluated(*GATE, *learning).stderr
+    assert "60/60" not in again
+    assert "30/30" in again
+    counts = [int(done) for done in re.findall(r"(\d+)/30", again)]
+    assert min(counts) == 24
 
 
 def test_one_method_with_two_settings_and_a_gate(evaluated, learning, tmp_path):
@@ -141,6 +163,27 @@ def test_a_model_that_fails_is_told_by_the_exit_code_and_the_run_goes_on(evaluat
         result = evaluated("--methods", "direct", url=url, code=1)
     assert "failed: direct: 1 of 10" in result.stdout
     assert [bool(r.error) for r in RunFolder(tmp_path).records("direct")].count(True) == 1
+
+
+def test_a_run_that_is_stopped_says_that_the_same_command_goes_on(files, tmp_path):
+    came, go_on = threading.Event(), threading.Event()
+
+    def slow(prompt: str) -> tuple[str, float]:
+        came.set()
+        go_on.wait(600)
+        return "late", 0.5
+
+    with openai_server(slow) as (url, _):
+        told = ("--methods", "direct", "--model", f"openai:slow@{url}", "--out", tmp_path)
+        process = program("evaluate", files / "first.jsonl", *told)
+        assert came.wait(600), process.communicate()
+        process.send_signal(signal.SIGINT)
+        go_on.set()
+        _, stderr = process.communicate(timeout=600)
+    assert process.returncode == 130
+    [line] = stderr.splitlines()
+    assert "the same command goes on" in line
+    assert str(tmp_path) in line
 
 
 def test_methods_lists_every_row():

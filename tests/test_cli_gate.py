@@ -159,9 +159,9 @@ def test_explain_says_what_speaks_for_the_decision(gate, model):
         for i in (4, 5)
     )
     assert knows.stdout.startswith("answer directly: ")
-    assert "draft: 'Author 4'" in knows.stdout
+    assert "'Author 4'" in knows.stdout
     assert guesses.stdout.startswith("retrieve: ")
-    assert "mean_logprob" in guesses.stdout
+    assert re.search(r"least likely token +40% +surer than", guesses.stdout)
 
 
 def test_the_encoder_of_a_gate_is_found_again(questions, model, tmp_path):
@@ -311,7 +311,9 @@ def test_ctrl_c_leaves_with_one_line_and_130(questions, tmp_path):
         go_on.set()  # requests that are under way may end
         stdout, stderr = process.communicate(timeout=600)
     assert process.returncode == 130
-    assert (stdout, stderr) == ("", "ltrag: stopped\n")
+    assert stdout == ""
+    [line] = stderr.splitlines()
+    assert re.match("ltrag: stopped.*--cache", line)  # what would have kept the answers
     assert not (tmp_path / "gate").exists()
 
 

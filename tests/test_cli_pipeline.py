@@ -41,7 +41,9 @@ def fitted(files, model, tmp_path_factory):
 
 def test_the_table_goes_to_stdout_and_what_was_kept_into_one_folder(fitted):
     result, folder = fitted
-    assert result.stdout.startswith("fitted on 24 questions, judged on 16 others")
+    assert result.stdout.startswith("kept ")
+    assert "fitted on 24 questions, judged on 16 others" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 100  # a long reason is wrapped on terminals
     assert "\n* always " in result.stdout  # this server counts no more tokens for a longer prompt
     assert "\n  always+gate " in result.stdout
     assert f"the pipeline is in {folder}" in result.stderr

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_parts import book, lines_file, ltrag, one_line, program, wrong_usage
 from openai_server import openai_server
+from typer.main import get_command
 
-from ltrag_plugins.cli.io import checked_folder
+from ltrag_plugins.cli import app
+from ltrag_plugins.cli.io import checked_folder, wrapped
 from ltrag_plugins.errors import UnwritableArtifact
 from ltrag_plugins.evaluate.folder import RunFolder
 
@@ -280,7 +283,7 @@ def test_a_gate_that_is_not_there_is_refused_at_once(place, methods):
 @pytest.mark.parametrize("methods", ["dur", "direct", "all"])
 def test_a_head_that_is_not_there_is_refused_at_once(place, methods):
     told = ("--methods", methods, "--encoder", place / "empty", "--set", f"head={place / 'nohead'}")
-    refused(evaluated(place, *told), str(place / "nohead"), "ltrag dur train")
+    refused(evaluated(place, *told), str(place / "nohead"), "ltrag rerank train")
     assert not (place / "run").exists()
     (place / "nohead").mkdir()
     (place / "nohead" / "dur.json").write_text("{}")
@@ -437,7 +440,9 @@ def test_help_loads_nothing_heavy():
 # --- what --set takes
 
 
-@pytest.mark.parametrize("name", ["fit", "gate", "dur", "sgic", "build", "finetune", "evaluate"])
+@pytest.mark.parametrize("name", [
+    "fit", "gate", "rerank", "calibrate", "build", "finetune", "evaluate",
+])  # fmt: skip
 def test_settings_lists_what_set_takes_with_its_meaning(name):
     listed = json.loads(ltrag("settings", name, "--json").stdout)
     assert all(one["takes"] and one["meaning"] for one in listed)
@@ -450,3 +455,27 @@ def test_choices_and_ranges_are_listed_from_the_declarations_and_an_unknown_name
     assert "one of sgic, direct" in ltrag("settings", "build").stdout
     assert "one of bm25, encoder" in ltrag("settings", "evaluate").stdout
     assert "did you mean gate" in one_line(ltrag("settings", "gat"))
+
+
+# --- for people
+
+
+@pytest.mark.parametrize(("ours", "paper"), [("rerank", "dur"), ("calibrate", "sgic")])
+def test_a_group_has_the_users_name_and_the_papers(ours, paper):
+    groups = get_command(app).commands
+    assert groups[ours].commands.keys() == groups[paper].commands.keys()
+    assert (groups[ours].hidden, groups[paper].hidden) == (False, True)
+    assert f"ltrag {paper}" in groups[ours].help  # help says what else it is called
+    assert ltrag("settings", paper).stdout == ltrag("settings", ours).stdout
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_line_too_long_for_a_terminal_is_broken_between_words(width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    long = "P(wrong)    " + "is not known, as there are few answers of either kind; " * 3
+    lines = wrapped(f"short\n{long}", SimpleNamespace(isatty=lambda: True)).split("\n")
+    assert lines[0] == "short"
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines[1:]).split() == long.split()
+    assert all(line.startswith(" " * 12) for line in lines[2:])
+    assert wrapped(long, SimpleNamespace(isatty=lambda: False)) == long

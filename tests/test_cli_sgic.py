@@ -99,7 +99,7 @@ def test_fit_asks_what_it_says_and_keeps_what_pays(questions, model, asked, tmp_
     assert result.stderr == f"ltrag: the calibration is in {out}\n"
     assert len(asked) == CALLS
     assert re.search(rf"questions, calls of this fit +{COUNT}, {len(asked)}", result.stdout)
-    [kept] = [line for line in result.stdout.splitlines() if line.startswith("* ")]
+    kept, _ = (line for line in result.stdout.splitlines() if line.startswith("* "))
     assert "0.750" in kept  # a half at once, a quarter after a look
     assert json.loads((out / "command.json").read_text())["model"] == ""  # a server is not noted
 
@@ -139,8 +139,11 @@ def test_an_answer_is_told_with_its_documents_the_surest_first(passages, model):
 
 def test_a_question_without_passages_is_answered_once(model, asked):
     # the bare prompt has the question on a line of its own too
-    [one] = lines_of(sgic("answer", "--question", "who wrote novel 2?", *model, "--json"))
+    told = ("answer", "--question", "who wrote novel 2?", *model)
+    result = sgic(*told, "--json", "--rounds", 0)
+    [one] = lines_of(result)
     assert (one["answer"], one["calls"], one["documents"]) == ("Author 2", len(asked), [])
+    assert "1 of 1 questions have no passages" in result.stderr
 
 
 def test_each_question_of_a_file_is_a_json_line(questions, model, fitted):
@@ -269,7 +272,9 @@ def test_a_build_that_was_killed_goes_on_and_asks_a_batch_twice_at_most(how, que
         _, said = first.communicate(timeout=600)
         assert first.returncode == (130 if how == signal.SIGINT else -how)
         if how == signal.SIGINT:
-            assert f"in {out}; run the same command" in said
+            [line] = said.splitlines()
+            assert re.match("ltrag: stopped.*the same command goes on", line)
+            assert str(out) in line
         assert len(asked) < CALLS
         second = program("sgic", "build", questions, *told)
         _, said = second.communicate(timeout=600)

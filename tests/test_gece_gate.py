@@ -1,5 +1,6 @@
 import asyncio
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -178,15 +179,40 @@ def test_a_model_that_raises_is_named_with_its_cause(gate):
 
 
 @pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
-def test_an_explanation_says_what_was_decided_why_and_from_what(gate, question):
-    decision = gate.decide(question)
-    text = gate.explanation(decision)
-    first, draft, *signals = text.splitlines()
-    assert first == ("retrieve: " if decision.retrieve else "answer directly: ") + decision.reason
+@pytest.mark.parametrize("which", ["whole", "gate"])
+def test_an_explanation_says_what_was_decided_why_and_from_what(which, question, request):
+    gate = request.getfixturevalue(which)
+    decision, scores = gate.decide(question), gate.fitted.scores
+    first, draft, *signals = gate.explanation(decision).splitlines()
+    assert first.startswith("retrieve: " if decision.retrieve else "answer directly: ")
+    stands, rate = map(float, re.findall(r"([\d.]+)%", first))
+    beyond = (s < decision.score if gate.fitted.gain else s > decision.score for s in scores)
+    assert stands == pytest.approx(100 * sum(beyond) / len(scores), abs=0.5)
+    assert rate == 50.0
     assert decision.answer in draft
-    assert f"probability {decision.probability:.2f}" in first
     assert len(signals) == len(decision.ingredients)
-    assert all("of the calibration" in line for line in signals)
+
+
+def test_signals_are_explained_in_values_that_a_person_knows(whole):
+    """The second route: from the tokens of the draft, and from word frequencies."""
+    row = re.compile(r"^  (\S.*?)  +(\S.*?)  \w+ than (\d+)%$", re.MULTILINE)
+    known, decision = whole.decide_many([KNOWN, UNKNOWN])
+    rows = {name: value for name, value, _ in row.findall(whole.explanation(decision))}
+    stands = {name: int(share) for name, _, share in row.findall(whole.explanation(known))}
+    assert stands["least likely token"] >= 50  # those that it knows are half of the questions
+    chances = [math.exp(token.logprob) for token in decision.draft.tokens]
+    values = {
+        "least likely token": min(chances),
+        "mean of the tokens": sum(chances) / len(chances),
+        "whole answer": math.prod(chances),
+        "typical token": math.prod(chances) ** (1 / len(chances)),
+    }
+    for name, value in values.items():
+        assert float(rows[name].rstrip("%")) == pytest.approx(100 * value, abs=0.5)
+    if "rarest word of the question" in rows:
+        rarest = max(whole.fitted.frequencies.rarities(UNKNOWN.rstrip("?").split()))
+        shown = rows["rarest word of the question"].removeprefix("1 in ").replace(",", "")
+        assert float(shown) == pytest.approx(10**rarest, rel=0.01)
 
 
 def test_the_reason_tells_a_score_from_a_threshold_it_nearly_meets(gate):

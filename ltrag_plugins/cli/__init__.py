@@ -15,7 +15,7 @@ except ImportError as error:
 
 from ltrag_plugins.cli import dur, evaluate, gate, pipeline, sgic  # noqa: F401  # they add their commands
 from ltrag_plugins.cli.io import say
-from ltrag_plugins.cli.options import COMMANDS
+from ltrag_plugins.cli.options import COMMANDS, PAPER_NAMES
 
 
 class _GuardedGroup(TyperGroup):
@@ -26,7 +26,7 @@ class _GuardedGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
-            say("stopped")
+            say("; ".join(["stopped", *map(str, stop.args)]))
             raise typer.Exit(130) from stop  # as shells report a program that Ctrl-C ended
         except BrokenPipeError:
             raise  # whoever read our output has seen enough: no matter for a message
@@ -47,6 +47,8 @@ app = typer.Typer(
 )
 for _name, _commands in COMMANDS.items():
     app.add_typer(_commands, name=_name or None)
+    if _name in PAPER_NAMES:
+        app.add_typer(_commands, name=PAPER_NAMES[_name], hidden=True)
 
 
 def _show_version(wanted: bool) -> None:
@@ -64,8 +66,7 @@ def _main(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Errors with their traceback.")] = False,
 ) -> None:
-    log, notes = logging.getLogger("ltrag_plugins"), logging.StreamHandler()
-    notes.setLevel(logging.WARNING)
-    notes.setFormatter(logging.Formatter("ltrag: note: %(message)s"))
+    log, notes = logging.getLogger("ltrag_plugins"), logging.Handler(logging.WARNING)
+    notes.emit = lambda record: say(f"note: {record.getMessage()}")  # above a bar, and wrapped
     log.addHandler(notes)
     ctx.call_on_close(lambda: log.removeHandler(notes))

@@ -1,4 +1,4 @@
-"""`ltrag dur ...`: which examples or passages help this model, and how many?"""
+"""`ltrag rerank ...`: which examples or passages help this model, and how many?"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,7 @@ from ltrag_plugins.types import Passage, Question
 if TYPE_CHECKING:  # numpy behind them would slow --help down
     from ltrag_plugins.llm.base import Encoder
 
-_Head = Annotated[Path, argument("HEAD/", "Folder that 'ltrag dur train' wrote.")]
+_Head = Annotated[Path, argument("HEAD/", "Folder that 'ltrag rerank train' wrote.")]
 _Files = Annotated[
     list[Path],
     argument(
@@ -41,7 +41,7 @@ class TrainingBounds(Settings):
     """Begin no batch after so many tokens, read and written."""
 
 
-@COMMANDS["dur"].command("train")
+@COMMANDS["rerank"].command("train")
 def _train(
     files: _Files,
     *,
@@ -64,7 +64,7 @@ def _train(
 ) -> None:
     """Ask the model with more and more shots, learn which ones help, save the head.
 
-    [dim]ltrag dur train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
+    [dim]ltrag rerank train examples.jsonl questions.jsonl --checkpoint run/ --out head/[/]
     """
     start = dur.DURSettings.preset(preset)
     settings, bounds = options.changed(words, start, TrainingBounds(), shots=shots)
@@ -81,8 +81,9 @@ def _train(
         from ltrag_plugins.report.dur_figures import dur_pictures as draw
     llm = options.load_llm(model, cache=cache, chat=False)  # few-shot prompts are text to go on
     trainer = dur.DURTrainer(_vectors(encoder, cache), llm, settings=settings)
-    batches = settings.batches(len(questions))
-    with io.resumable(checkpoint), io.training(settings.epochs, batches) as shown:
+    size = settings.epochs, settings.batches(len(questions))
+    begun = checkpoint is not None and checkpoint.exists()
+    with io.resumable(checkpoint or cache, "--checkpoint"), io.training(*size, begun) as shown:
         more = {**asdict(bounds), **shown}
         result = trainer.fit(candidates, questions, checkpoint=checkpoint, **more)
     options.save(result.ranker, "head", out, model, encoder)
@@ -90,12 +91,12 @@ def _train(
         draw(result.history, pictures, shots=settings.shots)
     counts = {"candidates": candidates and len(candidates), "questions": len(questions)}
     found = {**counts, **_figures(result)}
-    rows = {n: v for n, v in found.items() if n not in ("settings", "history")}
+    rows = {n: v for n, v in found.items() if n not in ("choice", "settings", "history")}
     kinds = {name: found["settings"][name] for name in ("format", "reward")}
-    io.show(found if as_data else kinds | rows, as_data)
+    io.show(found if as_data else {"kept": _verdict(result)} | kinds | rows, as_data)
 
 
-@COMMANDS["dur"].command("evaluate")
+@COMMANDS["rerank"].command("evaluate")
 def _evaluate(
     head: _Head,
     files: _Files,
@@ -109,7 +110,7 @@ def _evaluate(
 ) -> None:
     """What the model answers with the head's shots, and with those of plain rankers.
 
-    [dim]ltrag dur evaluate head/ examples.jsonl test.jsonl[/]
+    [dim]ltrag rerank evaluate head/ examples.jsonl test.jsonl[/]
     """
     from ltrag_plugins.dur.prompts import format_for
     from ltrag_plugins.evaluate import evaluate, summarize
@@ -129,7 +130,7 @@ def _evaluate(
         more = {"scores": isinstance(llm, ScoringLLM), "shots": shots or ranker.shots}
         with io.working("ranking"):
             cells, chances, lengths = shot_cells(ranker, candidates, questions, **more)
-        with io.answering(len(cells) * len(questions)) as on_record:
+        with io.resumable(cache), io.answering(len(cells) * len(questions)) as on_record:
             run = {"out": folder, "metrics": ["em", "f1"], "on_record": on_record}
             records = evaluate(questions, cells, World(llm), **run)
     summary, told = summarize(records), {}
@@ -145,7 +146,7 @@ def _evaluate(
     if as_data:
         io.show(summary.as_dict() | {"shots_by": told}, as_data)
     else:
-        io.show(str(summary))
+        io.show(f"{summary}\n")
         columns = {"shots by": "name", "macro-F1": "macro_f1:.3f", "p(gold)": "p_gold:.3f"}
         rows = [{"name": name, **found} for name, found in told.items()]
         io.show_table(columns | {"shots": "shots:.2f"}, rows)
@@ -153,7 +154,7 @@ def _evaluate(
         raise typer.Exit(1)
 
 
-@COMMANDS["dur"].command("rank")
+@COMMANDS["rerank"].command("rank")
 def _rank(
     head: _Head,
     candidates: Annotated[Path, argument("CANDIDATES.jsonl", "Passages or questions.")],
@@ -164,7 +165,7 @@ def _rank(
 ) -> None:
     """The passages or examples of a file, the most helpful first.
 
-    [dim]ltrag dur rank head/ passages.jsonl --query "who wrote Emma?" --top-n 3[/]
+    [dim]ltrag rerank rank head/ passages.jsonl --query "who wrote Emma?" --top-n 3[/]
     """
     shots = read_candidates(candidates, solved=False)
     _, encoder = options.noted("dur", head, encoder=encoder)
@@ -216,6 +217,19 @@ def _vectors(spec: str, cache: Path | None = None) -> "Encoder":
     if cache is None:
         return encoder
     return CachedEncoder(encoder, cache.with_name(f"{cache.stem}.vectors{cache.suffix}"))
+
+
+def _verdict(result: "dur.TrainingResult") -> str:
+    """Which head with how many shots, and what that is worth where training did not look."""
+    choice, shots = result.choice, result.ranker.shots
+    if choice is None:
+        return f"the trained head with {shots} shots; none were held out to judge it"
+    which = "trained head" if choice.head == "trained" else "head as it was before training"
+    own, old = max(choice.trained[1:]), max(choice.start[1:])
+    worth = f"{own:.3f} trained, {old:.3f} before, {choice.trained[0]:.3f} without shots"
+    return (
+        f"the {which} with {shots} shots; reward on {choice.questions} held-out questions: {worth}"
+    )
 
 
 def _figures(result: "dur.TrainingResult") -> dict[str, Any]:

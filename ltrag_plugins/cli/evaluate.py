@@ -14,7 +14,8 @@ import typer
 from ltrag_plugins import dur, gece, sgic, training
 from ltrag_plugins.cli import io, options
 from ltrag_plugins.cli.dur import TrainingBounds
-from ltrag_plugins.cli.options import COMMANDS, Opt, argument, option
+from ltrag_plugins.cli.gate import replies
+from ltrag_plugins.cli.options import COMMANDS, PAPER_NAMES, Opt, argument, option
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.errors import InvalidInput, unknown_name
 from ltrag_plugins.settings import Count, Settings, described
@@ -41,7 +42,7 @@ class _RunSettings(Settings):
     labelled_limit: Count | None = None
     """Learn from the first so many of `--labelled` alone."""
     head: str | None = None
-    """Folder of 'ltrag dur train', for the method dur."""
+    """Folder of 'ltrag rerank train', for the method dur."""
     recorded: str | None = None
     """Files with the answers of a model elsewhere, with commas, in the place of `--model`."""
     recorded_fields: str = "direct,retrieved"
@@ -132,7 +133,10 @@ def _evaluate(
         cells, gates = gating.cells(alone, run.seeds), {}
         check_begun(folder, questions=found, cells=cells, world=world, **same)
         if any(cell.gate is not None for cell in cells):
-            fitted = gating.made(world, others, folder)
+            searched = len(others) if world.retriever else 0
+            totals = replies(len(others), gece.GECESettings(), searched)
+            with io.resumable(out), io.progress(**totals) as bar:
+                fitted = gating.made(world, others, folder, [bar])
             cells = [cell if cell.gate is None else replace(cell, gate=fitted) for cell in cells]
             gates = {gating.name: partial(RunGate.load, gating.folder(folder).resolve())}
             note["gate"] = {n: getattr(fitted.report, n) for n in ("scorer", "target", "tier")}
@@ -144,7 +148,8 @@ def _evaluate(
 
             answers = folder.answers.resolve()
             engine = on_ray(load, workers=run.workers, answers=answers, gates=gates)
-        with io.answering(len(cells) * len(found)) as on_record:
+        done = sum(not one.error for cell in cells for one in folder.records(cell.name))
+        with io.resumable(out), io.answering(len(cells) * len(found), done) as on_record:
             how: dict[str, Any] = {"batch": run.batch, "engine": engine, "told": note}
             records = evaluate(found, cells, world, out=folder, on_record=on_record, **how, **same)
     summary = summarize(records, compared=run.compare)
@@ -170,7 +175,8 @@ def _methods(
         settings = {one["setting"]: one["default"] for one in described(row.settings())}
         told = {"method": row.name, "summary": row.summary, "source": row.source}
         plain.append(told | {"needs": ", ".join(sorted(row.needs)), "settings": settings})
-    io.show(plain if as_data else {r.name: f"{r.summary} ({r.source})" for r in rows}, as_data)
+    sources = {row.name: f" ({row.source})" if row.source != "-" else "" for row in rows}
+    io.show(plain if as_data else {r.name: r.summary + sources[r.name] for r in rows}, as_data)
     if name is not None and not as_data:
         _show_settings(rows[0].settings())
 
@@ -189,15 +195,17 @@ def _settings(
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
+    calibrating = sgic.SGICSettings(), FitOptions(), Refusal()
     known: dict[str, tuple[Any, ...]] = {
         "fit": ("fit", LongTailSettings()),
         "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
-        "dur": ("dur train", dur.DURSettings(), TrainingBounds()),
-        "sgic": ("sgic fit, sgic answer", sgic.SGICSettings(), FitOptions(), Refusal()),
-        "build": ("sgic build", sgic.SGICSettings.paper(), training.CorpusSettings()),
-        "finetune": ("sgic finetune", training.FinetuneSettings()),
+        "rerank": ("rerank train", dur.DURSettings(), TrainingBounds()),
+        "calibrate": ("calibrate fit, calibrate answer", *calibrating),
+        "build": ("calibrate build", sgic.SGICSettings.paper(), training.CorpusSettings()),
+        "finetune": ("calibrate finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }
+    name = {paper: ours for ours, paper in PAPER_NAMES.items()}.get(name or "", name)
     if name is not None and name not in known:
         raise unknown_name("group of settings", name, known)
     if name is None:
@@ -250,7 +258,7 @@ def _show_settings(*settings: Any) -> None:
     for one in chain(*map(described, settings)):
         io.show(f"  {one['setting']}={json.dumps(one['default'], ensure_ascii=False)}")
         for text in filter(None, (one["takes"], one["meaning"])):
-            io.show(fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 6))
+            io.show(fill(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6))
 
 
 def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage]) -> "World":

@@ -55,7 +55,8 @@ def _fit(
     if pool:
         parts["retriever"] = BM25Retriever(pool, engine="auto")
         parts["retrieving"] = partial(single_retrieval, k=k)
-    with io.progress(**_replies(len(found), settings, len(found) if pool else 0)) as bar:
+    totals = replies(len(found), settings, len(found) if pool else 0)
+    with io.resumable(cache), io.progress(**totals) as bar:
         gate = gece.GECEGate.fit(found, observers=[bar], **parts, **asdict(targets))
     options.save(gate, "gate", out, model, encoder)
     io.show(gate.report, as_data)
@@ -79,7 +80,7 @@ def _score(
     found = read_questions(questions, require_answers=True, limit=limit, check=_askable(settings))
     llm = options.load_llm(model, cache=cache)
     how: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch}
-    with io.progress(**_replies(len(found), settings)) as bar:
+    with io.resumable(cache), io.progress(**replies(len(found), settings)) as bar:
         scores = gece.score_questions(found, observers=[bar], **how)
     records = []
     for question, score in zip(found, scores, strict=True):
@@ -139,7 +140,7 @@ def _decide(
     loaded, retrieving = _load(gate, model, encoder, cache), 0
     settings = loaded.fitted.settings
     found = read_questions(questions, limit=limit, check=_askable(settings))
-    with io.progress(**_replies(len(found), settings)) as bar:
+    with io.resumable(cache), io.progress(**replies(len(found), settings)) as bar:
         for start in range(0, len(found), batch):
             part = found[start : start + batch]
             decisions = loaded.decide_many([*map(render_question, part)], observers=[bar])
@@ -200,6 +201,6 @@ def _load(
         return gece.GECEGate.load(folder, llm=llm, encoder=vectors)
 
 
-def _replies(count: int, settings: "gece.GECESettings", more: int = 0) -> dict[str, int]:
+def replies(count: int, settings: "gece.GECESettings", more: int = 0) -> dict[str, int]:
     """How many come for so many questions, by kind."""
     return {"Ask": count * (1 + settings.samples) + more, "Embed": 2 * count, "Agree": count}

@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from shutil import get_terminal_size
 from tempfile import TemporaryFile
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -36,7 +39,19 @@ def checked_folder(path: Path) -> Path:
 
 def say(message: str) -> None:
     """One message for a person, on stderr."""
-    typer.echo(f"ltrag: {message}", err=True)
+    typer.echo(wrapped(f"ltrag: {message}", sys.stderr), err=True)
+
+
+def wrapped(text: str, stream: Any) -> str:
+    """On a terminal lines go on below their values, and are broken between words alone."""
+    width, lines = get_terminal_size().columns, text.split("\n")
+    for i, line in enumerate(lines if stream.isatty() else ()):
+        if len(line) > width:
+            name = re.match(r" *\S+(?: \S+)*  +|", line)
+            below = " " * (name.end() if name and 0 < name.end() <= width // 2 else 2)
+            how: Any = {"break_long_words": False, "break_on_hyphens": False}
+            lines[i] = fill(line, width, subsequent_indent=below, **how)
+    return "\n".join(lines)
 
 
 def show(value: Any, as_data: bool = False, *, indent: int | None = 1) -> None:
@@ -50,7 +65,8 @@ def show(value: Any, as_data: bool = False, *, indent: int | None = 1) -> None:
     elif isinstance(value, Mapping):
         wide = 2 + max(map(len, value))
         value = "\n".join(f"{name:<{wide}}{_in_words(one)}" for name, one in value.items())
-    typer.echo(str(value).encode(encoding, "backslashreplace").decode(encoding))
+    text = value if as_data else wrapped(str(value), sys.stdout)
+    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def _in_words(value: Any) -> str:
@@ -62,33 +78,25 @@ def _in_words(value: Any) -> str:
 
 
 def show_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """A table on stdout, its first column for text, the others for numbers; a column's title says
+    """A table on stdout, its first column for names, the others for numbers; a column's title says
     which field of a row it has, in which format: ``{"mean p": "mean:.3f"}``."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from ltrag_plugins.metrics.table import table
 
-    console, table = Console(), Table()
-    # without a terminal there is no width to keep to, and a narrow guess would fold numbers
-    console = console if console.is_terminal else Console(width=120)
-    for i, title in enumerate(columns):
-        table.add_column(title, justify="right" if i else "left", no_wrap=bool(i))
-    for row in rows:
-        cells = (field.partition(":") for field in columns.values())
-        told = ("" if row[n] is None else format(row[n], form) for n, _, form in cells)
-        table.add_row(*map(Text, told))
-    console.print(table)
+    fields, (title, *heads) = [field.partition(":") for field in columns.values()], columns
+    cells = [["" if r[n] is None else format(r[n], form) for n, _, form in fields] for r in rows]
+    show("\n".join(table([(name, row) for name, *row in cells], heads, title=title)))
 
 
 @contextmanager
-def resumable(folder: Path | None) -> Iterator[None]:
-    """Tells whoever stops the work where the part that is done is kept."""
+def resumable(folder: Path | None, option: str = "--cache") -> Iterator[None]:
+    """Tells whoever stops the work where the part that is done is kept; None: nowhere, without
+    that option."""
     try:
         yield
-    except KeyboardInterrupt:
-        kept = f"what is done is in {folder}; run the same command to go on"
-        say(kept if folder else "nothing is kept; with --checkpoint a stopped run can go on")
-        raise
+    except KeyboardInterrupt as stop:
+        kept = f"the same command goes on with what is in {folder}"
+        lost = f"nothing is kept, as there is no {option}"
+        raise KeyboardInterrupt(kept if folder else lost) from stop
 
 
 @contextmanager
@@ -134,26 +142,28 @@ def progress(**totals: int | None) -> "Iterator[Observer]":
 
 
 @contextmanager
-def answering(total: int) -> Iterator[Callable[[str, Any], None]]:
-    """A bar for `evaluate(on_record=...)`, of so many records."""
+def answering(total: int, done: int = 0) -> Iterator[Callable[[str, Any], None]]:
+    """A bar for `evaluate(on_record=...)`, of so many records, some of which are there."""
     with bars("{task.description:>20}") as bar:
-        task = bar.add_task("answering", total=total)
+        task = bar.add_task("answering", total=total, completed=done)
         yield lambda cell, _: bar.update(task, description=cell, advance=1)
 
 
 @contextmanager
-def training(epochs: int, batches: int) -> Iterator[dict[str, Any]]:
-    """What `DURTrainer.fit` takes to show how far it is, of so many batches in each epoch."""
+def training(epochs: int, batches: int, begun: bool = False) -> Iterator[dict[str, Any]]:
+    """What `DURTrainer.fit` takes to show how far it is, of so many batches in each epoch. How far
+    a run was that is `begun` is known after a batch."""
     calls, last = 0, ""
     with bars("{task.description}", "{task.fields[note]}") as bar:
-        task = bar.add_task("asking", total=epochs * batches, note="")
+        task = bar.add_task("asking", total=None if begun else epochs * batches, note="")
 
         def on_batch(batch: "Batch") -> None:
             nonlocal last
             last = f"reward {batch.reward:+.2f} sigma {batch.sigma:.3f} shots {batch.shots} "
             done = batch.epoch * batches + batch.number + 1  # also of a run that this one goes on
             epoch = f"epoch {batch.epoch + 1}/{epochs}"
-            bar.update(task, completed=done, description=epoch, note=f"{last}calls {calls}")
+            more = {"total": epochs * batches, "description": epoch}
+            bar.update(task, completed=done, note=f"{last}calls {calls}", **more)
 
         def on_step(step: "Step") -> None:
             nonlocal calls

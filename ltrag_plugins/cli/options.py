@@ -28,7 +28,7 @@ _NOTES = "command.json"
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 _MODEL = (
     "[bold]embedded[/] (SmolLM2-135M); a folder or .gguf file; [bold]hf:ORG/NAME[/] from the hub; "
-    "each may end in [bold]+adapter:DIR[/], a folder of 'ltrag sgic finetune'; or "
+    "each may end in [bold]+adapter:DIR[/], a folder of 'ltrag calibrate finetune'; or "
     "[bold]openai:NAME@BASE_URL[/] for any OpenAI-compatible server (its key is read from "
     "OPENAI_API_KEY)."
 )
@@ -46,12 +46,14 @@ COMMANDS = {
     name: typer.Typer(help=text, no_args_is_help=bool(name), rich_markup_mode="rich")
     for name, text in {
         "": None,
-        "gate": "Does this question need retrieval at all?",
-        "dur": "Which examples or passages help this model, and how many?",
-        "sgic": "How sure is the answer, and can another look mend it?",
+        "gate": "Does this question need retrieval at all? (GECE)",
+        "rerank": "Which examples or passages help this model, and how many? (DUR, or: ltrag dur)",
+        "calibrate": "How sure is the answer, and can another look mend it? (SGIC, or: ltrag sgic)",
     }.items()
 }
 """The groups of commands, by their names; "" stands for those of `ltrag` itself."""
+PAPER_NAMES = {"rerank": "dur", "calibrate": "sgic"}
+"""Other names of these groups."""
 
 
 def argument(metavar: str, help: str) -> Any:
@@ -106,7 +108,8 @@ class Opt:
 def changed(words: Sequence[str] | None, *settings: Any, **options: object) -> list[Any]:
     """Settings of one or more classes, with what options (None: nothing) and `--set` say; a word
     goes to each class that has its name."""
-    told = [f"{name}={json.dumps(value)}" for name, value in options.items() if value is not None]
+    known = [(name, value) for name, value in options.items() if value is not None]
+    told = [f"{n}={v if isinstance(v, str) else json.dumps(v)}" for n, v in known]
     given: list[list[str]] = [[] for _ in settings]
     for word in (*told, *(words or ())):
         name = re.split("[.=]", word)[0]
@@ -189,8 +192,8 @@ def noted(
     from ltrag_plugins.artifacts import json_object  # it brings numpy, which no --help needs
 
     if not (folder / f"{kind}.json").is_file():
-        commands = {"dur": "dur train", "longtail": "fit"}
-        remedy = f"name a folder of 'ltrag {commands.get(kind, f'{kind} fit')}'"
+        commands = {"dur": "rerank train", "sgic": "calibrate fit", "longtail": "fit"}
+        remedy = f"name a folder of 'ltrag {commands.get(kind, 'gate fit')}'"
         raise UnreadableArtifact(f"there is no {kind}.json in {folder}; {remedy}")
     fitted, notes = (json_object(folder / name) for name in (f"{kind}.json", _NOTES))
     known, vectors = (str(notes.get(name)) for name in ("model", "encoder"))

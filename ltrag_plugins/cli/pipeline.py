@@ -51,7 +51,7 @@ def _fit(
     llm, vectors = options.load_llm(model, cache=cache), options.load_encoder(encoder)
     parts: dict[str, Any] = {"llm": llm, "encoder": vectors, "settings": settings, "batch": batch}
     parts["retriever"] = BM25Retriever(pool, engine="auto")
-    with io.progress(Ask=None, Score=None, Embed=None) as bar:
+    with io.resumable(cache), io.progress(Ask=None, Score=None, Embed=None) as bar:
         rag = LongTailRAG.fit(found, observers=[bar], on_stage=io.say, **parts, **told)
     options.save(rag, "pipeline", out, model, encoder)
     io.show(rag.report, as_data)

@@ -1,4 +1,4 @@
-"""`ltrag sgic ...`: how sure is the answer, can another look mend it, and can a model learn to?"""
+"""`ltrag calibrate ...`: how sure is the answer, can another look mend it, can a model learn to?"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -18,7 +18,7 @@ from ltrag_plugins.types import Question
 _FEW = 100  # examples below which a tuning hardly learns the form of the prompts
 
 
-@COMMANDS["sgic"].command("fit")
+@COMMANDS["calibrate"].command("fit")
 def _fit(
     questions: Opt.Questions,
     *,
@@ -36,7 +36,7 @@ def _fit(
 ) -> None:
     """Ask the model in all ways, keep the cheapest that pays (or none), save the calibration.
 
-    [dim]ltrag sgic fit questions.jsonl --cache answers.sqlite --out calibration/[/]
+    [dim]ltrag calibrate fit questions.jsonl --cache answers.sqlite --out calibration/[/]
     """
     from ltrag_plugins.sgic.fitting import FitOptions
 
@@ -49,13 +49,13 @@ def _fit(
     llm = options.load_llm(model, cache=cache)
     tried = {"cut_to": tuple(map(int, counts)), "samples": samples, **asdict(how)}
     parts: dict[str, Any] = {"llm": llm, "settings": settings, "batch": batch, **tried}
-    with io.progress(Ask=None) as bar:
+    with io.resumable(cache), io.progress(Ask=None) as bar:
         calibrator = sgic.Calibrator.fit(found, observers=[bar], **parts)
     options.save(calibrator, "calibration", out, model, "none")
     io.show(calibrator.report, as_data)
 
 
-@COMMANDS["sgic"].command("answer")
+@COMMANDS["calibrate"].command("answer")
 def _answer(
     file: Annotated[
         Path | None, argument("QUESTIONS.jsonl|PASSAGES.jsonl", "The latter for one --question.")
@@ -63,7 +63,7 @@ def _answer(
     question: Annotated[str | None, option("Data", "One question.")] = None,
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
-    calibration: Annotated[Path | None, option("Model", "Folder of 'ltrag sgic fit'.")] = None,
+    calibration: Annotated[Path | None, option("Model", "Folder of 'ltrag calibrate fit'.")] = None,
     model: Opt.NotedModel = None,
     rounds: Opt.Rounds = None,
     refuse_above: Annotated[float | None, option("Method", "Keep back larger scores.")] = None,
@@ -74,8 +74,8 @@ def _answer(
 ) -> None:
     """Answer from passages, say how sure that is, and look again where it is not.
 
-    [dim]ltrag sgic answer passages.jsonl --question "who wrote Emma?"[/]
-    [dim]ltrag sgic answer questions.jsonl --calibration calibration/ --json > answers.jsonl[/]
+    [dim]ltrag calibrate answer passages.jsonl --question "who wrote Emma?"[/]
+    [dim]ltrag calibrate answer questions.jsonl --calibration calibration/ --json > answers.jsonl[/]
     """
     if file is None and question is None:
         raise typer.BadParameter("give QUESTIONS.jsonl, or --question and PASSAGES.jsonl")
@@ -97,10 +97,12 @@ def _answer(
         fitted = sgic.Calibration.load(calibration, llm=llm)
         settings, refusal = options.changed(words, fitted.settings, Refusal(), **told)
     calibrator = sgic.Calibrator(llm, calibration=fitted, settings=settings, **asdict(refusal))
+    if bare := sum(not one.passages for one in asked):
+        io.say(f"note: {bare} of {len(asked)} questions have no passages: answered from memory")
     refused = 0
     for start in range(0, len(asked), batch):
         part = asked[start : start + batch]
-        with io.working(f"answering, {start} of {len(asked)} done"):
+        with io.resumable(cache), io.working(f"answering, {start} of {len(asked)} done"):
             found = calibrator.answer_many(part, batch=batch)
         for n, (one, answer) in enumerate(zip(part, found, strict=True), start):
             record = _record(one, answer, refusal.said(answer), refusal.refuses(answer))
@@ -111,7 +113,7 @@ def _answer(
         io.say(f"{refused} of {len(asked)} answers were kept back")
 
 
-@COMMANDS["sgic"].command("build")
+@COMMANDS["calibrate"].command("build")
 def _build(
     questions: Opt.Questions,
     *,
@@ -131,7 +133,7 @@ def _build(
     The prompt of a question's first right answer is learned. What was stopped goes on with the
     same command.
 
-    [dim]ltrag sgic build train.jsonl --model hf:ORG/NAME --out data/[/]
+    [dim]ltrag calibrate build train.jsonl --model hf:ORG/NAME --out data/[/]
     """
     both = sgic.SGICSettings.paper(), training.CorpusSettings()
     settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
@@ -154,9 +156,11 @@ def _build(
         io.say(f"note: only {looks} examples of looking again; add questions{more}")
 
 
-@COMMANDS["sgic"].command("finetune")
+@COMMANDS["calibrate"].command("finetune")
 def _finetune(
-    data: Annotated[Path, argument("DATA", "Folder of 'ltrag sgic build', or chat JSON lines.")],
+    data: Annotated[
+        Path, argument("DATA", "Folder of 'ltrag calibrate build', or chat JSON lines.")
+    ],
     *,
     model: Opt.Model = "embedded",
     epochs: Annotated[int | None, option("Method", "Passes over the examples.")] = None,
@@ -170,8 +174,8 @@ def _finetune(
 
     What was stopped goes on with the same command. Needs the extra [bold]train[/].
 
-    [dim]ltrag sgic finetune data/ --model hf:ORG/NAME --out adapter/[/]
-    [dim]ltrag sgic answer questions.jsonl --model hf:ORG/NAME+adapter:adapter/[/]
+    [dim]ltrag calibrate finetune data/ --model hf:ORG/NAME --out adapter/[/]
+    [dim]ltrag calibrate answer questions.jsonl --model hf:ORG/NAME+adapter:adapter/[/]
     """
     told = {"epochs": epochs, "batch": batch, "steps": steps}
     [settings] = options.changed(words, training.FinetuneSettings(), **told)
@@ -260,7 +264,7 @@ def _lines(found: "sgic.CalibratedAnswer", told: Mapping[str, Any]) -> Iterator[
         yield "documents, the surest first:"
     for score, n in sorted(scored):
         one = found.documents[n]
-        name = shorten(one.passage.title or one.passage.text, 60)
-        answer = "" if one.answer is None else f" -> {one.answer[:60]!r}"
+        name = shorten(one.passage.title or one.passage.text, 30)
+        answer = "" if one.answer is None else f" -> {shorten(one.answer, 32)!r}"
         left_out = "" if one.shown else " (not shown again)"
         yield f"{score:5.0f}  [{n + 1}] {name}{answer}{left_out}"

@@ -21,6 +21,7 @@ from ltrag_plugins.metrics.calibration import (
     bootstrap_interval,
     paired_bootstrap,
 )
+from ltrag_plugins.metrics.table import table
 from ltrag_plugins.settings import Positive, Settings, Share
 
 Retrieves = Literal["never", "gated", "always"]
@@ -165,30 +166,26 @@ class PipelineReport:
         labels = "accepted answers" if agreed < 1 else "agreement with always retrieving"
         if 0 < agreed < 1:
             labels += f", for {agreed:.0%} agreement with always retrieving"
-        wide = 4 + max(len(row.name) for row in self.rows)
-        lines = [
-            f"fitted on {self.fitted} questions, judged on {self.judged} others ({labels})",
-            f"{'':<{wide}}{'right':<24}{'calls':>6}{'searches':>10}{'tokens':>8}{'seconds':>9}"
-            f"  against always ({level:.0%})",
-        ]
-        for row in self.rows:
-            mark, tokens = " *"[row.name == self.kept], "-"
-            if row.tokens is not None:
-                tokens = f"{row.tokens:.0f}"
-            line = f"{mark} {row.name:<{wide - 2}}{row.right!s:<24}{row.calls:6.2f}"
-            line += f"{row.searches:10.2f}{tokens:>8}{row.seconds:9.3f}"
-            lines.append(line if row.gain is None else f"{line}  {_signed(row.gain)}")
-        lines.append(f"* kept: {self.goal}")
-        for one in self.verdicts:
-            lines.append(f"{one.part:<{wide}}{'kept' if one.kept else 'left out'}: {one.why}")
+        told, rows = {"kept": f"{self.kept}: {self.goal}"}, dict[str, list[str]]()
+        told |= {v.part: f"{'kept' if v.kept else 'left out'}: {v.why}" for v in self.verdicts}
         if self.unseen is not None:
-            lines.append(f"{'the choice':<{wide}}{_signed(self.unseen)} right, cross-validated")
+            told["the choice"] = f"{self.unseen.signed} right, cross-validated"
         if self.p_wrong is not None:
             area = "-" if self.p_wrong.auroc is None else f"{self.p_wrong.auroc:.2f}"
-            lines.append(
-                f"{'P(wrong)':<{wide}}AUROC {area}, calibration error {self.p_wrong.ece:.2f}"
-            )
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+            told["P(wrong)"] = f"AUROC {area}, calibration error {self.p_wrong.ece:.2f}"
+        lines = [f"{name:<12}{text}" for name, text in told.items()]
+        lines += [f"note: {note}" for note in self.notes]
+        for row in self.rows:
+            gain, tokens = (row.gain and row.gain.signed) or "-", row.tokens
+            costs = [f"{row.calls:.2f}", f"{row.searches:.2f}"]
+            costs += ["-" if tokens is None else f"{tokens:.0f}", f"{row.seconds:.3f}"]
+            rows[f"{' *'[row.name == self.kept]} {row.name}"] = [str(row.right), gain, *costs]
+        about = f"fitted on {self.fitted} questions, judged on {self.judged} others ({labels})"
+        heads = (
+            ["right", f"against always ({level:.0%})"],
+            ["calls", "searches", "tokens", "seconds"],
+        )
+        return "\n".join([*lines, "", about, *table(rows.items(), *heads)])
 
 
 @dataclass(frozen=True)
@@ -301,7 +298,7 @@ class Trials:
         adds = paired_bootstrap(self.right[with_it], self.right[without], seed=self.seed)
         spends = float((self.spent[with_it] - self.spent[without]).mean())
         to = "" if kept.retrieves != "never" else ", were it to retrieve"
-        why = f"{_signed(adds)} right, {spends:+.0f} {self.unit}, beside {without.name}{to}"
+        why = f"{adds.signed} right, {spends:+.0f} {self.unit}, beside {without.name}{to}"
         return Verdict(part, with_it == kept, why, adds, spends)
 
 
@@ -309,7 +306,3 @@ def _figures(row: Row) -> WayFigures:
     costs, gain = row.costs, row.gains.get("right")
     counts = costs["calls"] or 0.0, costs["retrievals"] or 0.0, costs["tokens"]
     return WayFigures(row.name, row.scores["right"], gain, *counts, (costs["ms"] or 0.0) / 1000)
-
-
-def _signed(gain: Interval) -> str:
-    return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"

@@ -1,7 +1,7 @@
 """The gate of a run, fitted in its folder or read from another, and the rows it stands before."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +10,7 @@ from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.spec import Cell, CellName
-from ltrag_plugins.flow import World
+from ltrag_plugins.flow import Observer, World
 from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
@@ -50,7 +50,13 @@ class RunGate(Settings):
                 found += [replace(one, gate=_LATER, gate_name=self.name) for one in seeded]
         return found
 
-    def made(self, world: World, labelled: Sequence[Question], run: RunFolder) -> GECEGate:
+    def made(
+        self,
+        world: World,
+        labelled: Sequence[Question],
+        run: RunFolder,
+        observers: Iterable[Observer] = (),
+    ) -> GECEGate:
         """The gate of the folder, or one fitted there; it drafts through the run's cache."""
         llm = CachedLLM(cast("LLM", world.llm), run.answers)
         folder, retriever, world = self.folder(run), world.retriever, replace(world, llm=llm)
@@ -67,7 +73,8 @@ class RunGate(Settings):
             check_same(trouble, known, wanted, "Name another folder, or the same questions.")
             return gate
         parts: dict[str, Any] = {"llm": llm, "encoder": world.encoder, "retriever": retriever}
-        gate = GECEGate.fit(labelled, target_rate=self.rate, batch=16, **parts)
+        parts |= {"target_rate": self.rate, "observers": observers, "batch": 16}
+        gate = GECEGate.fit(labelled, **parts)
         with writing(folder):  # first: a gate without it is fitted again
             text = json.dumps(fitted_on, indent=1)
             (folder / "fitted_on.json").write_text(f"{text}\n", encoding="utf-8")

@@ -11,6 +11,7 @@ from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import Interval, bootstrap_interval, paired_bootstrap
+from ltrag_plugins.metrics.table import table
 
 _COSTS = {"calls": 2, "retrievals": 2, "tokens": 1, "ms": 1}  # with the digits they are shown with
 
@@ -74,21 +75,15 @@ class Summary:
         return asdict(self) | {"seeds": self.seeds}
 
     def __str__(self) -> str:
-        metrics = list(self.rows[0].scores)
-        digits = {**dict.fromkeys(metrics, 3), **_COSTS, "speed-up": 2}
-        widths = {name: max(9, len(name) + 2) for name in digits}
-        wide = 2 + max(len(row.name) for row in self.rows)
-        heads = "".join(f"{name:>{width}}" for name, width in widths.items())
-        lines = [f"{'':<{wide}}{heads}  {metrics[0]} over {self.compared}"]
+        metrics, rows = list(self.rows[0].scores), dict[str, list[str]]()
+        costs = _COSTS | {"speed-up": 2} if any(row.speed_up for row in self.rows) else _COSTS
         for row in self.rows:
-            values = {m: found.value for m, found in row.scores.items()} | {**row.costs}
-            line = f"{row.name:<{wide}}"
-            for name, value in {**values, "speed-up": row.speed_up}.items():
-                text = "-" if value is None else f"{value:.{digits[name]}f}"
-                line += f"{text:>{widths[name]}}"
-            if (gain := row.gains.get(metrics[0])) is not None:
-                line += f"  {gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
-            lines.append(line)
+            gain, spent = row.gains.get(metrics[0]), {**row.costs, "speed-up": row.speed_up}
+            rows[row.name] = [f"{row.scores[m].value:.3f}" for m in metrics]
+            rows[row.name].append("-" if gain is None else gain.signed)
+            values = ((spent[name], digits) for name, digits in costs.items())
+            rows[row.name] += ["-" if x is None else f"{x:.{digits}f}" for x, digits in values]
+        lines = table(rows.items(), [*metrics, f"{metrics[0]} over {self.compared}"], [*costs])
         for name, found in self.seeds.items():
             told = (f"{m} {mean:.3f} ± {sd:.3f}" for m, (mean, sd) in found["scores"].items())
             lines.append(f"{name}, {found['seeds']} seeds (mean ± sd): {', '.join(told)}")

@@ -27,6 +27,7 @@ from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.prompts.templates import render_question
 from ltrag_plugins.retrieval.base import Retriever
 from ltrag_plugins.types import Answer, Question
+from ltrag_plugins.uncertainty import percent
 
 _FORMAT = 1
 _MODELS = (models.FailureModel, models.Formula, models.GainModel, models.OneSignal)
@@ -237,15 +238,31 @@ class GECEGate:
         return self.fitted.judge(evidence)
 
     def explanation(self, decision: Decision) -> str:
-        """A decision, its reason, and where each signal stands among the calibration questions."""
-        verdict = "retrieve" if decision.retrieve else "answer directly"
-        lines = [f"{verdict}: {decision.reason}", f"draft: {decision.answer!r}"]
-        ingredients = decision.ingredients.items()
-        for (name, value), points in zip(ingredients, self.fitted.quantiles, strict=True):
-            share = f"above {np.mean(points < value):4.0%} of the calibration"
-            about = SIGNALS[name].about if name in SIGNALS else "your own signal"
-            lines.append(f"  {name:<18} {value:9.3g}  {share}: {about}")
-        return "\n".join(lines)
+        """A decision, and where it and each signal stand among the questions of the fit."""
+        fitted, wrong, why = self.fitted, "", decision.reason
+        if np.isfinite(fitted.threshold) and decision.answer:
+            others = f"of the {self.report.questions} questions of the fit"
+            rate = f"{100 * np.mean(fitted.scores >= fitted.threshold):.3g}%"
+            if fitted.gain is None:
+                surer = 100 * np.mean(fitted.scores > decision.score)
+                why = f"surer than {surer:.3g}% {others}; the least sure {rate} retrieve"
+            else:
+                more = 100 * np.mean(fitted.scores < decision.score)
+                why = f"more to gain than for {more:.3g}% {others}; the top {rate} retrieve"
+        if fitted.calibrator is not None:
+            wrong = f", wrong with probability {percent(decision.probability)}"
+        verdict, rows = "retrieve" if decision.retrieve else "answer directly", []
+        for (name, value), points in zip(
+            decision.ingredients.items(), fitted.quantiles, strict=True
+        ):
+            surer = np.mean([points > value, points >= value])  # equal ones count half
+            row = name, f"{value:.3g}", "surer than"
+            if known := SIGNALS.get(name):
+                row = known.about, known.shown(value), known.than
+            rows.append((*row[:2], f"{row[2]} {surer:.0%}"))
+        wide, high = (max(len(row[i]) for row in rows) for i in (0, 1))
+        lines = [f"{verdict}: {why}", f"draft{wrong}: {decision.answer!r}"]
+        return "\n".join([*lines, *(f"  {a:<{wide}}  {b:>{high}}  {c}" for a, b, c in rows)])
 
 
 def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

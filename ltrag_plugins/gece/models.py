@@ -378,6 +378,16 @@ class FitReport:
         saved = 1 - self.retrieval_rate.value
         return self.auroc.low > 0.5 and saved >= max(0.05, share or 0.0)
 
+    @property
+    def _verdict(self) -> str:
+        loses = self.against_always is not None and self.against_always.high < 0
+        verdict = ("loses answers" if loses else "pays") if self.pays else "does not pay"
+        right, told = "agree" if self.agreement == 1 else "right", ""
+        if self.accuracy is not None:
+            others = f"always {self.retrieval_accuracy:.3f}, never {self.direct_accuracy:.3f}"
+            told = f", {self.accuracy.value:.3f} {right} ({others})"
+        return f"{verdict}: {self.retrieval_rate.value:.1%} retrieve{told}"
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; an infinite threshold, which JSON cannot say, is None."""
         threshold = self.threshold if math.isfinite(self.threshold) else None
@@ -411,8 +421,8 @@ class FitReport:
             rows["saved by the gate"] = str(avoided.minus(self.gate_cost))
         for name, value in sorted(self.signal_aurocs.items(), key=lambda item: -item[1]):
             rows[f"  AUROC of {name} alone"] = f"{value:.3f}"
-        lines = [f"{name:<34} {value}" for name, value in rows.items()]
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+        lines = [self._verdict, *(f"note: {note}" for note in self.notes), ""]
+        return "\n".join([*lines, *(f"{name:<34} {value}" for name, value in rows.items())])
 
 
 def _interval(found: Interval | None) -> str:

@@ -26,6 +26,7 @@ from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.llm.base import Direction
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Generation, GradientAgreement
+from ltrag_plugins.uncertainty import percent
 
 _UNSEEN = 1e-9  # relative frequency of words never seen: one in a billion
 _ABSENT = (CalibrationError, NeedsGradients, errors.NoTokenProbabilities)
@@ -176,7 +177,11 @@ class _Signal:
     tier: Tier
     """The least that has to be at hand."""
     about: str
-    """What a person reads beside the number."""
+    """What a person reads beside the number as it is `shown`."""
+    shown: Callable[[float], str] = "{:.3g}".format
+    """From the number to text."""
+    than: str = "surer than"
+    """What a question is of those with a larger number."""
 
 
 def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
@@ -194,13 +199,21 @@ def _of_gradient(kind: str, name: str) -> _Signal:
             raise NeedsGradients(f"no {name} of gradients was computed; {how}")
         return -value
 
-    return _Signal(read, "gradients", f"gradient agreement ({name}), negated")
+    return _Signal(read, "gradients", f"{name} of gradients", lambda x: f"{-x:.3g}")
 
 
 def _of_draft(name: str) -> _Signal:
     signal = uncertainty.TOKEN_SIGNALS[name]
-    about = signal.meaning if signal.sign > 0 else f"{signal.meaning}, negated"
-    return _Signal(lambda e, _: signal.sign * signal.value(e.draft), "probabilities", about)
+    return _Signal(
+        lambda evidence, _: signal.sign * signal.value(evidence.draft),
+        "probabilities",
+        signal.meaning,
+        lambda x: signal.shown(signal.sign * x),
+    )
+
+
+def _one_in(rarity: float) -> str:
+    return f"1 in {10**rarity:,.0f}"
 
 
 _DRAFT = ("mean_logprob", "mean_probability", "product", "least_probability", "entropy", "margin")
@@ -209,16 +222,20 @@ SIGNALS: dict[str, _Signal] = {
     "word_frequency": _Signal(
         lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
         "text",
-        "rarity of the question's words (minus log10 of their mean frequency)",
+        "mean word of the question",
+        _one_in,
+        "commoner than",
     ),
     "rarest_word": _Signal(
         lambda evidence, frequencies: max(
             frequencies.rarities(words(evidence.question)), default=9.0
         ),
         "text",
-        "rarity of the question's rarest word (minus log10 of its frequency)",
+        "rarest word of the question",
+        _one_in,
+        "commoner than",
     ),
-    "disagreement": _Signal(_disagreement, "text", "disagreement among sampled drafts"),
+    "disagreement": _Signal(_disagreement, "text", "sampled drafts disagree", percent),
     "gradient_dot": _of_gradient("dot", "dot product"),
     "gradient_cosine": _of_gradient("cosine", "cosine"),
 }

@@ -27,6 +27,11 @@ class Interval:
     def __str__(self) -> str:
         return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
 
+    @property
+    def signed(self) -> str:
+        """The text of a difference."""
+        return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
 
 def expected_calibration_error(
     probabilities: ArrayLike, outcomes: ArrayLike, bins: int = 10

@@ -25,6 +25,7 @@ from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
 from ltrag_plugins.metrics.calibration import Interval, auroc, paired_bootstrap
 from ltrag_plugins.metrics.cost import CostCounter
+from ltrag_plugins.metrics.table import table
 from ltrag_plugins.settings import Range, Settings
 from ltrag_plugins.sgic import loop
 from ltrag_plugins.sgic.answer import Round, plural
@@ -43,6 +44,7 @@ _Rows = Int[np.ndarray, " rows"]
 _FEWEST_QUESTIONS = 10  # below which a bootstrap says nothing, and direct is kept
 _ENOUGH = 30  # right and wrong answers each, below which P(wrong) is called a guess
 _FOLDS = 5
+_SHOWN = 5  # ways in the text of a report, the best ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,35 +103,41 @@ class FitReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        def signed(gain: Interval) -> str:
-            return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
-
         told = {
             "questions, calls of this fit": f"{self.questions}, {self.calls}",
-            "kept": f"{self.kept} ({self.level:.0%} intervals)",
             "mean uncertainty of rounds 0, 1, ...": ", ".join(f"{m:.3f}" for m in self.means),
             "wrong answers, kept variant": f"{self.wrong:.3f}",
         }
         if self.unseen_gain is not None:
-            told["gain of the choice, cross-validated"] = signed(self.unseen_gain)
+            told["gain of the choice, cross-validated"] = self.unseen_gain.signed
         if self.auroc is not None:
             told["P(wrong): AUROC, calibration error"] = f"{self.auroc:.3f}, {self.ece:.3f}"
         for name, value in sorted(self.estimator_aurocs.items(), key=lambda item: -item[1]):
             told[f"AUROC of {name}, direct answer wrong"] = f"{value:.3f}"
-        costs = {"tokens": [row.tokens for row in self.variants]}
-        costs["ms"] = [row.milliseconds for row in self.variants]
-        known = {name: values for name, values in costs.items() if {*values} != {None}}
-        wide = 2 + max(map(len, (*told, *(f"* {row.name}" for row in self.variants))))
-        head = "".join(f"{name:>9}" for name in known)
-        lines = [f"{'':<{wide}}{'EM':>6}{'F1':>7}{'calls':>8}{head}  gain in {self.metric.upper()}"]
-        for row, *spent in zip(self.variants, *known.values(), strict=True):
-            name = f"{'*' if row.name == self.kept else ' '} {row.name}"
-            line = f"{name:<{wide}}{row.em:6.3f}{row.f1:7.3f}{row.calls:8.1f}"
-            line += "".join(f"{'-' if x is None else f'{x:.0f}':>9}" for x in spent)
-            more = f"{' pays' * row.pays}{'' if row.keepable else ' (compared only)'}"
-            lines.append(line if row.name == "direct" else f"{line}  {signed(row.gain)}{more}")
-        lines += [f"{name:<{wide}} {text}" for name, text in told.items()]
-        return "\n".join(lines + [f"note: {note}" for note in self.notes])
+        best = sorted(self.variants[1:], key=lambda row: (-row.gain.value, row.calls))
+        best = [row for row in best if row.gain.value > 0 or row.name == self.kept]
+        shown = [row for row in best if row.name == self.kept or row in best[:_SHOWN]]
+        any_pays = any(row.pays for row in shown)
+        left_out, rows = len(self.variants) - 1 - len(shown), dict[str, list[str]]()
+        costs = {"calls": 1, "tokens": 0, "milliseconds": 0}
+        known = [n for n in costs if any(getattr(row, n) is not None for row in self.variants)]
+        for row in (self.variants[0], *shown):
+            gain = f"{row.gain.signed}{(' pays' if row.pays else '     ') * any_pays}"
+            spent = [(getattr(row, name), costs[name]) for name in known]
+            name = f"{row.name}{'' if row.keepable else ' (compared only)'}"
+            rows[f"{' *'[row.name == self.kept]} {name}"] = [
+                *(f"{row.em:.3f}", f"{row.f1:.3f}", "-" if row.kind == "direct" else gain),
+                *("-" if x is None else f"{x:.{digits}f}" for x, digits in spent),
+            ]
+        lines = [f"kept: {self.kept}", *(f"note: {note}" for note in self.notes), ""]
+        names = ["ms" if name == "milliseconds" else name for name in known]
+        heads = ["EM", "F1", f"gain in {self.metric.upper()} ({self.level:.0%})"], names
+        lines += table(rows.items(), *heads)
+        if left_out:
+            how = "gain less" if best else "gain nothing"
+            lines.append(f"  {plural(left_out, 'other way')} {how}: report.variants, --json")
+        wide = 2 + max(map(len, told))
+        return "\n".join([*lines, "", *(f"{name:<{wide}}{text}" for name, text in told.items())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
