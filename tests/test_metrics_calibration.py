@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import bootstrap
+from scipy.stats import binomtest, bootstrap
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from ltrag_plugins.errors import CalibrationError, InvalidInput
@@ -15,6 +15,7 @@ from ltrag_plugins.metrics.calibration import (
     bootstrap_interval,
     expected_calibration_error,
     paired_bootstrap,
+    wilson_interval,
 )
 
 probabilities = arrays(float, 12, elements=st.floats(0, 1))
@@ -141,3 +142,12 @@ def test_a_paired_difference_is_the_mean_of_the_differences():
     result = paired_bootstrap(a, b)
     assert result.value == pytest.approx(a.mean() - b.mean())
     assert result == bootstrap_interval(a - b)
+
+
+@pytest.mark.parametrize(("right", "count"), [(0, 1), (3, 9), (50, 50), (2, 400)])
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_wilson_is_that_of_scipy(right, count, level):
+    found = wilson_interval(right / count, count, level)
+    wanted = binomtest(right, count).proportion_ci(level, method="wilson")
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), abs=1e-12)
+    assert (found.value, found.level) == (right / count, level)

@@ -38,7 +38,7 @@ from ltrag_plugins.report import write_report
 from ltrag_plugins.report.escaping import script_json, visible
 from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
-from ltrag_plugins.report.plots import canvas, label_points, styled
+from ltrag_plugins.report.plots import as_percent, canvas, label_points, percent, styled
 from ltrag_plugins.sgic import write_run
 
 
@@ -91,11 +91,25 @@ class TestGates:
         assert curve[0] == (0.0, pytest.approx(np.mean([KNOWN[i] for i in without])))
         assert curve[-1][0] == 1.0
 
+    def test_curve_chord_and_marks_are_of_the_same_questions(self, drawn):
+        found = cells()
+        found["single+gece"][3] = record(3, False, error="ModelFailed: late")
+        axes, caption = drawn(found)["rate-single-2b-gece"]
+        named = self.named(axes)
+        for label in ("every threshold", "by chance"):
+            line = self.line(axes, label)
+            assert line[0] == pytest.approx(named["never"])
+            assert line[-1] == pytest.approx(named["always"])
+        # the gate's answers are those of the two, so its mark is on its curve
+        assert pytest.approx(named["gate"]) in self.line(axes, "every threshold")
+        assert "Without 1 of 10 questions" in caption
+        assert len(axes.containers) == len(named)  # an interval each
+
     def test_without_direct_answers_there_is_a_point_and_no_curve(self, drawn):
         found = cells()
         del found["direct"]
         axes, caption = drawn(found)["rate-single-2b-gece"]
-        assert caption.startswith("60% of the questions retrieve")
+        assert caption.startswith("60% of the questions retrieve behind the gate.")
         always = np.mean([r.scores["em"] for r in found["single"]])
         own = np.mean([r.scores["em"] for r in found["single+gece"]])
         assert self.named(axes) == {"gate": (0.6, own), "always": (1.0, pytest.approx(always))}
@@ -162,13 +176,33 @@ class TestThePage:
     def test_its_table_is_the_summary(self, page):
         rows, summary = page.rows("results"), summarize(cells())
         assert list(rows) == ["direct", "single", "single+gece"]
-        for name, values in rows.items():
-            row = summary[name]
-            assert float(values[0]) == row.scores["em"].value
-            assert float(values[1]) == row.scores["f1"].value
-            assert values[2] == ("" if name == "direct" else str(row.gains["em"].value))
-            assert [float(v) for v in values[3:5]] == [row.easy["em"], row.hard["em"]]
-            assert int(values[-1]) == row.failed
+        for metric, table in (("em", rows), ("f1", page.rows("measures"))):
+            for name, values in table.items():
+                row = summary[name]
+                assert float(values[0]) == row.scores[metric].value
+                assert values[1] == ("" if name == "direct" else str(row.gains[metric].value))
+                assert [float(v) for v in values[2:4]] == [row.easy[metric], row.hard[metric]]
+        assert rows["single+gece"][-2] == str(summary["single+gece"].speed_up)
+        assert [int(values[-1]) for values in rows.values()] == [0, 1, 0]
+
+    def test_without_a_gate_it_says_so_and_has_no_speed_up(self, page, tmp_path):
+        found = cells()
+        del found["single+gece"]
+        alone = Parsed(write_report(run_folder(tmp_path, found)).page)
+        told = ("speed-up", "behind a gate", "gate retrieved")
+        assert all(words in page.words() and words not in alone.words() for words in told)
+        assert "No method of this run has a gate in front" in alone.words()
+
+    def test_without_scripts_the_first_questions_are_there(self, page):
+        shown = {"".join(e.itertext()): e for e in page.named("details")}
+        [third] = [text for text in shown if "who wrote book 3?" in text]
+        for kind, records in cells().items():
+            assert re.search(rf"{re.escape(kind)}\s*{records[3].prediction}", third)
+        [failed] = [text for text in shown if "who wrote book 9?" in text]
+        assert "ModelFailed" in failed
+        [form] = page.named("form")
+        assert "hidden" in form.attrib  # it does nothing without scripts
+        assert all("disabled" in e.attrib for e in page.named("button") if not e.get("id"))
 
     def test_every_column_can_be_sorted_by_a_button_that_says_so(self, page):
         headings = [e for e in page.named("th") if e.get("scope") == "col"]
@@ -246,6 +280,16 @@ def test_what_cannot_be_seen_is_shown_by_its_number():
 
 
 class TestPictures:
+    def test_shares_are_not_rounded_to_another_tick(self):
+        with styled():
+            figure, [axes] = canvas()
+            axes.set(ylim=(0, 0.1), yticks=[0, 0.025, 0.05, 0.075, 0.1])
+            as_percent(axes.yaxis)
+            figure.draw_without_rendering()
+        ticks = [label.get_text() for label in axes.get_yticklabels()]
+        assert ticks == ["0%", "2.5%", "5%", "7.5%", "10%"]
+        assert (percent(0.025), percent(0.692), percent(1.0)) == ("2.5%", "69.2%", "100%")
+
     def test_each_is_a_png_and_an_svg(self, tmp_path):
         written = write_report(run_folder(tmp_path / "run"), pictures_to=tmp_path / "p")
         names = {path.stem for path in written.pictures}

@@ -9,9 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from report_parts import HOSTILE, cells, record, run_folder
+from pictured_runs import RUN
+from report_parts import HOSTILE, cells, decision, record, run_folder
 
+from ltrag_plugins.flow import run
+from ltrag_plugins.gece.learning import LearningGate
+from ltrag_plugins.gece.monitor import Watch
+from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.report import write_report
+from ltrag_plugins.report.watch_figures import watch_page
+from ltrag_plugins.sgic import write_run
+from tests.router_parts import knows_the_odd
 
 MISSING = "no driver for a browser: pip install playwright"
 driver = pytest.importorskip("playwright.sync_api", reason=MISSING)
@@ -111,6 +119,98 @@ def test_a_result_that_is_clicked_right_after_a_search_stays_open(page):
     page.locator(".question summary").first.click()
     page.wait_for_timeout(200)
     assert page.locator(".question[open] .answer").count() == 2
+
+
+@pytest.fixture(scope="module")
+def run_page(tmp_path_factory) -> Path:
+    """With gates, failures, long names, rounds in pictures that are wide, and a second measure."""
+    found, name = cells(), "single:passages=5_and_more_of_a_long_label"
+    found[f"{name}+gece"] = [
+        record(i, i % 3 > 0, decision=decision(i / 10, i > 4), prompt_tokens=12_345, ms=123_456.0)
+        for i in range(9)
+    ] + [record(9, False, error="ModelFailed: late")]
+    folder = run_folder(tmp_path_factory.mktemp("gated"), found)
+    write_run(RUN, folder / "sgic_run.jsonl")
+    return write_report(folder).page
+
+
+@pytest.fixture(scope="module")
+def watched_page(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("watched")
+    gate = LearningGate(
+        ScriptedLLM(knows_the_odd),
+        folder / "app.sqlite",
+        warm_up=40,
+        target_rate=0.5,
+        fit_here=True,
+    )
+    watch = Watch(gate, audit_rate=1.0)
+    for i in range(59):
+        asked = f"Which city is number {i} of the list?"
+        watch.saw(run(gate.deciding(asked), gate.world), lambda i=i: f"City {i}")
+        assert watch.settle()
+    watch_page(gate.store, folder / "watch.html")
+    return folder / "watch.html"
+
+
+@pytest.mark.parametrize("width", [1024, 1280, 1440])
+def test_speed_up_and_failures_are_in_sight_at_every_desktop_width(browser, run_page, width):
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.goto(run_page.as_uri())
+    edge = page.locator(".scroll").first.bounding_box()
+    for name in ("speed-up", "failed"):
+        box = page.locator("#results th", has_text=name).bounding_box()
+        assert box["x"] + box["width"] <= edge["x"] + edge["width"]
+    page.close()
+
+
+def test_without_scripts_questions_open_and_nothing_waits_for_a_script(browser, run_page):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(run_page.as_uri())
+    page.locator(".question summary").nth(3).click()
+    driver.expect(page.locator(".question .answer").nth(12)).to_be_visible()
+    driver.expect(page.locator("#filters")).to_be_hidden()
+    assert page.locator("button:enabled").count() == page.locator(".pager button").count()
+    context.close()
+
+
+def test_keys_alone_sort_the_table_open_an_answer_and_reach_what_scrolls(browser, run_page):
+    page = browser.new_page(viewport={"width": 390, "height": 800})
+    page.goto(run_page.as_uri())
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the link to the results
+    page.keyboard.press("Tab")  # the table, which scrolls
+    assert page.evaluate("document.activeElement.getAttribute('role')") == "region"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("#results th").first.get_attribute("aria-sort") == "ascending"
+    page.locator(".question summary").nth(2).focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Show 2 steps").press("Enter")
+    driver.expect(page.locator(".trace").first).to_be_visible()
+    unreached = """[...document.querySelectorAll('body *')].filter((one) =>
+        one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).overflowX === 'auto' &&
+        one.tabIndex < 0 && !one.querySelector('a, button')).map((one) => one.className)"""
+    assert page.evaluate(unreached) == []
+    page.close()
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("what", ["run_page", "watched_page"])
+def test_axe_finds_nothing(browser, request, what, width, colours):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here")
+    size = {"width": width, "height": 800}
+    page = browser.new_page(viewport=size, color_scheme=colours)
+    page.goto(request.getfixturevalue(what).as_uri())
+    for kind, act in (("details", "one.open = true"), ("button.open", "one.click()")) * 2:
+        page.evaluate(f"document.querySelectorAll('{kind}').forEach((one) => {{ {act}; }})")
+        page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.close()
 
 
 @pytest.mark.parametrize("width", [375, 1280])

@@ -24,7 +24,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ import numpy as np
 from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
-from ltrag_plugins.metrics.calibration import Interval
+from ltrag_plugins.metrics.calibration import Interval, wilson_interval
 
 WINDOW = 200
 """Decisions that are compared with the fit at a time."""
@@ -164,11 +163,7 @@ def estimated(
         return None
     weights = 1 / np.array(chances, dtype=float)
     share = float(np.dot(weights, np.array(agrees, dtype=float)) / weights.sum())
-    z, count = NormalDist().inv_cdf((1 + level) / 2), float(weights.sum() ** 2 / (weights**2).sum())
-    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    spread = math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    half = z * spread / (1 + z**2 / count)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), level)
+    return wilson_interval(share, float(weights.sum() ** 2 / (weights**2).sum()), level)
 
 
 def _moved(

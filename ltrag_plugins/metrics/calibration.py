@@ -1,8 +1,10 @@
 """Do probabilities keep what they promise, and how sure is a figure from a few questions?"""
 
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from jaxtyping import Float
@@ -150,6 +152,21 @@ def bootstrap_interval(
         raise CalibrationError(f"the statistic exists on {some}; give more, of both kinds")
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(value, float(low), float(high), level)
+
+
+def wilson_interval(share: float, count: float, level: float = 0.95) -> Interval:
+    r"""A share of `count` independent outcomes with Wilson's score interval; where all came out
+    alike, it has a width, too.
+
+    .. math:: \frac{\hat p + z^2/2n \pm z\sqrt{\hat p(1-\hat p)/n + z^2/4n^2}}{1 + z^2/n}
+
+    Source: Wilson, JASA 1927.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    spread = math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    half = z * spread / (1 + z**2 / count)
+    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), level)
 
 
 def paired_bootstrap(

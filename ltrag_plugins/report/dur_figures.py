@@ -123,5 +123,5 @@ def _epoch_axis(axes: plots.Axes, bars: Any, shares: Sequence[float], **more: An
     plots.as_percent(axes.yaxis)
     if epochs <= _LABELLED:
         axes.set_xticks(range(1, epochs + 1))
-        labels = [f"{share:.0%}" for share in shares]
+        labels = [plots.percent(share, int(share < 0.1)) for share in shares]
         axes.bar_label(bars, labels, color=plots.INK, padding=2, **more)

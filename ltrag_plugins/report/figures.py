@@ -73,7 +73,7 @@ def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
             plots.whiskers(axes, x, row.scores[metric])
         colour, mark = (plots.ORANGE, "D") if "+" in row.name else (plots.BLUE, "o")
         axes.plot(x, y, mark, color=colour, markeredgecolor=plots.PAPER, zorder=3)
-    axes.plot([], [], "o", color=plots.BLUE, label="without a gate")
+    axes.plot([], [], "o", color=plots.BLUE, label="no gate in front")
     axes.plot([], [], "D", color=plots.ORANGE, label="behind a gate")
     least, most = min(points)[0], max(points)[0]
     if least > 0 and most / least > _LOG_FROM:
@@ -94,7 +94,7 @@ def _cost(summary: Summary, metric: str, cost: str) -> plots.Picture:
     plots.label_points(axes, [*compress(points, kept)], names, others)
     crowd = " Named: what nothing cheaper matches." if len(rows) > _CROWD else ""
     told = f"{'Down' if metric in LOWER_IS_BETTER else 'Up'} and to the left is better.{crowd}"
-    told += f" Whiskers: {summary.level:.0%} intervals of the mean."
+    told += f" Whiskers: {plots.percent(summary.level)} intervals of the mean."
     return plots.Picture(f"cost-{cost}", f"Accuracy against {_COSTS[cost][0]}", told, figure)
 
 
@@ -108,35 +108,38 @@ def _best_for_cost(rows: Sequence[Row], metric: str, cost: str) -> list[Row]:
 
 
 def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> plots.Picture:
-    """A method behind a gate, between never and always (GECE, figure 4)."""
-    gated, always = records[name], records.get(CellName.parse(name).alone)
-    direct = records.get(direct_of(records) or "")
-    searched = np.ones(len(gated)) if always is None else _searched(always)
-    pairs = zip(gated, searched, strict=True)
-    rate = np.mean([one.decision["retrieve"] * share for one, share in pairs if one.decision])
-    told, value = f"{rate:.0%} of the questions retrieve behind the gate.", _values(gated, metric)
-    points = {"gate": (float(rate), float(value.mean()))}
-    if direct is not None:
-        points["never"] = (0.0, float(_values(direct, metric).mean()))
-    # and methods that are gates themselves
-    others = {_short(name): some for name, some in records.items() if CellName.parse(name).is_gate}
-    for other, some in {**({} if always is None else {"always": always}), **others}.items():
-        points[other] = float(_searched(some).mean()), float(_values(some, metric).mean())
+    """A method behind a gate, between never and always (GECE, figure 4), and methods that are gates
+    themselves; all on the questions that the gate decided."""
+    known = [i for i, record in enumerate(records[name]) if record.decision is not None]
+    cells = {"gate": name, "never": direct_of(records), "always": CellName.parse(name).alone}
+    cells |= {_short(other): other for other in records if CellName.parse(other).is_gate}
+    ways = {
+        way: [records[cell][i] for i in known] for way, cell in cells.items() if cell in records
+    }
+    shares = {way: _searched(some) for way, some in ways.items()} | {"never": np.zeros(len(known))}
+    retrieve = np.array([bool((one.decision or {})["retrieve"]) for one in ways["gate"]])
+    shares["gate"] = retrieve * shares.get("always", np.ones(len(known)))
     figure, [axes] = plots.canvas()
+    told = f"{plots.percent(shares['gate'].mean())} of the questions retrieve behind the gate."
     covered: list[Any] = []  # names leave the curve and the line of chance uncovered
-    if direct is not None and always is not None:
+    if "never" in ways and "always" in ways:
         told += " The line: every other threshold, tried on the records."
-        curve = _thresholds(gated, always, direct, metric)
+        curve = _thresholds(ways["gate"], ways["always"], ways["never"], metric)
         axes.plot(*curve.T, color=plots.ORANGE, label="every threshold", zorder=2)
-        ends = np.array([points["never"], points["always"]])
+        ends = curve[[0, -1]]
         axes.plot(*ends.T, "--", color=plots.QUIET, label="by chance")
         covered = [*curve[:: 1 + len(curve) // 100], *np.linspace(ends[0], ends[1], 51)]
-    for known, (x, y) in points.items():
-        mark, colour = ("o", plots.BLUE) if known in ("never", "always") else ("s", plots.QUIET)
-        if known != "gate":
-            axes.plot(x, y, mark, color=colour, zorder=3, clip_on=False)
-    plots.whiskers(axes, float(rate), bootstrap_interval(value))
-    axes.plot(*points["gate"], "D", color=plots.ORANGE, markeredgecolor=plots.PAPER, zorder=4)
+    if left := len(records[name]) - len(known):
+        told += f" Without {left} of {len(records[name])} questions, on which the gate failed."
+    points = {}
+    for way, some in ways.items():
+        x, found = float(shares[way].mean()), bootstrap_interval(_values(some, metric))
+        points[way] = x, found.value
+        mark, colour = ("o", plots.BLUE) if way in ("never", "always") else ("s", plots.QUIET)
+        mark, colour = ("D", plots.ORANGE) if way == "gate" else (mark, colour)
+        plots.whiskers(axes, x, found)
+        style: Any = {"markeredgecolor": plots.PAPER, "zorder": 4, "clip_on": False}
+        axes.plot(x, found.value, mark, color=colour, **style)
     axes.set(xlim=(-0.04, 1.04), xlabel="questions that retrieve", ylabel=f"{metric}, mean")
     plots.as_percent(axes.xaxis)
     axes.margins(y=0.2)
@@ -149,15 +152,14 @@ def _rate(name: str, records: Mapping[str, Sequence[Record]], metric: str) -> pl
 def _thresholds(
     gated: Sequence[Record], always: Sequence[Record], never: Sequence[Record], metric: str
 ) -> Float[np.ndarray, "thresholds 2"]:
-    """(share that searches, accuracy) of every threshold, never to always, without failed gates."""
-    known = [i for i, record in enumerate(gated) if record.decision is not None]
-    scores = np.array([(gated[i].decision or {})["score"] for i in known])
+    """(share that searches, accuracy) of every threshold, never to always, of decided questions."""
+    scores = np.array([(record.decision or {})["score"] for record in gated])
     order = np.argsort(-scores, kind="stable")
-    without, with_ = _values(never, metric)[known][order], _values(always, metric)[known][order]
+    without, with_ = _values(never, metric)[order], _values(always, metric)[order]
     changes = np.concatenate([[0.0], np.cumsum(with_ - without)])
-    searches = np.concatenate([[0.0], np.cumsum(_searched(always)[known][order])])
-    ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(known)]
-    return np.array([searches[ends] / len(known), (without.sum() + changes[ends]) / len(known)]).T
+    searches = np.concatenate([[0.0], np.cumsum(_searched(always)[order])])
+    ends = [0, *(np.flatnonzero(np.diff(scores[order])) + 1).tolist(), len(gated)]
+    return np.array([searches[ends] / len(gated), (without.sum() + changes[ends]) / len(gated)]).T
 
 
 def _scores(gate: str, found: Sequence[tuple[Mapping[str, Any], bool]]) -> plots.Picture:

@@ -30,6 +30,7 @@ from ltrag_plugins.report.figures import pictures
 from ltrag_plugins.report.listing import listing
 from ltrag_plugins.report.plots import Picture, save_pictures
 
+_FIRST = 25  # questions that are there without scripts; as many as the list shows at a time
 _SCRIPTS = ("elements.js", "table.js", "trace.js", "answer.js", "list.js")
 _SECTIONS = {
     "cost": ("Accuracy against cost", "What each way to answer buys, and for how much."),
@@ -108,7 +109,9 @@ def _html(run: Run, summary: Summary, drawn: Mapping[str, Sequence[Picture]]) ->
         best=pick(summary.rows, key=lambda row: row.scores[run.metric].value),
         sections=[(key, *_SECTIONS[key], some) for key, some in shown.items() if some],
         settings=settings if isinstance(settings, dict) else {},
+        gated=any("+" in name for name in run.records),
         listed=listed,
+        first=listed.questions[:_FIRST],
         blocks=texts,
         size=size_of(sum(map(len, texts.values()))),
         **{name: Markup(text) for name, text in own.items()},

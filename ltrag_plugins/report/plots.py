@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 from ltrag_plugins.artifacts import writing
 from ltrag_plugins.errors import missing_extra
-from ltrag_plugins.metrics.calibration import Interval, Reliability
+from ltrag_plugins.metrics.calibration import Interval, Reliability, wilson_interval
 
 try:
     import matplotlib as mpl
@@ -63,7 +63,7 @@ _STYLE: dict[Any, Any] = {
 }
 _IN_PAGE: dict[Any, Any] = _STYLE | {"svg.fonttype": "none", "savefig.transparent": True}
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_FONT = re.compile(r"font: ([^;]*?[\d.]+px)[^;]*")
+_FONT = re.compile(r"(font: [^;]*?[\d.]+px |font-family: )[^;]*")
 
 styled = partial(mpl.rc_context, _STYLE)
 """The report's style in a `with` or on a function; after it the caller's own again."""
@@ -123,7 +123,7 @@ class Picture:
         value = value.replace("url(#", f"url(#{self.name}-")
         for colour, variable in _VARIABLES.items():
             value = value.replace(colour, f"var({variable})")
-        return _FONT.sub(r"font: \1 var(--sans)", value)
+        return _FONT.sub(r"\1var(--sans)", value)
 
 
 @styled()
@@ -144,9 +144,14 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     return path
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, as short as it goes: 60%, 2.5%."""
+    return f"{round(100 * share, digits) + 0.0:g}%"
+
+
 def as_percent(axis: Axis) -> None:
-    """Shares in percent, without decimals."""
-    axis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
+    """Shares in percent, with as many decimals as the ticks need."""
+    axis.set_major_formatter(ticker.FuncFormatter(lambda share, _: percent(share, 3)))
 
 
 def count_axis(axes: Axes, label: str, first: int, last: int, margin: float = 0.5) -> None:
@@ -158,7 +163,8 @@ def count_axis(axes: Axes, label: str, first: int, last: int, margin: float = 0.
 def whiskers(axes: Axes, x: float, found: Interval) -> None:
     """An interval around a point."""
     spread = [[max(0.0, found.value - found.low)], [max(0.0, found.high - found.value)]]
-    axes.errorbar([x], [found.value], spread, color=QUIET, elinewidth=1.3, capsize=3, zorder=1)
+    style: Any = {"elinewidth": 1.3, "capsize": 3, "zorder": 1, "clip_on": False}
+    axes.errorbar([x], [found.value], spread, color=QUIET, **style)
 
 
 def hatched(
@@ -178,6 +184,8 @@ def reliability_figure(found: Reliability, what: str) -> Figure:
     above.plot([0, 1], [0, 1], "--", color=QUIET, label="as promised")
     known = [(b.said, b.wrong, b.count) for b in found.bins if b.count]
     said, wrong, counts = zip(*known, strict=True)
+    for bin_said, share, count in known:
+        whiskers(above, bin_said or 0.0, wilson_interval(share or 0.0, count))
     above.plot(said, wrong, "o-", color=ORANGE, label="this run", clip_on=False, zorder=3)
     above.set(xlim=(0, 1), ylim=(-0.02, 1.04), ylabel="wrong answers")
     below.bar(said, counts, 0.05, color=BLUE)

@@ -10,6 +10,7 @@ from ltrag_plugins.errors import InvalidInput, missing_extra
 from ltrag_plugins.gece.learning import stored_monitor
 from ltrag_plugins.gece.monitor import LATEST, WINDOW, Monitor, Watched, estimated
 from ltrag_plugins.gece.store import DecisionStore
+from ltrag_plugins.metrics.calibration import wilson_interval
 from ltrag_plugins.report.plots import (
     BLUE,
     ORANGE,
@@ -28,7 +29,10 @@ try:
 except ImportError as error:
     raise missing_extra(error.name or "jinja2", "report") from error
 
-_PART = WINDOW // 4  # decisions behind a point
+_PART, _POINTS = (
+    WINDOW // 4,
+    30,
+)  # decisions behind a point, at least; points with room for whiskers
 
 
 def watch_page(
@@ -50,7 +54,7 @@ def watch_page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     assets = files("ltrag_plugins.report") / "assets"
     texts = [(assets / name).read_text(encoding="utf-8") for name in ("watch.html", "page.css")]
-    rows = [line.split("  ", 1) for line in str(found).splitlines()]
+    rows = [line.split("  ", 1) for line in str(found).splitlines()[1:]]  # the state is the heading
     content = environment.from_string(texts[0]).render(
         name=store.path.name,
         state=found.state,
@@ -69,15 +73,18 @@ def watch_page(
 def watch_pictures(records: list[Watched], found: Monitor) -> list[Picture]:
     """Share retrieved and agreement over time, and the scores beside those of the fit."""
     figure, [axes] = canvas()
-    ends = [*range(_PART, len(records) + 1, _PART)] or [len(records)]
-    shares = [np.mean([r.retrieve for r in records[max(0, end - _PART) : end]]) for end in ends]
-    axes.plot(ends, shares, "o-", color=BLUE, label=f"of {_PART} decisions each", markersize=4)
+    size = min(len(records), max(_PART, len(records) // _POINTS))
+    ends = range(size, len(records) + 1, size)
+    shares = [float(np.mean([r.retrieve for r in records[end - size : end]])) for end in ends]
+    for end, share in zip(ends, shares, strict=True):
+        whiskers(axes, end, wilson_interval(share, size))
+    axes.plot(ends, shares, "o-", color=BLUE, label=f"of {size} decisions each", markersize=4)
     if found.expected is not None:
         axes.axhline(found.expected, ls="--", color=QUIET, label="at the fit")
     axes.set(xlabel="decisions", ylabel="retrieved", ylim=(-0.02, 1.02))
     as_percent(axes.yaxis)
     axes.legend(loc="best")
-    told = "What share of the questions the gate sent through the chain."
+    told = "What share of the questions the gate sent through the chain, with 95 % intervals."
     drawn = [Picture("retrieved", "Share retrieved", told, figure)]
     audits = [(i + 1, r) for i, r in enumerate(records) if r.agrees is not None and not r.retrieve]
     if audits:

@@ -54,11 +54,11 @@ function answerCard(question, place, i, index) {
 }
 
 function decisionLine(decision) {
-  const told = `score ${number(decision.s)}, P(direct answer fails) ${number(decision.p)}. `;
+  const told = `score ${number(decision.s)}, P(direct answer fails) ${number(decision.p)}`;
   const line = make('p', 'line', make('b', '', decision.on ? 'gate: retrieve' : 'gate: answer directly'),
-    ` – ${told}`, said('span', '', decision.why));
+    ' – ', said('span', '', decision.why || told));
   const signals = Object.entries(decision.x).map(([name, value]) => `${name} ${number(value)}`);
-  if (signals.length) line.title = signals.join('\n');
+  if (signals.length) line.append(make('small', '', ` ${signals.join(' · ')}`));
   return line;
 }
 

@@ -70,5 +70,6 @@ byId('filters').addEventListener('submit', (event) => event.preventDefault());
 for (const id of ['method', 'outcome']) byId(id).addEventListener('change', refresh);
 byId('previous').addEventListener('click', () => turn(-1));
 byId('next').addEventListener('click', () => turn(1));
+for (const one of document.querySelectorAll('[data-scripted]')) one.hidden = false;
 byId('method').append(new Option('any', ''), ...index.cells.map((cell, i) => new Option(cell, i)));
 refresh();

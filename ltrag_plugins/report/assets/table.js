@@ -2,7 +2,9 @@
 for (const table of document.querySelectorAll('table.sortable')) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
-    heading.querySelector('button').addEventListener('click', () => sortBy(table, headings, column));
+    const button = heading.querySelector('button');
+    button.addEventListener('click', () => sortBy(table, headings, column));
+    button.disabled = false;
   });
 }
 

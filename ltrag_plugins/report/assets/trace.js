@@ -82,6 +82,9 @@ function traceButton(question, place, cell, steps) {
       const found = data(`traces-${question.t}`)[place][cell];
       list = make('ol', 'trace', ...found.map(step));
       button.after(list);
+      for (const text of list.querySelectorAll('.text')) {
+        if (text.scrollHeight > text.clientHeight) text.tabIndex = 0;  // so that keys scroll it
+      }
     } else list.hidden = !list.hidden;
     button.setAttribute('aria-expanded', String(!list.hidden));
     button.textContent = `${list.hidden ? 'Show' : 'Hide'} ${many(steps, 'step')}`;
