@@ -55,11 +55,14 @@ class WordFrequencies:
 
         Raises:
             InvalidInput: `wordfreq` does not know the language.
+            MissingExtra: it is not installed.
         """
         if self.counts:
             return self._shares.get(word.lower(), _UNSEEN)
-        from wordfreq import word_frequency  # a third of a second to import
-
+        try:
+            from wordfreq import word_frequency  # a third of a second to import
+        except ImportError as error:
+            raise errors.missing_extra("wordfreq", "frequency") from error
         try:
             return max(_UNSEEN, word_frequency(word, self.language))
         except (ImportError, LookupError, ValueError) as error:  # no tokenizer, list, or such code
@@ -170,14 +173,14 @@ def with_gradient_term(
 class _Signal:
     """A number read from the evidence; larger means more likely to fail."""
 
-    read: Callable[[Evidence, WordFrequencies], float]
+    read: Callable[[Evidence, WordFrequencies | None], float]
     tier: Tier
     """The least that has to be at hand."""
     about: str
     """What a person reads beside the number."""
 
 
-def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
+def _disagreement(evidence: Evidence, _: object) -> float:
     if not evidence.samples:
         raise CalibrationError("disagreement needs samples; set GECESettings(samples=3) or more")
     shared = [uncertainty.word_overlap(evidence.draft.text, s.text) for s in evidence.samples]
@@ -185,7 +188,7 @@ def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
 
 
 def _of_gradient(kind: str, name: str) -> _Signal:
-    def read(evidence: Evidence, _: WordFrequencies) -> float:
+    def read(evidence: Evidence, _: object) -> float:
         value = getattr(evidence.agreement, kind, None)
         if value is None:
             how = f"use a local model and GECESettings(gradients='always', agreement={kind!r})"
@@ -193,6 +196,23 @@ def _of_gradient(kind: str, name: str) -> _Signal:
         return -value
 
     return _Signal(read, "gradients", f"gradient agreement ({name}), negated")
+
+
+def _of_words(value: Callable[[WordFrequencies, str], float], about: str) -> _Signal:
+    def read(evidence: Evidence, frequencies: WordFrequencies | None) -> float:
+        if frequencies is None:
+            raise CalibrationError("no word frequencies; give frequencies=WordFrequencies()")
+        return value(frequencies, evidence.question)
+
+    return _Signal(read, "text", about)
+
+
+def frequencies_for(
+    settings: GECESettings, given: WordFrequencies | None
+) -> WordFrequencies | None:
+    """Those given; without, English ones for a scorer that reads some, and none for others."""
+    reads = settings.scorer in ("gece", "word_frequency", "rarest_word")
+    return given or (WordFrequencies() if reads else None)
 
 
 def _of_draft(name: str) -> _Signal:
@@ -204,16 +224,15 @@ def _of_draft(name: str) -> _Signal:
 _DRAFT = ("mean_logprob", "mean_probability", "product", "least_probability", "entropy", "margin")
 SIGNALS: dict[str, _Signal] = {
     **{name: _of_draft(name) for name in _DRAFT},
-    "word_frequency": _Signal(
-        lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
-        "text",
+    "draft_words": _Signal(
+        lambda evidence, _: float(len(words(evidence.draft.text))), "text", "words in the draft"
+    ),
+    "word_frequency": _of_words(
+        lambda frequencies, text: -math.log10(frequencies.mean(text)),
         "rarity of the question's words (minus log10 of their mean frequency)",
     ),
-    "rarest_word": _Signal(
-        lambda evidence, frequencies: max(
-            frequencies.rarities(words(evidence.question)), default=9.0
-        ),
-        "text",
+    "rarest_word": _of_words(
+        lambda frequencies, text: max(frequencies.rarities(words(text)), default=9.0),
         "rarity of the question's rarest word (minus log10 of its frequency)",
     ),
     "disagreement": _Signal(_disagreement, "text", "disagreement among sampled drafts"),
@@ -247,7 +266,7 @@ class Features:
 
 
 def available_signals(
-    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
+    evidence: Sequence[Evidence], frequencies: WordFrequencies | None, *, tier: str = "auto"
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has."""
     names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
@@ -266,9 +285,9 @@ def available_signals(
 
 
 def features(
-    evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
+    evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies | None
 ) -> Features:
-    """The columns of some questions, with the named signals."""
+    """The columns of some questions, with the named signals; word frequencies where given."""
     rows = [[_value(item, name, frequencies) for name in names] for item in evidence]
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
@@ -286,7 +305,7 @@ def features(
     return Features(signals, traits, np.array(vectors, dtype=float), np.array(tokens, dtype=bool))
 
 
-def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
+def _value(evidence: Evidence, name: str, frequencies: WordFrequencies | None) -> float:
     if name not in SIGNALS and name not in evidence.extra:
         has = sorted(evidence.extra)
         remedy = f"pass signals={{{name!r}: ...}} to GECEGate.load, as to the fit"
@@ -303,23 +322,27 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
     return value
 
 
-def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
+def _traits(evidence: Evidence, frequencies: WordFrequencies | None) -> dict[str, float]:
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, rare, rare_said = set(asked), frequencies.rarities(asked), frequencies.rarities(said)
-    rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
-    traits = {
-        "question rarity": _mean(rare),
-        "question rarest three": _mean(sorted(rare)[-3:]),
-        "draft rarity": _mean(rare_said),
-        "draft rarest": max(rare_said, default=0.0),
-        "draft new words' rarity": _mean(rare_new),
-        "draft rarest new word": max(rare_new, default=0.0),
+    kinds = set(asked)
+    new, traits = [word for word in said if word not in kinds], {}
+    if frequencies is not None:
+        rare, rare_said, rare_new = map(frequencies.rarities, (asked, said, new))
+        traits = {
+            "question rarity": _mean(rare),
+            "question rarest three": _mean(sorted(rare)[-3:]),
+            "draft rarity": _mean(rare_said),
+            "draft rarest": max(rare_said, default=0.0),
+            "draft new words' rarity": _mean(rare_new),
+            "draft rarest new word": max(rare_new, default=0.0),
+        }
+    traits |= {
         "question words": np.log1p(float(len(asked))),
         "draft words": np.log1p(float(len(said))),
         "draft letters": np.log1p(float(len(draft))),
-        "draft new words": len(rare_new) / (len(said) + 1),
-        "draft words of the question": len(said) - len(rare_new),
+        "draft new words": len(new) / (len(said) + 1),
+        "draft words of the question": len(said) - len(new),
         "draft repetition": 1 - len(set(said)) / len(said) if said else 0.0,
         "question names": len(re.findall(r"\b[A-Z]\w+", question)),
         "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
