@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from recorded_outcomes import outcomes, records
 
-from ltrag_plugins.gece import GECESettings, Outcome, WordFrequencies
+from ltrag_plugins.gece import GECESettings, Outcome
 from ltrag_plugins.gece.fit import Labels, _cross_validated, fit_failure, fit_gain
 from ltrag_plugins.gece.models import rate_threshold
 from ltrag_plugins.gece.signals import available_signals, features
@@ -31,14 +31,12 @@ def bare(rows: list[Outcome]) -> list[Outcome]:
 
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 10
-    encoder, frequencies, settings = embedded_encoder(), WordFrequencies(), GECESettings()
+    encoder, settings = embedded_encoder(), GECESettings()
     train, test = (
         bare(outcomes(records(s), encoder, recorded=False)) for s in ("train", "dev_test")
     )
-    names = available_signals([row.evidence for row in train], frequencies)
-    columns, new = (
-        features([row.evidence for row in rows], names, frequencies) for rows in (train, test)
-    )
+    names = available_signals([row.evidence for row in train], None)
+    columns, new = (features([row.evidence for row in rows], names, None) for rows in (train, test))
     labels, rng = Labels.of(train), np.random.default_rng(0)
     print(f"{len(test)} new questions, {repeats} fits each; mean rate, and how far off it is")
     print(f"{'questions':<11}{'threshold of':<25}" + "".join(f"{r:>16.0%}" for r in RATES))

@@ -21,7 +21,7 @@ from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, GECESettings, Outcome, fit_outcomes
 from ltrag_plugins.gece.fit import Labels, _area, _cross_validated, fit_failure
 from ltrag_plugins.gece.labels import answers_agree
-from ltrag_plugins.gece.signals import Features, WordFrequencies, available_signals, features
+from ltrag_plugins.gece.signals import Features, available_signals, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -144,9 +144,9 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
 
 
 def table(recorded: list[Outcome]) -> tuple[Features, Labels, list[str]]:
-    evidence, frequencies = [outcome.evidence for outcome in recorded], WordFrequencies()
-    names = available_signals(evidence, frequencies)
-    return features(evidence, names, frequencies), Labels.of(recorded), names
+    evidence = [outcome.evidence for outcome in recorded]
+    names = available_signals(evidence, None)
+    return features(evidence, names, None), Labels.of(recorded), names
 
 
 def areas(title: str, rows: list[dict], recorded: list[Outcome]) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.flow import World, run_many
-from ltrag_plugins.gece import GECESettings, WordFrequencies
+from ltrag_plugins.gece import GECESettings
 from ltrag_plugins.gece.fit import fit_failure, fit_gain
 from ltrag_plugins.gece.score import quality_of
 from ltrag_plugins.gece.signals import Features, OwnSignals, available_signals, drafting, features
@@ -53,15 +53,15 @@ def searching(questions: list[Question]) -> OwnSignals:
 
 def table(questions: list[Question], world: World, search: bool) -> tuple[Any, ...]:
     """Columns, 1 where the draft fails, its METEOR, and the names of the signals."""
-    settings, frequencies = GECESettings(), WordFrequencies()
+    settings = GECESettings()
     own = searching(questions) if search else {}
     flows = [drafting(question.text, settings, vectors=True, own=own) for question in questions]
     evidence = run_many(flows, world, batch=64)
     pairs = [(e.draft.text, q.answers) for e, q in zip(evidence, questions, strict=True)]
     fails = np.array([not is_right(*pair, settings.correct) for pair in pairs], dtype=int)
     quality = np.array([quality_of(*pair) for pair in pairs])
-    names = available_signals(evidence, frequencies)
-    return features(evidence, names, frequencies), fails, quality, names
+    names = available_signals(evidence, None)
+    return features(evidence, names, None), fails, quality, names
 
 
 def judged(columns: Features, fails: Any, quality: Any, fitted: np.ndarray) -> np.ndarray:

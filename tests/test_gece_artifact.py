@@ -1,5 +1,6 @@
 import json
 import pickle
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from ltrag_plugins.data import digest_of
-from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
+from ltrag_plugins.errors import ArtifactMismatch, MissingExtra, UnreadableArtifact
 from ltrag_plugins.gece import GECEGate, GECESettings, WordFrequencies
 from tests.gece_parts import Houses, Letters, honest_llm, questions
 
@@ -58,6 +59,46 @@ def test_every_kind_of_gate_survives_its_folder(settings, rate, tmp_path):
     assert again.fitted.settings == settings
     assert again.fitted.frequencies == corpus
     assert again.report == gate.report
+
+
+def without_wordfreq(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(sys.modules, "wordfreq", None)
+
+
+def test_a_gate_fits_and_works_without_wordfreq_by_default(folder, monkeypatch, tmp_path):
+    without_wordfreq(monkeypatch)
+    gate = GECEGate.load(folder, llm=honest_llm(), encoder=Letters())
+    assert gate.fitted.frequencies is None
+    assert gate.decide(NEW[0]).probability < gate.decide(NEW[1]).probability
+    corpus = WordFrequencies.of_corpus(["Which house has what colour?"])
+    for frequencies in (None, corpus):
+        fitted = GECEGate.fit(questions(20), llm=honest_llm(), frequencies=frequencies)
+        fitted.save(tmp_path)
+        assert GECEGate.load(tmp_path, llm=honest_llm()).decide_many(NEW) == fitted.decide_many(NEW)
+        assert not any("frequency" in note for note in fitted.report.notes)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"frequencies": WordFrequencies()},
+        {"settings": GECESettings(scorer="rarest_word")},
+        {"settings": GECESettings(scorer="gece", semantics=False)},
+    ],
+)
+def test_a_gate_that_reads_a_languages_frequencies_says_what_it_needs(how, monkeypatch, tmp_path):
+    gate = GECEGate.fit(questions(20), llm=honest_llm(), **how)
+    gate.save(tmp_path)
+    extra = r"pip install 'ltrag-plugins\[frequency\]'"
+    [note] = [note for note in gate.report.notes if "frequencies" in note]
+    assert re.search(extra, note)
+    without_wordfreq(monkeypatch)
+    with pytest.raises(MissingExtra, match=extra):
+        GECEGate.load(tmp_path, llm=honest_llm())
+    asked = honest_llm()
+    with pytest.raises(MissingExtra, match=extra):
+        GECEGate.fit(questions(20), llm=asked, **how)
+    assert asked.calls == []
 
 
 def test_a_mean_gradient_is_kept(gate, tmp_path):
@@ -188,7 +229,8 @@ def test_a_gate_is_loaded_and_asked_without_scikit_learn_or_the_metrics(tmp_path
         "llm = ScriptedLLM(lambda p: Generation('a', (Token('a', -0.1, alternatives=(('a', -0.1), "
         "('b', -3.0))),)), name='honest')\n"
         f"GECEGate.load({str(tmp_path)!r}, llm=llm).decide('Who?')\n"
-        "heavy = {'sklearn', 'nltk', 'sacrebleu', 'torch', 'langchain_core', 'llama_index'}\n"
+        "heavy = {'sklearn', 'nltk', 'sacrebleu', 'torch', 'langchain_core', 'llama_index', "
+        "'wordfreq'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=600)

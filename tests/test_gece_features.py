@@ -12,7 +12,7 @@ from ltrag_plugins.types import Generation, GradientAgreement, Token
 from tests.gece_parts import said
 
 ENGLISH = WordFrequencies()
-TEXT = ["word_frequency", "rarest_word"]
+TEXT = ["draft_words", "word_frequency", "rarest_word"]
 PROBABILITIES = ["mean_logprob", "mean_probability", "product", "least_probability"]
 
 
@@ -25,6 +25,23 @@ def test_only_signals_that_all_of_the_evidence_has_are_available():
     ]  # fmt: skip
     assert available_signals([whole, bare], ENGLISH) == PROBABILITIES + TEXT
     assert available_signals([whole, bare, silent], ENGLISH) == TEXT
+
+
+def test_without_word_frequencies_all_else_is_read_as_with_them():
+    item = Evidence("Who wrote Emma?", said("Jane Austen", -0.1))
+    names = available_signals([item], None)
+    assert names == [*PROBABILITIES, "entropy", "margin", "draft_words"]
+    assert set(available_signals([item], ENGLISH)) - {*names} == {"word_frequency", "rarest_word"}
+    bare, whole = features([item], names, None), features([item], names, ENGLISH)
+    assert bare.signals.tolist() == whole.signals.tolist()
+    without, traits = _traits(item, None), _traits(item, ENGLISH)
+    assert {*traits} - {*without} == {
+        "question rarity", "question rarest three", "draft rarity", "draft rarest",
+        "draft new words' rarity", "draft rarest new word",
+    }  # fmt: skip
+    assert traits | without == traits
+    assert bare.traits.tolist() == [[*without.values()]]
+    assert whole.traits.tolist() == [[*traits.values()]]
 
 
 def test_a_wrong_log_probability_is_not_mistaken_for_an_absent_one():

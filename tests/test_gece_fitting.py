@@ -329,7 +329,7 @@ def test_a_gate_on_text_does_not_look_at_log_probabilities():
     recorded = ladder(30)
     text = GECESettings(scorer="word_frequency", tier="text")
     fitted, report = fit_outcomes(recorded, settings=text)
-    assert fitted.names == ("word_frequency", "rarest_word")
+    assert fitted.names == ("draft_words", "word_frequency", "rarest_word")
     assert report.tier == "text"
 
 

@@ -262,7 +262,7 @@ def test_frequencies_of_the_users_corpus_are_used(gate):
     corpus = WordFrequencies.of_corpus(["What is the colour of house 100?"])
     own = GECEGate.fit(questions(), llm=honest_llm(), settings=PRODUCT, frequencies=corpus)
     assert own.decide(KNOWN).ingredients["rarest_word"] == pytest.approx(np.log10(7))
-    assert gate.decide(KNOWN).ingredients["rarest_word"] != pytest.approx(np.log10(7))
+    assert "rarest_word" not in gate.decide(KNOWN).ingredients
 
 
 @pytest.mark.parametrize(

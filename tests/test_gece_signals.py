@@ -53,6 +53,11 @@ def test_a_question_of_rarer_words_has_the_larger_signals():
     assert read("rarest_word", rare) == pytest.approx(-math.log10(min(by_hand)))
 
 
+def test_a_longer_draft_has_the_larger_signal():
+    assert read("draft_words", evidence(Generation(" In Paris, France."))) == 3
+    assert read("draft_words", evidence(Generation(""))) == 0
+
+
 def test_disagreement_is_one_minus_the_mean_overlap_of_words():
     samples = (Generation("In Paris"), Generation("paris."), Generation("Rome"))
     item = evidence(Generation("Paris"), samples=samples)
@@ -76,13 +81,14 @@ def test_the_gradient_signals_are_the_agreement_negated():
     [
         ("product", NoTokenProbabilities, "logprobs=True"),
         ("disagreement", CalibrationError, "samples=3"),
+        ("rarest_word", CalibrationError, "frequencies="),
         ("gradient_dot", NeedsGradients, "gradients='always'"),
         ("gradient_cosine", NeedsGradients, "gradients='always'"),
     ],
 )
 def test_a_signal_whose_source_is_missing_says_how_to_get_it(name, error, remedy):
     with pytest.raises(error, match=remedy):
-        read(name, evidence())
+        SIGNALS[name].read(evidence(), None)
 
 
 def test_a_cosine_that_was_not_computed_is_asked_for_by_name():

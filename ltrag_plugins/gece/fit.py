@@ -37,6 +37,7 @@ from ltrag_plugins.gece.signals import (
     WordFrequencies,
     available_signals,
     features,
+    frequencies_for,
 )
 from ltrag_plugins.metrics.calibration import (
     Interval,
@@ -197,7 +198,7 @@ def fit_outcomes(
     Raises:
         InvalidInput: a signal or an embedding is not finite.
     """
-    settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+    frequencies = frequencies_for(settings := settings or GECESettings(), frequencies)
     Targets(target_rate, target_accuracy, budget)  # refuses what is no share, or two at once
     labels, evidence = Labels.of(outcomes), [outcome.evidence for outcome in outcomes]
     names = available_signals(evidence, frequencies, tier=settings.tier)
@@ -372,6 +373,9 @@ def _report(
         f"only {rare[0]} {rare[1]} answers to learn from: the gate leans on its plain signals, on "
         f"{best!r} most": leans,
         "larger scores go with right answers here: do not rely on this gate": own < 0.5,
+        "it reads word frequencies: where it runs, pip install 'ltrag-plugins[frequency]'": (
+            fitted.frequencies is not None and not fitted.frequencies.counts
+        ),
         f"{silent} of {count} drafts came without token probabilities, so the gate reads none; "
         "if the provider can send them, fit again": 0 < silent < count,
         "always retrieving is no better than never: look at the retriever or the prompt "

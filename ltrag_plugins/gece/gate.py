@@ -21,7 +21,14 @@ from ltrag_plugins.gece.labels import check_count, collect
 from ltrag_plugins.gece.models import FitReport, FittedGate
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, OwnSignals, WordFrequencies, drafting
+from ltrag_plugins.gece.signals import (
+    SIGNALS,
+    Evidence,
+    OwnSignals,
+    WordFrequencies,
+    drafting,
+    frequencies_for,
+)
 from ltrag_plugins.llm.base import LLM, Direction, Encoder, GradientLLM
 from ltrag_plugins.metrics.calibration import Interval
 from ltrag_plugins.prompts.templates import render_question
@@ -104,7 +111,8 @@ class GECEGate:
             correct: judges answers whose references are longer than ten words: a function of
                 question, answer and reference (True or False, or 0 to 1), or a model to ask.
                 None: two that share enough words agree.
-            frequencies: word frequencies of your corpus; English by default.
+            frequencies: signals and traits from how rare words are, in your corpus or in a language
+                (`WordFrequencies()`: English); by default only for a scorer that reads them.
             signals: functions of your own, such as a decision model (`langchain.DecisionSignal`),
                 by name: question -> number, larger where the direct answer is likelier to fail.
             batch: most prompts of one model call; see `run_many`.
@@ -113,14 +121,16 @@ class GECEGate:
             CalibrationError: too few questions, all right or all wrong, or a target out of reach.
             MissingReferences: a question has no accepted answers, and no answer with retrieval.
             NeedsGradients, NoTokenProbabilities: the settings ask for what the model lacks.
+            MissingExtra: word frequencies of a language need the extra `frequency`.
         """
         # brings scikit-learn and the metrics, which a gate at work does without
         from ltrag_plugins.gece.fit import fit_outcomes
 
-        settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
+        frequencies = frequencies_for(settings := settings or GECESettings(), frequencies)
         target: dict[str, Any] = {"target_rate": target_rate, "target_accuracy": target_accuracy}
         Targets(**(target := target | {"budget": budget}))
-        frequencies.of_word("a")  # an unknown language is named before anything is asked
+        if frequencies is not None:
+            frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         check_count(questions)
@@ -173,6 +183,7 @@ class GECEGate:
             UnreadableArtifact: the folder is missing, incomplete or tampered with.
             ArtifactMismatch: it was fitted with another model or encoder, or reads gradients
                 that this model does not have.
+            MissingExtra: it reads word frequencies of a language: the extra `frequency`.
         """
         path, world = Path(folder), World(llm=llm, encoder=encoder)
         parts, arrays = read_gate(path)
@@ -183,6 +194,8 @@ class GECEGate:
                     "pass that one, or fit a gate for this one"
                 )
         fitted, report = parts["gate"], parts["report"]
+        if fitted.frequencies is not None:
+            fitted.frequencies.of_word("a")
         along = {n.removeprefix("along."): a for n, a in arrays.items() if n.startswith("along.")}
         if along and not isinstance(llm, GradientLLM):
             raise ArtifactMismatch(

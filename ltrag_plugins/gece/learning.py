@@ -113,7 +113,7 @@ class LearningGate:
         self._settings, self._signals = settings or GECESettings(), dict(signals or {})
         self._how = {
             "settings": self._settings,
-            "frequencies": frequencies or WordFrequencies(),
+            "frequencies": frequencies,
             "targets": Targets(target_rate, target_accuracy, budget),
         }
         if self._settings.gradients != "never":

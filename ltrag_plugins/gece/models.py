@@ -18,7 +18,14 @@ from ltrag_plugins.gece.decision import Decision, Tier
 from ltrag_plugins.gece.savings import Usage
 from ltrag_plugins.gece.score import gece_score
 from ltrag_plugins.gece.settings import GECESettings
-from ltrag_plugins.gece.signals import SIGNALS, Evidence, Features, WordFrequencies, features
+from ltrag_plugins.gece.signals import (
+    SIGNALS,
+    Evidence,
+    Features,
+    WordFrequencies,
+    features,
+    frequencies_for,
+)
 from ltrag_plugins.metrics.calibration import Interval
 
 _SUREST = 9.0  # log-odds; beyond it a member that fits the questions too well would drown the rest
@@ -229,7 +236,8 @@ class FittedGate:
     settings: GECESettings
     tier: Tier
     names: tuple[str, ...]
-    frequencies: WordFrequencies
+    frequencies: WordFrequencies | None
+    """None where it reads none."""
     failure: Scorer
     """Gives each question a number; larger means retrieve."""
     gain: GainModel | None
@@ -255,7 +263,7 @@ class FittedGate:
         """A gate on the one signal `settings.scorer`, from drafts that nobody judged: `target_rate`
         of these questions retrieve, empty drafts first; `Decision.probability` is the share of them
         with a smaller score."""
-        frequencies = frequencies or WordFrequencies()
+        frequencies = frequencies_for(settings, frequencies)
         columns = features(evidence, [settings.scorer], frequencies)
         scores, tier = columns.signals[:, 0].copy(), SIGNALS[settings.scorer].tier
         if tier != "text":  # these are read from the draft

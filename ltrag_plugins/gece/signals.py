@@ -56,6 +56,7 @@ class WordFrequencies:
 
         Raises:
             InvalidInput: `wordfreq` does not know the language.
+            MissingExtra: it is not installed.
         """
         if self.counts:
             return self._shares.get(word.lower(), _UNSEEN)
@@ -173,7 +174,7 @@ def with_gradient_term(
 class _Signal:
     """A number read from the evidence; larger means more likely to fail."""
 
-    read: Callable[[Evidence, WordFrequencies], float]
+    read: Callable[[Evidence, WordFrequencies | None], float]
     tier: Tier
     """The least that has to be at hand."""
     about: str
@@ -184,7 +185,7 @@ class _Signal:
     """What a question is of those with a larger number."""
 
 
-def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
+def _disagreement(evidence: Evidence, _: object) -> float:
     if not evidence.samples:
         raise CalibrationError("disagreement needs samples; set GECESettings(samples=3) or more")
     shared = [uncertainty.word_overlap(evidence.draft.text, s.text) for s in evidence.samples]
@@ -192,7 +193,7 @@ def _disagreement(evidence: Evidence, _: WordFrequencies) -> float:
 
 
 def _of_gradient(kind: str, name: str) -> _Signal:
-    def read(evidence: Evidence, _: WordFrequencies) -> float:
+    def read(evidence: Evidence, _: object) -> float:
         value = getattr(evidence.agreement, kind, None)
         if value is None:
             how = f"use a local model and GECESettings(gradients='always', agreement={kind!r})"
@@ -200,6 +201,27 @@ def _of_gradient(kind: str, name: str) -> _Signal:
         return -value
 
     return _Signal(read, "gradients", f"{name} of gradients", lambda x: f"{-x:.3g}")
+
+
+def _one_in(rarity: float) -> str:
+    return f"1 in {10**rarity:,.0f}"
+
+
+def _of_words(value: Callable[[WordFrequencies, str], float], about: str) -> _Signal:
+    def read(evidence: Evidence, frequencies: WordFrequencies | None) -> float:
+        if frequencies is None:
+            raise CalibrationError("no word frequencies; give frequencies=WordFrequencies()")
+        return value(frequencies, evidence.question)
+
+    return _Signal(read, "text", about, _one_in, "commoner than")
+
+
+def frequencies_for(
+    settings: GECESettings, given: WordFrequencies | None
+) -> WordFrequencies | None:
+    """Those given; without, English ones for a scorer that reads some, and none for others."""
+    reads = settings.scorer in ("gece", "word_frequency", "rarest_word")
+    return given or (WordFrequencies() if reads else None)
 
 
 def _of_draft(name: str) -> _Signal:
@@ -212,28 +234,22 @@ def _of_draft(name: str) -> _Signal:
     )
 
 
-def _one_in(rarity: float) -> str:
-    return f"1 in {10**rarity:,.0f}"
-
-
 _DRAFT = ("mean_logprob", "mean_probability", "product", "least_probability", "entropy", "margin")
 SIGNALS: dict[str, _Signal] = {
     **{name: _of_draft(name) for name in _DRAFT},
-    "word_frequency": _Signal(
-        lambda evidence, frequencies: -math.log10(frequencies.mean(evidence.question)),
+    "draft_words": _Signal(
+        lambda evidence, _: float(len(words(evidence.draft.text))),
         "text",
-        "mean word of the question",
-        _one_in,
-        "commoner than",
+        "words in the draft",
+        "{:.0f}".format,
+        "shorter than",
     ),
-    "rarest_word": _Signal(
-        lambda evidence, frequencies: max(
-            frequencies.rarities(words(evidence.question)), default=9.0
-        ),
-        "text",
+    "word_frequency": _of_words(
+        lambda frequencies, text: -math.log10(frequencies.mean(text)), "mean word of the question"
+    ),
+    "rarest_word": _of_words(
+        lambda frequencies, text: max(frequencies.rarities(words(text)), default=9.0),
         "rarest word of the question",
-        _one_in,
-        "commoner than",
     ),
     "disagreement": _Signal(_disagreement, "text", "sampled drafts disagree", percent),
     "gradient_dot": _of_gradient("dot", "dot product"),
@@ -266,7 +282,7 @@ class Features:
 
 
 def available_signals(
-    evidence: Sequence[Evidence], frequencies: WordFrequencies, *, tier: str = "auto"
+    evidence: Sequence[Evidence], frequencies: WordFrequencies | None, *, tier: str = "auto"
 ) -> list[str]:
     """Names of the plain signals, and of the caller's own, that all of the evidence has."""
     names = [name for name, signal in SIGNALS.items() if tier != "text" or signal.tier == "text"]
@@ -285,9 +301,9 @@ def available_signals(
 
 
 def features(
-    evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies
+    evidence: Sequence[Evidence], names: Sequence[str], frequencies: WordFrequencies | None
 ) -> Features:
-    """The columns of some questions, with the named signals."""
+    """The columns of some questions, with the named signals; word frequencies where given."""
     rows = [[_value(item, name, frequencies) for name in names] for item in evidence]
     vectors = [np.zeros(0) if e.vectors is None else e.vectors.ravel() for e in evidence]
     for item, vector in zip(evidence, vectors, strict=True):
@@ -305,7 +321,7 @@ def features(
     return Features(signals, traits, np.array(vectors, dtype=float), np.array(tokens, dtype=bool))
 
 
-def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float:
+def _value(evidence: Evidence, name: str, frequencies: WordFrequencies | None) -> float:
     if name not in SIGNALS and name not in evidence.extra:
         has = sorted(evidence.extra)
         remedy = f"pass signals={{{name!r}: ...}} to GECEGate.load, as to the fit"
@@ -322,23 +338,27 @@ def _value(evidence: Evidence, name: str, frequencies: WordFrequencies) -> float
     return value
 
 
-def _traits(evidence: Evidence, frequencies: WordFrequencies) -> dict[str, float]:
+def _traits(evidence: Evidence, frequencies: WordFrequencies | None) -> dict[str, float]:
     question, draft = evidence.question, evidence.draft.text.strip()
     asked, said = words(question), words(draft)
-    kinds, rare, rare_said = set(asked), frequencies.rarities(asked), frequencies.rarities(said)
-    rare_new = [rarity for word, rarity in zip(said, rare_said, strict=True) if word not in kinds]
-    traits = {
-        "question rarity": _mean(rare),
-        "question rarest three": _mean(sorted(rare)[-3:]),
-        "draft rarity": _mean(rare_said),
-        "draft rarest": max(rare_said, default=0.0),
-        "draft new words' rarity": _mean(rare_new),
-        "draft rarest new word": max(rare_new, default=0.0),
+    kinds = set(asked)
+    new, traits = [word for word in said if word not in kinds], {}
+    if frequencies is not None:
+        rare, rare_said, rare_new = map(frequencies.rarities, (asked, said, new))
+        traits = {
+            "question rarity": _mean(rare),
+            "question rarest three": _mean(sorted(rare)[-3:]),
+            "draft rarity": _mean(rare_said),
+            "draft rarest": max(rare_said, default=0.0),
+            "draft new words' rarity": _mean(rare_new),
+            "draft rarest new word": max(rare_new, default=0.0),
+        }
+    traits |= {
         "question words": np.log1p(float(len(asked))),
         "draft words": np.log1p(float(len(said))),
         "draft letters": np.log1p(float(len(draft))),
-        "draft new words": len(rare_new) / (len(said) + 1),
-        "draft words of the question": len(said) - len(rare_new),
+        "draft new words": len(new) / (len(said) + 1),
+        "draft words of the question": len(said) - len(new),
         "draft repetition": 1 - len(set(said)) / len(said) if said else 0.0,
         "question names": len(re.findall(r"\b[A-Z]\w+", question)),
         "draft names": len(re.findall(r"\b[A-Z]\w+", draft)),
