@@ -112,7 +112,7 @@ def learning_pictures(seed: int = 1) -> list[Picture]:
             had = gate.gate
             decision = run(guarded(question, gate), gate.world)
             watch.saw(decision, lambda question=question: application.chain(question))
-            watch.settle()
+            watch.settle(3600)  # a fit takes long on a busy machine
             gate.refresh(now=True)
             if store.newest != number:
                 if gate.gate is None:

@@ -255,11 +255,22 @@ def curve() -> Picture:
     chord = never + RATES * labels.gain.mean()
     gated = chord + above(chosen, labels.gain)
     figure, [axes] = canvas(size=(4.8, 3.6))
-    axes.plot(RATES, chord + above(labels.gain, labels.gain), ":", color=SOFT, lw=1.6)
+    perfect = chord + above(labels.gain, labels.gain)
+    axes.plot(RATES, perfect, ":", color=SOFT, lw=1.6)
     axes.fill_between(RATES, chord + low, chord + high, color=BLUE, alpha=0.2, lw=0)
     axes.plot(RATES, gated, color=BLUE)
     axes.plot(RATES, chord, "--", color=SOFT, lw=1.6)
     axes.plot([0, 1], chord[[0, -1]], "o", color=INK, clip_on=False, zorder=3)
+    for text, at, line, away, side, ink in (
+        ("perfect gate", 50, perfect, (0, -12), "center", SOFT),
+        ("fitted gate", 50, chord + high, (0, 8), "center", BLUE),
+        ("random choice", 60, chord, (0, -14), "center", SOFT),
+        ("never", 0, chord, (8, -10), "left", INK),
+        ("always", 100, chord, (0, -18), "right", INK),
+    ):
+        where: Any = {"xytext": away, "textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(text, (RATES[at], line[at]), color=ink, **where)
+    axes.margins(y=0.08)
     axes.set(xlabel="questions that retrieve", ylabel="right answers (EM)", xlim=(-0.01, 1.01))
     as_percent(axes.xaxis)
     as_percent(axes.yaxis)
