@@ -82,12 +82,11 @@ def course(records: list[Watched], marks: dict[int, str]) -> Picture:
     axes.plot([*ends], shares, "o-", color=BLUE, markersize=4)
     for i, (place, text) in enumerate(marks.items()):
         ends_here = text in ("change", "dropped")
-        axes.axvline(place, color=ORANGE if ends_here else QUIET, ls="--", lw=1.3)
+        height, colour = 1.1 + 0.12 * (i % 2), ORANGE if ends_here else QUIET
+        axes.plot([place, place], [0, height + 0.06], color=colour, ls="--", lw=1.3)
         side, away = ("right", -4) if ends_here else ("left", 4)
         where: Any = {"xytext": (away, 0), "textcoords": "offset points", "ha": side}
-        axes.annotate(
-            text, (place, 1.1 + 0.12 * (i % 2)), color=SOFT, annotation_clip=False, **where
-        )
+        axes.annotate(text, (place, height), color=SOFT, annotation_clip=False, **where)
     axes.set(xlabel="questions", ylabel="retrieved", ylim=(-0.02, 1.32), xlim=(0, END + 20))
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     as_percent(axes.yaxis)

@@ -235,7 +235,7 @@ def curve() -> Picture:
     from recorded_outcomes import outcomes, records, table
 
     from ltrag_plugins.gece import GECESettings
-    from ltrag_plugins.gece.fit import _cross_validated, _more_area
+    from ltrag_plugins.gece.fit import _area, _cross_validated, _more_area
     from ltrag_plugins.llm.embedded import embedded_encoder
 
     rows = [row for split in ("train", "dev_test") for row in records(split)]
@@ -279,6 +279,7 @@ def curve() -> Picture:
             f"{RATES[at]:.0%}: {gated[at]:.4f}, {gated[at] - chord[at]:+.4f} above a random choice "
             f"({low[at]:+.4f} to {high[at]:+.4f})"
         )
+    print(f"area above a random choice {_area(chosen, labels.gain):+.4f}")
     told = (
         f"{count:,} questions, Llama-3.1-8B-Instruct. Band: 95 % interval of the distance to a "
         "random choice."
