@@ -1,19 +1,15 @@
 """The pictures of docs/how-to/learn.md: a scripted application, its first day, week and a drift.
-
-    python benchmarks/learning_pictures.py docs/assets
+`pictures.py` writes them.
 
 The model knows what everybody knows, and is sure of it; of the application's own documents it knows
 nothing. After 1,500 questions users begin to ask about something new. Gate, store and monitor are
 the real ones, drawn as `ltrag gate watch` draws them. Prints what the monitor says on the way.
 """
 
-import argparse
-import math
 import random
-import re
 import tempfile
 from collections.abc import Iterator
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ import numpy as np
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece.decision import guarded
 from ltrag_plugins.gece.learning import LearningGate, stored_monitor
-from ltrag_plugins.gece.monitor import LATEST, Watch, Watched
+from ltrag_plugins.gece.monitor import LATEST, Watch, Watched, monitor
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.report.plots import (
     BLUE,
@@ -77,85 +73,57 @@ class Application:
         return next(self.drafts[q] for q in reversed(self.drafts) if q in prompt)
 
 
-def themes() -> dict[str, dict[str, str]]:
-    """The colours of the report's page, in light and in the dark."""
-    style = (files("ltrag_plugins.report") / "assets" / "page.css").read_text(encoding="utf-8")
-    light, dark = style.split("prefers-color-scheme: dark")[:2]
-    parts = {"light": light, "dark": dark.partition("}")[0]}
-    return {n: dict(re.findall(r"(--[\w-]+): (#[0-9a-f]{6})", part)) for n, part in parts.items()}
-
-
-def save(picture: Picture, folder: Path) -> None:
-    """As two files, as a picture in an <img> knows nothing of its page."""
-    svg = picture.inline().replace("var(--sans)", "system-ui, sans-serif")
-    _, _, width, height = re.findall(r'viewBox="(\S+) (\S+) (\S+) (\S+)"', svg)[0]
-    size = f'<svg width="{math.ceil(float(width) * 1.5)}" height="{math.ceil(float(height) * 1.5)}"'
-    for theme, colours in themes().items():
-        text = svg.replace("<svg", size, 1)
-        for name, colour in colours.items():
-            text = text.replace(f"var({name})", colour)
-        (folder / f"learn-{picture.name}-{theme}.svg").write_text(text + "\n", encoding="utf-8")
-
-
 @styled()
 def course(records: list[Watched], marks: dict[int, str]) -> Picture:
     """The share retrieved over all questions, and what happened when."""
-    figure, [axes] = canvas(size=(7.2, 3.3))
+    figure, [axes] = canvas(size=(5.2, 3.4))
     ends = range(PART, len(records) + 1, PART)
     shares = [np.mean([r.retrieve for r in records[end - PART : end]]) for end in ends]
     axes.plot([*ends], shares, "o-", color=BLUE, markersize=4)
-    for place, text in marks.items():
+    for i, (place, text) in enumerate(marks.items()):
         ends_here = text in ("change", "dropped")
-        axes.axvline(place, color=ORANGE if ends_here else QUIET, ls="--", lw=1.3)
+        height, colour = 1.1 + 0.12 * (i % 2), ORANGE if ends_here else QUIET
+        axes.plot([place, place], [0, height + 0.06], color=colour, ls="--", lw=1.3)
         side, away = ("right", -4) if ends_here else ("left", 4)
         where: Any = {"xytext": (away, 0), "textcoords": "offset points", "ha": side}
-        axes.annotate(text, (place, 1.1), color=SOFT, fontsize=9, annotation_clip=False, **where)
-    axes.set(xlabel="questions", ylabel="retrieved", ylim=(-0.02, 1.2), xlim=(0, END + 20))
+        axes.annotate(text, (place, height), color=SOFT, annotation_clip=False, **where)
+    axes.set(xlabel="questions", ylabel="retrieved", ylim=(-0.02, 1.32), xlim=(0, END + 20))
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     as_percent(axes.yaxis)
     told = f"What share of {PART} questions each went through the chain."
-    return Picture("course", "From nothing to a gate, and through a drift", told, figure, wide=True)
+    return Picture("course", "From nothing to a gate, and through a drift", told, figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    application = Application(options.seed)
+def learning_pictures(seed: int = 1) -> list[Picture]:
+    """The course of it all, the audits before the change, and the monitor in the drift."""
+    application = Application(seed)
     with tempfile.TemporaryDirectory() as scratch:
         llm = ScriptedLLM(application.draft, name="scripted")
         gate = LearningGate(llm, Path(scratch, "app.sqlite"), fit_here=True)
-        watch = Watch(gate, audit_rate=0.05, rng=random.Random(options.seed))
-        marks, drawn, said, number, store = dict[int, str](), list[Picture](), "", 0, gate.store
+        watch = Watch(gate, audit_rate=0.05, rng=random.Random(seed))
+        marks, drawn, number, store = dict[int, str](), list[Picture](), 0, gate.store
         for i, question in enumerate(application.questions()):
             if i == CHANGE:
                 marks[i] = "change"
                 print(f"\n## before question {i}\n{stored_monitor(store)}")
                 records = store.records(store.newest, LATEST)
                 drawn += [p for p in watch_pictures(records, watch.monitor()) if p.name[0] == "a"]
-            had = gate.gate is not None
+            had = gate.gate
             decision = run(guarded(question, gate), gate.world)
             watch.saw(decision, lambda question=question: application.chain(question))
-            watch.settle()
+            watch.settle(3600)  # a fit takes long on a busy machine
             gate.refresh(now=True)
-            if gate.store.newest != number:
-                number = gate.store.newest
+            if store.newest != number:
+                if gate.gate is None:
+                    records = store.records(number, LATEST)
+                    print(f"\n## after question {i + 1}\n{(found := monitor(records, had))}")
+                    drawn += [p for p in watch_pictures(records, found) if p.name != "agreement"]
+                number = store.newest
                 marks[i] = ("refit" if had else "a gate") if gate.gate else "dropped"
                 print(f"{i + 1}: {marks[i]}: {watch.monitor().state}")
             elif i == 36 or (i + 1) % 50 == 0:
-                found = watch.monitor()
-                if found.state.startswith("fit again") and not said:
-                    said = found.state
-                    print(f"\n## after question {i + 1}\n{found}")
-                    pictures = watch_pictures(store.records(number, LATEST), found)
-                    drawn += [p for p in pictures if p.name != "agreement"]
-                print(f"{i + 1}: {found.state}", flush=True)
+                print(f"{i + 1}: {watch.monitor().state}", flush=True)
         records = [r for n in range(number + 1) for r in store.records(n, LATEST)]
         records.sort(key=lambda r: r.at)
-    for picture in [course(records, marks), *drawn]:
-        save(picture, options.folder)
-
-
-if __name__ == "__main__":
-    main()
+    drawn = [course(records, marks), *drawn]
+    return [replace(picture, name=f"learn-{picture.name}") for picture in drawn]

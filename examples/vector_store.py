@@ -7,8 +7,6 @@ on one core::
 
     pip install langchain-qdrant llama-index-vector-stores-qdrant
     python examples/vector_store.py
-
-`notebooks/gate_rerank_calibrate.ipynb` walks through it with words between the steps.
 """
 
 import argparse
