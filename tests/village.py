@@ -29,17 +29,19 @@ NAMES += ["Quarry Field", "three pounds", "kestrel", "Pepper"]
 
 
 def lay(folder: Path) -> None:
-    """Put them there: `documents/`, `questions.txt`, one a line, and with their accepted answers
-    `questions.jsonl`."""
+    """Put them there: `documents/`, the same as `passages.jsonl`, `questions.txt`, one a line, and
+    with their accepted answers `questions.jsonl`."""
     facts = VILLAGE | CAPITALS
+    texts = [" ".join([*facts.values()][i : i + 3]) for i in range(0, len(facts), 3)]
     (folder / "documents").mkdir()
-    for i in range(0, len(facts), 3):
-        text = " ".join([*facts.values()][i : i + 3])
+    for i, text in enumerate(texts):
         (folder / "documents" / f"{i}.txt").write_text(text, encoding="utf-8")
+    _write(folder / "passages.jsonl", [{"text": text} for text in texts])
     (folder / "questions.txt").write_text("\n".join(facts), encoding="utf-8")
     answers = [*NAMES, *(fact.split()[0] for fact in CAPITALS.values())]
-    lines = [
-        json.dumps({"question": question, "answers": [answer]})
-        for question, answer in zip(facts, answers, strict=True)
-    ]
-    (folder / "questions.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    asked = zip(facts, answers, strict=True)
+    _write(folder / "questions.jsonl", [{"question": q, "answers": [a]} for q, a in asked])
+
+
+def _write(file: Path, rows: list[dict[str, object]]) -> None:
+    file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
