@@ -112,7 +112,9 @@ def test_lines_are_compared_as_they_are_or_by_their_words(shown, printed, own, a
 
 
 def test_dead_links_are_found_by_path_address_and_heading(tmp_path):
-    (tmp_path / "there.md").write_text("# A `heading`, with [a link](x.md)\n", encoding="utf-8")
+    (tmp_path / "there.md").write_text(
+        '# A `heading`, with [a link](x.md)\n<a id="old"></a>\n', encoding="utf-8"
+    )
     ours = "https://github.com/ltrag-plugins/ltrag-plugins/blob/main"
     alive = [
         "there.md",

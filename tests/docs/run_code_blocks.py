@@ -222,11 +222,12 @@ def broken_links(file: Path) -> list[str]:
 
 
 def anchors(file: Path) -> set[str]:
-    """The names of its headings, as GitHub makes them; API pages have those of their objects."""
+    """The names of its headings, as GitHub makes them, and those that it gives itself."""
     text = file.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings)
-    return {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in plain}
+    made = {re.sub(r"[^\w\- ]", "", one.strip().lower()).replace(" ", "-") for one in plain}
+    return made | {*re.findall(r"<a id=\"([^\"]+)\">", text)}
 
 
 def wrong_with(file: Path) -> Iterator[str]:
