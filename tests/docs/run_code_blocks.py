@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -156,22 +156,21 @@ class Runner:
         python, given = self._python(page), self._variables(page, place)
         (place / "app.py").write_text(page.program(), encoding="utf-8")
         lay(place)
-        with (place.parent / f"{place.name}.txt").open("w+b") as out:
-            done = subprocess.run(
-                [python, "app.py"],
-                cwd=place,
-                env=given,
-                stdout=out,
-                stderr=subprocess.PIPE,
-                timeout=MOST_SECONDS,
-                check=False,
-            )
-            out.seek(0)
-            printed = out.read().decode(errors="replace")
-        if done.returncode:
+        # files, as a process that a page leaves behind would hold a pipe open
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            streams = {"stdout": out, "stderr": errors, "timeout": MOST_SECONDS}
+            try:
+                done = subprocess.run(
+                    [python, "app.py"], cwd=place, env=given, check=False, **streams
+                )
+                failed = f"exit status {done.returncode}" if done.returncode else ""
+            except subprocess.TimeoutExpired:
+                failed = f"not done after {MOST_SECONDS} seconds"
+            printed, complaint = map(_read, (out, errors))
+        if failed:
             extras = ",".join(sorted(page.installed()[0]))
-            errors = done.stderr.decode(errors="replace")[-4000:]
-            return f"a block failed with the extras [{extras}]\n{printed[-1000:]}\n{errors}"
+            printed, complaint = printed[-1000:], complaint[-4000:]
+            return f"with the extras [{extras}]: {failed}\n{printed}\n{complaint}"
         return "\n".join(compared(page, printed.split("\0")[1:]))
 
     def _python(self, page: Page) -> Path:
@@ -189,6 +188,11 @@ class Runner:
             with self._making:
                 given |= {"OPENAI_BASE_URL": self._server(), "OPENAI_API_KEY": "none"}
         return given
+
+
+def _read(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
 
 
 def compared(page: Page, outputs: list[str]) -> Iterator[str]:
