@@ -14,6 +14,8 @@ from tests.docs.run_code_blocks import (
 TABBED = """# Page
 
 ```sh
+ltrag methods \\
+    --help
 $ pip install 'ltrag-plugins[fit]' && pip install --no-deps weights==1
 ```
 

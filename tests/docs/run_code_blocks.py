@@ -71,14 +71,15 @@ class Page(NamedTuple):
     def installed(self) -> tuple[frozenset[str], frozenset[str]]:
         """The extras that its commands install, and the distributions that come by themselves."""
         extras, bare = set[str](), set[str]()
-        for line in "\n".join(SHELL.findall(self.text)).replace("&&", "\n").splitlines():
-            words = shlex.split(line.removeprefix("$ "), comments=True)
-            if words[:2] == ["pip", "install"]:
-                for wanted in (Requirement(w) for w in words[2:] if not w.startswith("-")):
-                    if wanted.name == "ltrag-plugins":
-                        extras |= wanted.extras
-                    elif "--no-deps" in words:
-                        bare.add(wanted.name)
+        commands = "\n".join(SHELL.findall(self.text)).replace("\\\n", " ")
+        commands = commands.replace("&&", "\n")
+        for line in re.findall(r"^ *(?:\$ )?pip install (.+)", commands, re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            for wanted in (Requirement(word) for word in words if not word.startswith("-")):
+                if wanted.name == "ltrag-plugins":
+                    extras |= wanted.extras
+                elif "--no-deps" in words:
+                    bare.add(wanted.name)
         return frozenset(extras), frozenset(bare)
 
     def program(self) -> str:
