@@ -28,8 +28,8 @@ from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import GenerationSettings, Question
 from tests.dur_parts import Nonsense
 from tests.llama_index_parts import engine
-from tests.router_parts import CAPITALS as TAUGHT
-from tests.router_parts import VILLAGE
+from tests.village import CAPITALS as TAUGHT
+from tests.village import VILLAGE
 
 # LangChain's models of one address share their connections, which belong to one event loop
 one_loop = pytest.mark.asyncio(loop_scope="module")
