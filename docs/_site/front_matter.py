@@ -10,7 +10,7 @@ WORDS = {
     "how-to/gate.md": "skip latency slow cheaper unlabelled labels adaptive router",
     "how-to/learn.md": "drift online feedback production monitor",
     "how-to/rerank.md": "reorder relevance top_n irrelevant",
-    "how-to/calibrate.md": "hallucination hallucinate sure unsure confidence confident trust refuse",
+    "how-to/calibrate.md": "hallucination hallucinate sure confidence confident trust refuse",
     "how-to/all-three.md": "pipeline together",
     "how-to/api-model.md": "key vllm ollama azure",
     "how-to/local-model.md": "gpu cuda offline",

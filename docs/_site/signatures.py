@@ -30,8 +30,8 @@ class Signatures(griffe.Extension):
         self._walk(pkg)
 
     def _walk(self, object: griffe.Object) -> None:
-        for member in object.members.values():
-            if member.is_alias:
+        for name, member in object.members.items():
+            if member.is_alias or (member.is_attribute and _private(name)):
                 continue
             if isinstance(member, griffe.Attribute):
                 member.annotation = self._opened(member.annotation)
@@ -59,7 +59,7 @@ class Signatures(griffe.Extension):
         return expression
 
     def _definition(self, name: griffe.ExprName) -> Any:
-        """What is assigned to the name in its module; a type variable is written without its mark."""
+        """What its module assigns to the name; a type variable is written without its mark."""
         package, _, path = name.canonical_path.partition(".")
         if package != self._package.name:
             return name
