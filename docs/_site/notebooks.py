@@ -64,6 +64,6 @@ def on_files(files: Files, *, config: Any) -> Files:
     for path in sorted(FOLDER.glob("*.ipynb")):
         content = page_of(json.loads(path.read_text("utf-8")), source)
         page = File.generated(config, f"notebooks/{path.stem}.md", content=content)
-        page.edit_uri = f"../examples/notebooks/{path.name}"
+        page.edit_uri = f"../examples/notebooks/{path.name}"  # pyright: ignore[reportAttributeAccessIssue]
         files.append(page)
     return files
