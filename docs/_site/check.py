@@ -3,15 +3,17 @@
     python docs/_site/check.py site
 
 Every page has text, every exported name of a package is on its API page, no formula was left as it
-was written, and nothing is fetched from elsewhere.
+was written, nothing is fetched from elsewhere, and every link and picture leads to something.
 """
 
 import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 DOCS = Path(__file__).parents[1]
 PACKAGES = DOCS.parent
@@ -21,11 +23,11 @@ FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sou
 
 
 class Page(HTMLParser):
-    """The text of a page's article, its anchors, and what a browser would fetch for it."""
+    """A page: the text of its article, its anchors and links, what a browser would fetch for it."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.text, self.anchors, self.fetched = "", set[str](), list[str]()
+        self.text, self.anchors, self.fetched, self.links = "", {""}, list[str](), set[str]()
         self._inside = self._code = 0
         self.feed(html)
 
@@ -36,6 +38,8 @@ class Page(HTMLParser):
         self._code += tag == "code"
         if name := given.get("id"):
             self.anchors.add(name)
+        if (link := given.get("href") or given.get("src")) and given.get("rel") != "canonical":
+            self.links.add(link)
         url = given.get(FETCHING.get(tag, ""), "") or ""
         if url.startswith(("http:", "https:", "//")) and given.get("rel") != "canonical":
             self.fetched.append(url)
@@ -49,6 +53,27 @@ class Page(HTMLParser):
         """Keep what is read there."""
         if self._inside and not self._code:
             self.text += data
+
+
+@cache
+def page_of(file: Path) -> Page:
+    """The page, read once."""
+    return Page(file.read_text(encoding="utf-8"))
+
+
+def dead(built: Path) -> Iterator[str]:
+    """The links of a page that lead to nothing inside the site."""
+    for link in sorted(page_of(built).links):
+        parts = urlsplit(link)
+        if parts.scheme or parts.netloc:
+            continue
+        target = (built.parent / unquote(parts.path)).resolve() if parts.path else built
+        if target.is_dir():
+            target /= "index.html"
+        if not target.is_file():
+            yield f"{link} leads to nothing"
+        elif target.suffix == ".html" and unquote(parts.fragment) not in page_of(target).anchors:
+            yield f"{link} names no place on that page"
 
 
 def file_of(name: str) -> Path | None:
@@ -68,10 +93,10 @@ def exported(file: Path | None) -> list[str]:
 
 def faults(source: Path, built: Path) -> Iterator[str]:
     """What is wrong with one page."""
-    page = Page(built.read_text(encoding="utf-8"))
+    page = page_of(built)
     if len(page.text.strip()) < LEAST_TEXT:
         yield f"only {len(page.text.strip())} characters of text"
-    for left in (".. math::", ":math:", "::: ", "/// ", "wzxhzdk"):
+    for left in (".. math::", ":math:", "::: ", "/// ", "$$", "wzxhzdk"):
         if left in page.text:
             yield f"{left!r} was not turned into HTML"
     for url in page.fetched:
@@ -89,13 +114,16 @@ def faults(source: Path, built: Path) -> Iterator[str]:
 
 def main() -> None:
     """Check all pages; leave with what is wrong."""
-    site = Path(sys.argv[1])
+    site = Path(sys.argv[1]).resolve()
     wrong = []
     for source in sorted(DOCS.rglob("*.md")):
         place = source.relative_to(DOCS)
         built = site / place.with_suffix(".html")
         found = faults(source, built) if built.is_file() else ["was not built"]
         wrong += [f"{place}: {fault}" for fault in found]
+    for built in sorted(site.rglob("*.html")):
+        if built.name != "404.html":  # its links begin at the root of a server
+            wrong += [f"{built.relative_to(site)}: {fault}" for fault in dead(built)]
     sys.exit("\n".join(wrong) or 0)
 
 
