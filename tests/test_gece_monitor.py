@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +21,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from scipy.stats import binomtest
 
-from ltrag_plugins import langchain, llama_index
+from ltrag_plugins import artifacts, langchain, llama_index
 from ltrag_plugins.errors import CacheUnreadable, InvalidInput
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECEGate, GECESettings
@@ -266,6 +267,23 @@ def test_a_store_is_shared_and_belongs_to_one_gate(gate, tmp_path):
         [first, second] = store.records(1, 10)
     assert first.question == second.question == question_digest(QUESTIONS[7])
     assert "number 7" not in path.read_bytes().decode("latin-1")  # nothing but the question_digest
+
+
+def test_a_gate_is_the_same_one_in_a_store_whenever_it_was_saved(tmp_path):
+    class Dated:
+        """Each time it is saved at another second."""
+
+        def __init__(self, content):
+            self.content, self.seconds = content, iter(range(10))
+
+        def save(self, folder):
+            how = {"format": 1, "clock": lambda: next(self.seconds)}
+            artifacts.write(Path(folder), "gate", {"content": self.content}, **how)
+
+    with DecisionStore(tmp_path / "store.sqlite") as store:
+        one = Dated("one")
+        numbers = [store.enrolled(gate, 0.0) for gate in (one, one, Dated("one"), Dated("two"))]
+    assert numbers == [1, 1, 1, 2]
 
 
 def test_what_is_no_store_or_no_share_is_refused(gate, tmp_path):

@@ -177,6 +177,7 @@ def test_a_saved_pipeline_answers_as_before(tmp_path):
     assert again.answer_many(asked) == rag.answer_many(asked)
     assert again.report == rag.report
     assert str(again.report) == str(rag.report)
+    assert again.data == rag.data != ""
 
 
 async def test_sync_async_and_many_give_equal_answers():

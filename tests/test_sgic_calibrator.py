@@ -9,7 +9,9 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 
+from ltrag_plugins.artifacts import content_hash
 from ltrag_plugins.calibration import Platt
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, ModelFailed
 from ltrag_plugins.langchain import LangChainLLM
 from ltrag_plugins.langchain import SGICCalibrator as InLangChain
@@ -96,6 +98,9 @@ def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
     loaded = Calibrator.load(tmp_path, llm=mending(), refuse_above=99)
     assert loaded.answer(QUESTION, THREE) == answer
     assert (loaded.report, loaded.settings) == (None, fitted.settings)
+    assert loaded.calibration.data == fitted.calibration.data == digest_of(asked(12))
+    loaded.save(tmp_path / "again")
+    assert content_hash(tmp_path / "again", "sgic") == content_hash(tmp_path, "sgic")
     other = ScriptedLLM(lambda prompt: "a", name="other")
     with pytest.raises(ArtifactMismatch, match="fitted on the model"):
         Calibrator.load(tmp_path, llm=other)

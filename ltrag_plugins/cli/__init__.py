@@ -2,16 +2,20 @@
 for an error with one line on stderr, 2 wrong usage, 130 interrupted."""
 
 import logging
-from importlib.metadata import version
 from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+from ltrag_plugins import __version__
+from ltrag_plugins.errors import LtragError, missing_extra
+
+try:
+    import typer
+    from typer.core import TyperGroup
+except ImportError as error:
+    raise missing_extra("typer", "cli") from error
 
 from ltrag_plugins.cli import dur, evaluate, gate, pipeline, sgic  # noqa: F401  # they add their commands
 from ltrag_plugins.cli.io import say
 from ltrag_plugins.cli.options import COMMANDS
-from ltrag_plugins.errors import LtragError
 
 
 class _GuardedGroup(TyperGroup):
@@ -47,7 +51,7 @@ for _name, _commands in COMMANDS.items():
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ltrag {version('ltrag-plugins')}")
+        typer.echo(f"ltrag {__version__}")
         raise typer.Exit
 
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import softmax
 
+from ltrag_plugins.calibration import softmax
 from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head
 from ltrag_plugins.dur.policy import chosen_shots, log_probs

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import log_softmax
 
+from ltrag_plugins.calibration import log_softmax
 from ltrag_plugins.dur.prompts import PromptFormat, Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
@@ -192,6 +192,6 @@ def contextual_calibration(
     if len({f.question.options for f in known}) > 1:
         why = "needs questions that all offer the same options; use 'content-free'"
         raise InvalidInput(f"option_calibration='batch' {why}")
-    prior = log_softmax(np.array([f.options for f in known]), axis=1).mean(axis=0)
-    shares = log_softmax(np.array([f.options for f in found]), axis=1) - prior
+    prior = log_softmax(np.array([f.options for f in known])).mean(axis=0)
+    shares = log_softmax(np.array([f.options for f in found])) - prior
     return [replace(f, options=tuple(row)) for f, row in zip(found, shares.tolist(), strict=True)]

@@ -24,8 +24,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import log_softmax, logsumexp, softmax
 
+from ltrag_plugins.calibration import log_softmax, softmax
 from ltrag_plugins.dur.settings import DURSettings
 
 _Scores = Float[np.ndarray, " docs"]
@@ -39,12 +39,12 @@ def log_probs(
     found, slopes = np.zeros(len(ranking)), np.zeros((len(ranking), len(scores)))
     left = np.ones(len(scores), dtype=bool)
     for i, pick in enumerate(ranking):
-        total = logsumexp(scores[left])
-        found[i] = scores[pick] - total
-        slopes[i, left] = -np.exp(scores[left] - total)
+        chances = log_softmax(np.where(left, scores, -np.inf))
+        found[i] = chances[pick]
+        slopes[i] = -np.exp(chances)
         slopes[i, pick] += 1.0
         left[pick] = replacement
-    return log_softmax(scores)[ranking] if replacement else found, slopes
+    return found, slopes
 
 
 def top(scores: _Scores, k: int) -> _Picks:

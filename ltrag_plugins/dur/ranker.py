@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Self, cast, final
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import softmax
 
 from ltrag_plugins import artifacts
+from ltrag_plugins.calibration import softmax
 from ltrag_plugins.dur.head import Head
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import PromptFormat, Shot, text_of
@@ -51,9 +51,18 @@ class DURRanker:
         settings: those of the training.
         sigma: the threshold at the end of the training.
         shots: how many examples to answer with; None: K of the settings.
+        data: what the training saw, as a count and a hash; it is saved with the head.
         cached_texts: candidates, the last seen, whose vectors are kept in memory by their text, so
             that each is encoded once (384 float32 numbers are 1.5 kB); 0: none.
     """
+
+    head: Head
+    encoder: Encoder
+    settings: DURSettings
+    sigma: float
+    shots: int
+    data: str
+    cached_texts: int
 
     def __init__(
         self,
@@ -63,10 +72,11 @@ class DURRanker:
         *,
         sigma: float = 0.0,
         shots: int | None = None,
+        data: str = "",
         cached_texts: int = 4096,
     ) -> None:
         self.head, self.encoder, self.settings, self.sigma = head, encoder, settings, float(sigma)
-        self.shots = settings.shots if shots is None else shots
+        self.shots, self.data = settings.shots if shots is None else shots, data
         self.cached_texts, self._kept = cached_texts, OrderedDict[bytes, _Vector]()
         Bounds(sigma=self.sigma)
         if cached_texts < 0:
@@ -89,7 +99,9 @@ class DURRanker:
         kinds = (Head, DURSettings, PromptFormat)
         remedy = "Train one with DURTrainer or 'ltrag dur train', and save it there."
         with artifacts.reading(f"{folder} holds no readable head", remedy):
-            parts, _ = artifacts.read(Path(folder), "dur", kinds=kinds, format=_FORMAT)
+            known: Any = {"parts": ("encoder", "sigma", "shots", "settings", "head")}
+            known |= {"optional": ("data",), "kinds": kinds, "format": _FORMAT}
+            parts, _ = artifacts.read(Path(folder), "dur", **known)
             trained_with, head = parts.pop("encoder"), parts["head"]
             ranker = cls(encoder=encoder, **parts)
             if not (isinstance(trained_with, str) and isinstance(ranker.settings, DURSettings)):
@@ -108,7 +120,7 @@ class DURRanker:
         own = not isinstance(self.settings.reward, str)
         settings = replace(self.settings, reward="match") if own else self.settings
         parts: dict[str, Any] = {"encoder": self.encoder.name, "sigma": self.sigma}
-        parts |= {"shots": self.shots, "settings": settings, "head": self.head}
+        parts |= {"shots": self.shots, "settings": settings, "head": self.head, "data": self.data}
         artifacts.write(Path(folder), "dur", parts, format=_FORMAT)
 
     @property
@@ -120,7 +132,7 @@ class DURRanker:
     def without_encoder(self) -> Self:
         """For `rank_vectors` alone, as in workers that have an encoder of their own."""
         parts = self.head, _NoEncoder(self.encoder.name), self.settings
-        return type(self)(*parts, sigma=self.sigma, shots=self.shots)
+        return type(self)(*parts, sigma=self.sigma, shots=self.shots, data=self.data)
 
     def rank(
         self,

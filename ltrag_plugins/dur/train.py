@@ -24,7 +24,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from ltrag_plugins.artifacts import reading, replace_file, writing
-from ltrag_plugins.data import check_labelled
+from ltrag_plugins.data import check_labelled, digest_of
 from ltrag_plugins.dur.batch import Batch, TrainingCase, trained_batch
 from ltrag_plugins.dur.feedback import contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head, initial_head
@@ -33,7 +33,13 @@ from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, NoTokenProbabilities, checked
+from ltrag_plugins.errors import (
+    ArtifactMismatch,
+    InvalidInput,
+    NoTokenProbabilities,
+    checked,
+    require,
+)
 from ltrag_plugins.flow import Observer
 from ltrag_plugins.llm.base import LLM, Encoder, ScoringLLM
 from ltrag_plugins.metrics.cost import CostCounter
@@ -101,8 +107,14 @@ class DURTrainer:
         NoTokenProbabilities: the reward needs them, and the model does not score given text.
     """
 
+    encoder: Encoder
+    llm: LLM
+    settings: DURSettings
+
     def __init__(self, encoder: Encoder, llm: LLM, *, settings: DURSettings | None = None) -> None:
         settings = settings or DURSettings()
+        if settings.reward in ("rouge_l", "bleu"):
+            require("evaluate")
         self._scores = isinstance(llm, ScoringLLM)
         for name, plain in (("reward", "match"), ("option_calibration", "none")):
             value = getattr(settings, name)
@@ -187,7 +199,12 @@ class DURTrainer:
                 _write(path, run, adam, history, choice)
         head = start if choice and choice.head == "start" else adam.head
         shots = choice.shots if choice else settings.shots
-        ranker = DURRanker(head, self.encoder, settings, sigma=sigma, shots=shots)
+        data = [
+            digest_of(validation),
+            *([digest_of(candidates, "candidates")] if candidates else []),
+        ]
+        told: Any = {"sigma": sigma, "shots": shots, "data": "; ".join(data)}
+        ranker = DURRanker(head, self.encoder, settings, **told)
         return TrainingResult(ranker, history, stopped, choice)
 
     def _cases(

@@ -16,9 +16,10 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from jaxtyping import Bool, Int
 
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.train import DURTrainer
-from ltrag_plugins.errors import CalibrationError, LtragError, NoTokenProbabilities
+from ltrag_plugins.errors import CalibrationError, LtragError, NoTokenProbabilities, require
 from ltrag_plugins.evaluate.choice import Goal, Trials, Way
 from ltrag_plugins.evaluate.pipeline import LongTailAnswer, LongTailRAG, LongTailSettings
 from ltrag_plugins.evaluate.records import Record
@@ -128,6 +129,7 @@ def fit(
     batch: int | None,
 ) -> _Pipeline:
     """See `LongTailRAG.fit`."""
+    require("fit")
     labels.check_count(questions)
     labels.check_world(world)
     given = [Question(one) if isinstance(one, str) else one for one in questions]
@@ -139,7 +141,8 @@ def fit(
     gate, needs = pipeline.gate, (pipeline.ranker or pipeline.gate)
     if gate is not None:
         gate = replace(gate, world=replace(gate.world, llm=llm))
-    return replace(pipeline, world=world if needs else replace(world, encoder=None), gate=gate)
+    world = world if needs else replace(world, encoder=None)
+    return replace(pipeline, world=world, gate=gate, data=digest_of(given))
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from ltrag_plugins.artifacts import check_same, json_object, writing
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.run import digest_of
 from ltrag_plugins.evaluate.spec import Cell, CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.gate import GECEGate

@@ -101,6 +101,8 @@ class LongTailRAG:
     """When to keep an answer back, by P(wrong) alone."""
     report: PipelineReport | None = None
     """What the fit found."""
+    data: str = ""
+    """How many questions it was fitted on, and their hash; "" where that is not known."""
 
     def __post_init__(self) -> None:
         if self.refusal.refuse_above is not None:
@@ -195,7 +197,8 @@ class LongTailRAG:
         path, world = Path(folder), World(llm=llm, retriever=retriever, encoder=encoder)
         remedy = "Fit it again: LongTailRAG.fit(...).save(folder), or 'ltrag fit'."
         with artifacts.reading(f"{path} holds no readable pipeline", remedy):
-            saved, _ = artifacts.read(path, "longtail", kinds=_KINDS, format=_FORMAT)
+            known: Any = {"parts": (*_SAVED, "llm", "kept", "encoder"), "optional": ("data",)}
+            saved, _ = artifacts.read(path, "longtail", kinds=_KINDS, format=_FORMAT, **known)
             name, kept, _ = (saved.pop(one) for one in ("llm", "kept", "encoder"))
         if name != llm.name:
             both = f"the pipeline in {path} was fitted with {name!r}, not {llm.name!r}"
@@ -226,7 +229,7 @@ class LongTailRAG:
         parts: dict[str, Any] = {name: getattr(self, name) for name in _SAVED}
         parts["settings"] = replace(self.settings, ranking=ranking)
         kept = [n for n in ("gate", "ranker", "calibration") if getattr(self, n) is not None]
-        parts |= {"llm": llm.name, "kept": kept}
+        parts |= {"llm": llm.name, "kept": kept, "data": self.data}
         parts["encoder"] = getattr(self._encoder, "name", None)
         artifacts.write(path, "longtail", parts, format=_FORMAT)
 

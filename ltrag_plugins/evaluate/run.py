@@ -1,19 +1,24 @@
 """Run methods over questions: side by side, one record a question, on after an interruption."""
 
-import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import python_version
 from typing import Any
 
 from ltrag_plugins import flow as requests
-from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CacheUnreadable, InvalidInput, LtragError, ModelUnavailable
+from ltrag_plugins.data import check_labelled, digest_of
+from ltrag_plugins.errors import (
+    CacheUnreadable,
+    InvalidInput,
+    LtragError,
+    MissingExtra,
+    ModelUnavailable,
+)
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import LOWER_IS_BETTER, Cell, metrics_named
@@ -28,7 +33,11 @@ from ltrag_plugins.sgic.analysis import as_record, labelled
 from ltrag_plugins.sgic.documents import Truth
 from ltrag_plugins.types import Answer, Question
 
-ENDS = (CacheUnreadable, ModelUnavailable)  # each further question would end in them too
+ENDS = (
+    CacheUnreadable,
+    MissingExtra,
+    ModelUnavailable,
+)  # each further question would end in them too
 
 
 class FlowWatch:
@@ -302,12 +311,6 @@ def _identity(
 def _named(part: Any) -> str | None:
     """By its own `name`, else by its kind; None for no part."""
     return None if part is None else getattr(part, "name", None) or type(part).__qualname__
-
-
-def digest_of(questions: Sequence[Question]) -> str:
-    """How many they are, and a hash of all that stands in them."""
-    content = json.dumps([asdict(question) for question in questions], sort_keys=True)
-    return f"{len(questions)} questions, sha256 {hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
-from ltrag_plugins.errors import InvalidInput, unknown_name
+from ltrag_plugins.errors import InvalidInput, require, unknown_name
 from ltrag_plugins.gece.decision import Gate
 from ltrag_plugins.methods import Method, method_named
 from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exact_match
@@ -149,4 +149,6 @@ def metrics_named(names: Iterable[str]) -> dict[str, _Metric]:
         raise unknown_name("metric", unknown[0], METRICS)
     if not named:
         raise InvalidInput(f"name at least one metric of {', '.join(METRICS)}")
+    if any(METRICS[name].__module__ == "ltrag_plugins.metrics.text" for name in named):
+        require("evaluate")
     return {name: METRICS[name] for name in named}

@@ -22,17 +22,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.linalg import solve
-from scipy.optimize import nnls
-from scipy.stats import rankdata
-from sklearn import config_context
-from sklearn.decomposition import PCA
-from sklearn.ensemble import GradientBoostingClassifier
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
-from sklearn.model_selection import KFold
 
 from ltrag_plugins.calibration import cross_calibrated, fit_calibrator, stratified
-from ltrag_plugins.errors import CalibrationError, InvalidInput
+from ltrag_plugins.errors import CalibrationError, InvalidInput, missing_extra
 from ltrag_plugins.gece import models
 from ltrag_plugins.gece.decision import Tier
 from ltrag_plugins.gece.labels import Outcome, check_count
@@ -52,6 +44,18 @@ from ltrag_plugins.metrics.calibration import (
     bootstrap_interval,
     expected_calibration_error,
 )
+
+try:
+    from scipy.linalg import solve
+    from scipy.optimize import nnls
+    from scipy.stats import rankdata
+    from sklearn import config_context
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import GradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
+    from sklearn.model_selection import KFold
+except ImportError as error:
+    raise missing_extra("scikit-learn", "fit") from error
 
 _logger = logging.getLogger(__name__)
 _RATE = 0.2  # share of questions that retrieve where no target is given (paper: the top 20 %)

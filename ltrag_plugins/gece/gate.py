@@ -12,6 +12,7 @@ import numpy as np
 
 from ltrag_plugins import artifacts
 from ltrag_plugins.calibration import Isotonic, Platt
+from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.flow import Flow, Observer, World, arun, run, run_many
 from ltrag_plugins.gece import models
@@ -56,6 +57,8 @@ class GECEGate:
     """The mean gradient, on tier "gradients"."""
     signals: OwnSignals = field(default_factory=dict)
     """Those of your own that it was fitted with."""
+    data: str = ""
+    """How many questions it was fitted on, and their hash; "" where that is not known."""
 
     @classmethod
     def fit(
@@ -146,7 +149,7 @@ class GECEGate:
             # the gradient must lift the AUROC above the whole interval of the gate without it
             if report.auroc.value <= plain[1].auroc.high:
                 (fitted, report), along = plain, None
-        return cls(fitted, replace(world, retriever=None), report, along, own)
+        return cls(fitted, replace(world, retriever=None), report, along, own, digest_of(asked))
 
     @property
     def name(self) -> str:
@@ -185,11 +188,12 @@ class GECEGate:
                 f"the gate in {path} reads gradients, and {llm.name} has none. Load local weights "
                 "with TransformersLLM, or fit a gate with gradients='never'."
             )
-        return cls(fitted, world, report, along or None, dict(signals or {}))
+        own, data = dict(signals or {}), parts.get("data", "")
+        return cls(fitted, world, report, along or None, own, data)
 
     def save(self, folder: str | PathLike[str]) -> None:
         """Write the gate; an older one in the same folder is replaced file by file, JSON last."""
-        parts = _names(self.world) | {"gate": self.fitted, "report": self.report}
+        parts = _names(self.world) | {"gate": self.fitted, "report": self.report, "data": self.data}
         arrays = {f"along.{name}": array for name, array in (self.along or {}).items()}
         artifacts.write(Path(folder), "gate", parts, arrays=arrays, format=_FORMAT)
 
@@ -249,11 +253,11 @@ def read_gate(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     remedy = "Fit it again: GECEGate.fit(...).save(folder), or 'ltrag gate fit'."
     with artifacts.reading(f"{folder} holds no readable gate", remedy):
         kinds = (FittedGate, FitReport, *_MODELS, *_MEMORY, *_PARTS)
-        parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT)
+        known: Any = {"parts": ("llm", "encoder", "gate", "report"), "optional": ("data",)}
+        parts, arrays = artifacts.read(folder, "gate", kinds=kinds, format=_FORMAT, **known)
         fitted, report = parts["gate"], parts["report"]
         if not isinstance(fitted, FittedGate) or not isinstance(report, FitReport):
             raise ValueError("gate.json holds something else than a gate and its report")
-        _ = parts["llm"], parts["encoder"]
     return parts, arrays
 
 

@@ -79,7 +79,7 @@ def collect(
             f"retrieved_answers are texts, got {type(wrong[0]).__name__}; take .text of a "
             "LangChain message, str(...) of a LlamaIndex response"
         )
-    _check_scorer(settings)
+    check_scorer(settings)
     check_world(world)
     if taken := sorted(own.keys() & SIGNALS.keys()):
         raise InvalidInput(f"signals has {taken}, which are names of ours; rename yours")
@@ -120,10 +120,10 @@ def collect(
     if retrieved_answers is not None:
         found = [retrieved_answers[i] for i in places]
         later[:] = labels_of([*zip(known, found, stand_in, strict=True)], settings.correct, judge)
-    quality = [
-        quality_of(draft, q.answers, settings.quality)
-        for draft, q in zip(drafts, known, strict=True)
-    ]
+    quality = [0.0] * len(known)
+    if settings.scorer == "gece":
+        pairs = zip(drafts, known, strict=True)
+        quality = [quality_of(draft, q.answers, settings.quality) for draft, q in pairs]
     columns = zip(seen, right, later, quality, stand_in, strict=True)
     return [Outcome(*row) for row in columns], along, cost
 
@@ -247,8 +247,12 @@ def check_world(world: World) -> None:
             )
 
 
-def _check_scorer(settings: GECESettings) -> None:
+def check_scorer(settings: GECESettings) -> None:
+    """Refuse what cannot be fitted, by its settings or as a package is missing."""
+    errors.require("fit")
     scorer, formula = settings.scorer, settings.scorer == "gece"
+    if formula:
+        errors.require("evaluate")
     if scorer not in ("fitted", "gece", *SIGNALS):
         raise errors.unknown_name("scorer", scorer, ["fitted", "gece", *SIGNALS])
     tier = SIGNALS[scorer].tier if scorer in SIGNALS else "probabilities" if formula else "text"

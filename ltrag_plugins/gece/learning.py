@@ -24,7 +24,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from ltrag_plugins import artifacts
-from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError
+from ltrag_plugins.data import digest_of
+from ltrag_plugins.errors import ArtifactMismatch, InvalidInput, LtragError, require
 from ltrag_plugins.flow import Flow, World, run
 from ltrag_plugins.gece.decision import Decision
 from ltrag_plugins.gece.gate import GECEGate, read_gate
@@ -43,7 +44,7 @@ from ltrag_plugins.gece.signals import (
 from ltrag_plugins.gece.store import DecisionStore
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.types import Generation
+from ltrag_plugins.types import Generation, Question
 
 _GROWTH = 1.5  # how much larger a sample is fitted on again
 _SAMPLE = 4000  # questions of a fit, the latest
@@ -107,6 +108,7 @@ class LearningGate:
         clock: Callable[[], float] = time.time,
         fit_here: bool = False,
     ) -> None:
+        require("fit")
         self.world = World(llm=llm, encoder=encoder)
         self._settings, self._signals = settings or GECESettings(), dict(signals or {})
         self._how = {
@@ -299,7 +301,8 @@ def fit_stored(
 
     if isinstance(since, str) and hasattr(os, "nice"):
         os.nice(10)
-    how, _ = artifacts.read(Path(folder), "how", kinds=_HOW, format=1)
+    named = ("settings", "frequencies", "targets", "names")
+    how, _ = artifacts.read(Path(folder), "how", kinds=_HOW, format=1, parts=named)
     store = DecisionStore(path)
     size, (outcomes, cost) = store.sample_size(int(since)), store.sample(int(since), _SAMPLE)
     told = [o for o in outcomes if o.evidence.draft.tokens is not None]
@@ -315,7 +318,8 @@ def fit_stored(
     world = World(llm=ScriptedLLM(str, name=names["llm"]), encoder=encoder)
     try:
         fitted, report = fit_outcomes(outcomes, **parts, **asdict(how["targets"]))
-        GECEGate(fitted, world, report).save(folder)
+        data = digest_of([Question(o.evidence.question) for o in outcomes])
+        GECEGate(fitted, world, report, data=data).save(folder)
         if not report.pays:
             retrieves = f"it would retrieve for {report.retrieval_rate.value:.0%}"
             said = f"no gate pays yet: {retrieves}, AUROC {report.auroc.value:.2f}"

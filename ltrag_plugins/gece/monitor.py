@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
 from ltrag_plugins.metrics.calibration import Interval
@@ -107,6 +107,7 @@ class Monitor:
 def monitor(records: Sequence[Any], gate: Any, **counts: int) -> Monitor:
     """Judge a gate by its decisions (`Watched`, oldest first); `gate` has its `fitted` and `report`
     where they are known."""
+    require("fit")
     report, fitted = (getattr(gate, name, None) for name in ("report", "fitted"))
     scores = np.array([r.score for r in records if math.isfinite(r.score)])
     known = np.asarray(getattr(fitted, "scores", ()))
@@ -301,6 +302,8 @@ class Watch:
         self.learns = self._learner is not None
         """Whether what the chain's answers cost is of use."""
         self._works = bool(audit_rate or store or self.learns)
+        if self._works:
+            require("fit")
         self._store, self._number = getattr(gate, "store", None) or _Memory(), 0
         if store is not None:
             from ltrag_plugins.gece.store import DecisionStore

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.data import check_labelled
+from ltrag_plugins.errors import require
 from ltrag_plugins.flow import Observer, World, gradient_llm, run_many, wrap_provider_errors
 from ltrag_plugins.gece.settings import GECESettings
 from ltrag_plugins.gece.signals import Evidence, WordFrequencies, drafting, with_gradient_term
@@ -93,8 +94,10 @@ def score_questions(
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_labelled(questions)
+    require("evaluate")  # and the frequencies, before a draft is paid for
+    frequencies.of_word("a")
     if settings.semantics:
-        gradient_llm(llm)  # refused before a draft is paid for
+        gradient_llm(llm)
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
     texts = [render_question(question).strip() for question in questions]
     drafts = [evidence.draft for evidence in together([drafting(t, settings) for t in texts])]

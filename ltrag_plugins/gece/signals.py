@@ -58,8 +58,10 @@ class WordFrequencies:
         """
         if self.counts:
             return self._shares.get(word.lower(), _UNSEEN)
-        from wordfreq import word_frequency  # a third of a second to import
-
+        try:
+            from wordfreq import word_frequency  # a third of a second to import
+        except ImportError as error:
+            raise errors.missing_extra("wordfreq", "frequency") from error
         try:
             return max(_UNSEEN, word_frequency(word, self.language))
         except (ImportError, LookupError, ValueError) as error:  # no tokenizer, list, or such code

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ltrag_plugins.artifacts import content_hash
 from ltrag_plugins.gece.labels import Outcome
 from ltrag_plugins.gece.monitor import Watched
 from ltrag_plugins.gece.savings import Usage
@@ -136,8 +137,8 @@ class DecisionStore(SQLiteFile):
             return 0
         with TemporaryDirectory() as folder, self.gate(number := self.newest) as held:
             gate.save(folder)
-            ours = Path(folder, _FILES[0]).read_bytes()
-            same = held is not None and (held / _FILES[0]).read_bytes() == ours
+            ours = content_hash(Path(folder), "gate")
+            same = held is not None and content_hash(held, "gate") == ours
             return number if same else self.add_gate(Path(folder), at)
 
     @contextmanager

@@ -69,6 +69,11 @@ class SGICCalibrator(Component):
             and the retriever do, and `InvalidInput` without a question or any documents.
     """
 
+    llm: LLM
+    retriever: Runnable[Any, Any] | None
+    k: int | None
+    documents_key: str
+
     def __init__(
         self,
         llm: LLM | Runnable[Any, Any],

@@ -14,7 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.labels import check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question
@@ -39,6 +39,8 @@ def fit_from_chain(
     **how: Any,
 ) -> tuple[GECEGate, Any]:
     """The gate, and an output of the chain; `most` runs of it at once. See `GECERouter.fit`."""
+    settings = how["settings"] or GECESettings()
+    check_scorer(settings)
     check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [_example_of(one, chain, asking.key) for one in questions]
@@ -49,7 +51,7 @@ def fit_from_chain(
         raise error
     alone = run_many([standalone(*one) for one in asked], World(llm=llm))
     for question in alone:
-        askable_question(question, (how["settings"] or GECESettings()).max_words)
+        askable_question(question, settings.max_words)
     found, texts, cost = _answers_of(chain, inputs, most, answer)
     kept = [i for i, output in enumerate(found) if not isinstance(output, Exception)]
     gate = GECEGate.fit(

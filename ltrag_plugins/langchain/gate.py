@@ -157,6 +157,11 @@ class GECERouter(Component):
         ModelError: in a call, with on_error="raise". What the chains raise comes as it is.
     """
 
+    gate: DecidingGate
+    retrieving: Runnable[Any, Any]
+    direct: Runnable[Any, Any] | None
+    return_decision: bool
+
     def __init__(
         self,
         gate: DecidingGate,

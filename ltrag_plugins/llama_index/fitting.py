@@ -17,7 +17,7 @@ from llama_index_instrumentation import get_dispatcher
 
 from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.gece.gate import GECEGate
-from ltrag_plugins.gece.labels import check_count
+from ltrag_plugins.gece.labels import check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
 from ltrag_plugins.gece.signals import askable_question
@@ -39,12 +39,14 @@ def fit_from_engine(
     **how: Any,
 ) -> GECEGate:
     """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
+    settings = how["settings"] or GECESettings()
+    check_scorer(settings)
     check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [question_of(one) for one in questions]
     texts = [render_question(one) for one in examples]
     for text in texts:
-        askable_question(text, (how["settings"] or GECESettings()).max_words)
+        askable_question(text, settings.max_words)
     found, cost = _answers_of(engine, texts, most)
     kept = [i for i, answer in enumerate(found) if not isinstance(answer, Exception)]
     return GECEGate.fit(

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, Self, get_args
 import numpy as np
 from jaxtyping import Float
 
-from ltrag_plugins.errors import InvalidInput
+from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.flow import Flow, embed, together
 from ltrag_plugins.methods.direct import RoutingSettings
 from ltrag_plugins.methods.iter_retgen import METHOD as ITER_RETGEN
@@ -83,6 +83,7 @@ class _Complexity:
 
 def _learn(questions: Sequence[Question], settings: AdaptiveSettings) -> Flow[_Complexity]:
     """Answer all labelled questions on every route, at once, and learn the cheapest right one."""
+    require("fit")
     questions = labelled_questions(questions, "adaptive")
     answers = yield from together([settings.taking(r, q) for q in questions for r in _ROUTES])
     rest, labels = iter(answers), []

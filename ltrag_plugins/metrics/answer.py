@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 from unicodedata import category, normalize
 
-from ltrag_plugins.errors import InvalidInput, MissingReferences
+from ltrag_plugins.errors import InvalidInput, MissingReferences, require
 from ltrag_plugins.tokenize import words
 from ltrag_plugins.types import Question
 
@@ -86,6 +86,7 @@ def is_right(
 def macro_f1(said: Sequence[str], questions: Sequence[Question]) -> float:
     """Mean F1 of the options of multiple-choice questions, in [0, 1]; 0 for one that nobody says.
     Of several right options the one that was said counts."""
+    require("fit")
     from sklearn.metrics import f1_score
 
     gold = []

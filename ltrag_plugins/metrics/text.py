@@ -12,6 +12,7 @@ from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
+from ltrag_plugins.errors import require
 from ltrag_plugins.metrics.answer import checked
 from ltrag_plugins.tokenize import words
 
@@ -90,6 +91,7 @@ def _has_wordnet() -> bool:
 
 @cache
 def _nltk() -> SimpleNamespace:
+    require("evaluate")
     from nltk.corpus import wordnet
     from nltk.stem import PorterStemmer
     from nltk.translate.meteor_score import meteor_score
@@ -100,6 +102,7 @@ def _nltk() -> SimpleNamespace:
 
 @cache
 def _rouge_scorer(kind: str) -> Any:
+    require("evaluate")
     from rouge_score.rouge_scorer import RougeScorer
 
     # rouge-score's own tokenizer drops every letter outside a-z
@@ -108,6 +111,7 @@ def _rouge_scorer(kind: str) -> Any:
 
 @cache
 def _sacrebleu() -> SimpleNamespace:
+    require("evaluate")
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER

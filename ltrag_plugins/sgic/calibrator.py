@@ -6,7 +6,7 @@ A calibration on disk is `sgic.json` (readable) and `sgic.safetensors` (numbers)
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -43,6 +43,8 @@ class Calibration:
     scale: ScoreScale
     """Of the settings' estimator."""
     wrongness: WrongnessCalibration | None = None
+    data: str = field(default="", compare=False)
+    """How many questions it was fitted on, and their hash; "" where that is not known."""
 
     def __post_init__(self) -> None:
         self.scale.check(self.settings.estimator)
@@ -51,8 +53,13 @@ class Calibration:
 
     def save(self, folder: str | PathLike[str], *, llm: LLM) -> None:
         """Write it, with the name of the model it was fitted on; an older one is replaced."""
-        parts = {"settings": self.settings, "scale": self.scale, "wrongness": self.wrongness}
-        artifacts.write(Path(folder), "sgic", {"llm": llm.name, **parts}, format=_FORMAT)
+        parts: dict[str, Any] = {
+            "settings": self.settings,
+            "scale": self.scale,
+            "wrongness": self.wrongness,
+        }
+        parts |= {"llm": llm.name, "data": self.data}
+        artifacts.write(Path(folder), "sgic", parts, format=_FORMAT)
 
     @classmethod
     def estimator_of(cls, folder: str | PathLike[str]) -> str:
@@ -134,6 +141,17 @@ class Calibrator:
             calibration that gives it.
     """
 
+    llm: LLM
+    settings: SGICSettings
+    scale: ScoreScale
+    relevance: Relevance | None
+    world: World
+    refusal: Refusal
+    calibration: Calibration | None
+    """With the settings in use; None where none was handed in."""
+    report: "FitReport | None"
+    """What `fit` found."""
+
     def __init__(
         self,
         llm: LLM,
@@ -156,16 +174,15 @@ class Calibrator:
             raise InvalidInput("a calibration has a scale of its own; hand in one of the two")
         settings = settings or (calibration.settings if calibration else SGICSettings())
         scale = calibration.scale if calibration else scale or ScoreScale(settings.estimator)
-        self._used = used = Calibration(settings, scale, calibration and calibration.wrongness)
+        given = calibration or Calibration(settings, scale)
+        self._used = used = replace(given, settings=settings)
         check_source(settings.source, relevance=relevance, encoder=encoder)
         self.settings, self.scale, self.relevance = settings, scale, relevance
         self.calibration = used if calibration else None
-        """With the settings in use; None where none was handed in."""
         self.llm, self.world = llm, World(llm=llm, encoder=encoder)
         self.refusal = Refusal(refuse_above, refuse_p_wrong_above, refusal)
         self._text_tier = False
-        self.report: FitReport | None = None
-        """What `fit` found."""
+        self.report = None
         if refuse_p_wrong_above is not None and used.wrongness is None:
             needs = "refuse_p_wrong_above needs a calibration= that gives P(wrong)"
             raise InvalidInput(f"{needs}; or refuse by the score, 0-100: refuse_above=")
@@ -277,5 +294,6 @@ def _read(folder: str | PathLike[str]) -> tuple[str, Calibration]:
     kinds = (Isotonic, Platt, PromptTemplates, ScoreScale, SGICSettings, WrongnessCalibration)
     remedy = "Fit one again and save it."
     with artifacts.reading(f"{folder} holds no readable calibration", remedy):
-        parts, _ = artifacts.read(Path(folder), "sgic", kinds=kinds, format=_FORMAT)
+        known: Any = {"parts": ("llm", "settings", "scale", "wrongness"), "optional": ("data",)}
+        parts, _ = artifacts.read(Path(folder), "sgic", kinds=kinds, format=_FORMAT, **known)
         return parts.pop("llm"), Calibration(**parts)

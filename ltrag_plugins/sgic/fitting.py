@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from ltrag_plugins.calibration import CalibrationMethod
-from ltrag_plugins.data import check_labelled
-from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities
+from ltrag_plugins.data import check_labelled, digest_of
+from ltrag_plugins.errors import CalibrationError, InvalidInput, NoTokenProbabilities, require
 from ltrag_plugins.flow import Observer, World, run_many
 from ltrag_plugins.llm.base import LLM, Encoder
 from ltrag_plugins.metrics.answer import f1, is_right, normalized_exact_match
@@ -186,6 +186,7 @@ def fit(
         NoTokenProbabilities, ModelError, PromptTooLong: as `calibrate`; with `on_error="best"`
             only where the model failed before the rounds.
     """
+    require("fit")
     questions, settings = list(questions), settings or SGICSettings()
     if not questions:
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
@@ -226,7 +227,7 @@ def fit(
         },
         notes=tuple(found.notes(kept, best, gain, area)),
     )
-    return Calibration(kept.settings, scale, wrongness), report
+    return Calibration(kept.settings, scale, wrongness, digest_of(questions)), report
 
 
 @dataclass(frozen=True, slots=True)

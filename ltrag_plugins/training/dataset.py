@@ -18,14 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryFile
 from typing import Any, Literal, get_args
 
-from ltrag_plugins import errors
+from ltrag_plugins import __version__, errors
 from ltrag_plugins.artifacts import check_same, reading, replace_file, writing
 from ltrag_plugins.data import check_labelled
 from ltrag_plugins.errors import CalibrationError, InvalidInput, UnreadableArtifact
@@ -124,7 +123,7 @@ def build(
     judge = {"encoder": getattr(encoder, "name", None), "relevance": relevance and _name(relevance)}
     rules = {"right": _name(corpus.right), "keep_wrong": float(corpus.keep_wrong)}
     known = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-    origin: Any = {"version": version("ltrag-plugins"), "llm": getattr(model, "name", None)}
+    origin: Any = {"version": __version__, "llm": getattr(model, "name", None)}
     origin |= {"questions": len(asked), "questions_sha256": known, "settings": asdict(settings)}
     origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
     origin["judge"] = judge.get(settings.source)
