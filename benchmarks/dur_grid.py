@@ -46,8 +46,11 @@ TRAINED: dict[str, Callable[[int], DURSettings]] = {
     "PromptPG": lambda seed: DURSettings.promptpg(seed=seed),
     "PromptPG+PS": lambda seed: DURSettings.promptpg(preselect="bm25", seed=seed),
     "DUR paper": lambda seed: DURSettings.paper(seed=seed),
-    "DUR paper; batch": lambda seed: DURSettings.paper(sigma="batch", seed=seed),
+    "DUR script": lambda seed: DURSettings.script(seed=seed),
     "DUR; untrained": lambda seed: DURSettings(epochs=0, seed=seed),
+    "DUR; above sigma": lambda seed: DURSettings(exploration="above", seed=seed),
+    "DUR; input": lambda seed: DURSettings(encoded="input", seed=seed),
+    "DUR; example": lambda seed: DURSettings(encoded="example", seed=seed),
     "DUR": lambda seed: DURSettings(seed=seed),
 }
 PLAIN = ("zero-shot", "random", "BM25", "nearest")

@@ -28,7 +28,7 @@ SCORES = np.array([0.10, 0.40, 0.05, 0.25, 0.20])
     ],
 )
 def test_as_many_shots_as_scores_above_sigma_and_k_at_most(sigma, most, shots):
-    assert shot_counts([SCORES], sigma, replace(FREE, shots=most)) == [shots]
+    assert shot_counts([SCORES], sigma, replace(FREE, shots=most))[0] == [shots]
 
 
 shares = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(lambda row: np.array(row) / 40)
@@ -58,7 +58,8 @@ def allowed(level, scores, most, least, budget):
 )
 def test_the_threshold_is_the_nearest_that_keeps_the_bounds(sigma, scores, most, least, budget):
     settings = DURSettings(shots=most, least_shots=least, budget=budget)
-    told = shot_counts(scores, sigma, settings)
+    told, level = shot_counts(scores, sigma, settings)
+    assert [min(most, int((row > level).sum())) for row in scores] == told
     levels = np.unique([0.0, sigma, *np.concatenate(scores)])
     # between two levels nothing changes: one threshold of each interval will do
     steps = [*levels, *(b - 1e-9 for a, b in pairwise(levels)), levels[-1] + 0.1]
@@ -85,4 +86,4 @@ def test_the_threshold_is_the_nearest_that_keeps_the_bounds(sigma, scores, most,
     ],
 )
 def test_bounds_worked_by_hand(sigma, bounds, shots):
-    assert shot_counts([SCORES, SCORES], sigma, replace(FREE, **bounds)) == [shots] * 2
+    assert shot_counts([SCORES, SCORES], sigma, replace(FREE, **bounds))[0] == [shots] * 2

@@ -1,5 +1,6 @@
 """The policy by enumeration: four documents, two picks, all rankings; so there is no noise."""
 
+from collections import Counter
 from itertools import permutations, product
 
 import numpy as np
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
+from ltrag_plugins.dur import DURSettings
 from ltrag_plugins.dur.head import Head
-from ltrag_plugins.dur.policy import draw, log_probs, top
+from ltrag_plugins.dur.policy import chosen_shots, draw, log_probs, top
 
 DOCS, PICKS = 4, 2
 RANDOM = np.random.default_rng(7)
@@ -152,3 +154,25 @@ def test_a_draw_of_all_is_a_permutation_and_of_none_is_empty():
 
 def test_of_equal_scores_the_first_comes_first():
     assert top(np.array([1.0, 3.0, 3.0, 2.0, 3.0]), 4).tolist() == [1, 2, 4, 3]
+
+
+def test_drawn_above_the_threshold_or_cut_there():
+    scores, random = np.log([0.4, 0.3, 0.2, 0.1]), np.random.default_rng(0)
+    free = {"shots": 2, "least_shots": None, "budget": None}
+
+    def often(**settings) -> dict[tuple, float]:
+        wanted = DURSettings(**free, **settings)
+        found = Counter(
+            tuple(chosen_shots([scores], 0.25, wanted, random)[0].tolist()) for _ in range(4000)
+        )
+        return {picks: count / 4000 for picks, count in found.items()}
+
+    # by hand: 0.4 and 0.3 are above; of two that are drawn of all four, those two stay
+    assert often(exploration="above") == pytest.approx({(0, 1): 4 / 7, (1, 0): 3 / 7}, abs=0.03)
+    pair = {(0, 1): 0.4 * 0.3 / 0.6, (1, 0): 0.3 * 0.4 / 0.7, (): 0.2 * 0.1 / 0.8 + 0.1 * 0.2 / 0.9}
+    alone = {
+        (i,): p * 0.3 / (1 - p) + 0.2 * p / 0.8 + 0.1 * p / 0.9 for i, p in [(0, 0.4), (1, 0.3)]
+    }
+    assert often(exploration="cut") == pytest.approx(pair | alone, abs=0.03)
+    assert set(often(exploration="top")) == {(0, 1)}
+    assert max(map(max, often(exploration="sample"))) == 3

@@ -28,7 +28,7 @@ __all__ = [
     "TrainingResult",
 ]  # fmt: skip
 
-Preset = Literal["default", "paper", "paper-batch", "promptpg"]
+Preset = Literal["default", "paper", "script", "promptpg"]
 """Where the settings of a training can start; see `DURSettings.preset`."""
 
 # a ranker at work needs no more than its head; the metrics' packages only the training

@@ -13,7 +13,6 @@ figure 8 (shots of a history beside a fixed number of them).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -23,7 +22,7 @@ from jaxtyping import Float, Int
 from ltrag_plugins.calibration import softmax
 from ltrag_plugins.dur.feedback import Feedback, contextual_calibration, read_feedback, reward
 from ltrag_plugins.dur.head import Adam, Head
-from ltrag_plugins.dur.policy import draw, log_probs, shot_counts, top
+from ltrag_plugins.dur.policy import chosen_shots, log_probs
 from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.flow import Observer
@@ -135,6 +134,8 @@ def trained_batch(
         sigma = float(np.mean(turned))
     value = float(np.mean([row[-1] for row in rewards]))
     record = Batch(*place, loss, value, sigma, **_counts(ladders, counter.cost, settings))
+    if not (gradient.weight.any() or gradient.bias.any()):
+        return adam, record  # nothing was learned, and its momentum alone would move the head
     return adam.step(gradient, settings.learning_rate), record
 
 
@@ -147,9 +148,7 @@ def _climbed(
     observers: Sequence[Observer],
 ) -> list[_Ladder]:
     """Choose shots for each question by its scores, and ask with 0, 1, ..., k of them."""
-    counts = shot_counts([softmax(scores) for _, scores in group], sigma, settings)
-    choose = top if settings.exploration == "top" else partial(draw, random=random)
-    picks = [choose(scores, k) for (_, scores), k in zip(group, counts, strict=True)]
+    picks = chosen_shots([scores for _, scores in group], sigma, settings, random)
     first = 0 if settings.rungs == "all" else -1
     asked = [
         (case.question, case.ladder(chosen)[first:])

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ltrag_plugins.calibration import log_softmax
-from ltrag_plugins.dur.prompts import PromptFormat, Shot, format_for
+from ltrag_plugins.dur.prompts import PromptFormat, Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.errors import InvalidInput, NoTokenProbabilities
 from ltrag_plugins.flow import Flow, Observer, World, ask, run_many, score
@@ -46,6 +46,8 @@ class Feedback:
     greedy: bool | None = None
     """Whether the model, taking the likeliest token each time, writes that answer."""
     text: str | None = None
+    contained: bool = False
+    """Whether an accepted answer anywhere in the text is right."""
 
     @property
     def answer(self) -> str | None:
@@ -60,6 +62,8 @@ class Feedback:
     def right(self) -> bool:
         """Whether the answer is an accepted one (eq. 3): normalized exact match, or the option."""
         said, accepted = self.answer, checked(self.question.answers)
+        if self.contained and self.text is not None:
+            return is_right(self.text, accepted, "contains")
         if said in self.question.options:
             return said in accepted
         return said is not None and is_right(said, accepted)
@@ -104,16 +108,19 @@ def reading(
 ) -> Flow[list[Feedback]]:
     """Ask a question after each of these sequences of shots. If the model `scores` given text, that
     is used; `both`: not only for what the reward needs."""
-    form = format_for(settings.format)
+    form, blank = (
+        settings.prompt_format,
+        Feedback(question, contained=settings.reward == "contains"),
+    )
     gold = scores if both else settings.reward in ("p_gold", "log_p_gold")
     if question.options and scores:
         options = yield from _options(question, rungs, form)
         if settings.option_calibration == "content-free":
-            blank = replace(question, text=_CONTENT_FREE, context="")
-            options = options - (yield from _options(blank, rungs, form))
+            empty = replace(question, text=_CONTENT_FREE, context="")
+            options = options - (yield from _options(empty, rungs, form))
         return [Feedback(question, options=tuple(row)) for row in options.tolist()]
     prompts = [form.prompt(shots, question) for shots in rungs]
-    found = [Feedback(question) for _ in prompts]
+    found = [blank for _ in prompts]
     if gold:
         scored = yield from score(prompts, [form.said(checked(question.answers)[0])] * len(prompts))
         known = [_after(form.lead, generation) for generation in scored]
@@ -157,7 +164,7 @@ def _after(lead: str, scored: Generation) -> tuple[float, bool | None]:
 def reward(found: Feedback, settings: DURSettings) -> float:
     """What the feedback is worth, by `settings.reward`."""
     kind = settings.reward
-    if kind == "match":
+    if kind in ("match", "contains"):
         return 1.0 if found.right else -1.0
     if kind in ("p_gold", "log_p_gold"):
         return math.exp(found.log_p_gold) if kind == "p_gold" else found.log_p_gold

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from ltrag_plugins.calibration import log_softmax
+from ltrag_plugins.calibration import log_softmax, softmax
 from ltrag_plugins.dur.settings import DURSettings
 
 _Scores = Float[np.ndarray, " docs"]
@@ -58,11 +58,30 @@ def draw(scores: _Scores, k: int, random: np.random.Generator) -> _Picks:
     return top(scores + random.gumbel(size=len(scores)), k)
 
 
+def chosen_shots(
+    scores: Sequence[_Scores], sigma: float, settings: DURSettings, random: np.random.Generator
+) -> list[_Picks]:
+    """The shots of each question's ladder, first to last."""
+    shares = [softmax(row) for row in scores]
+    counts, sigma = shot_counts(shares, sigma, settings)
+    picks: list[_Picks] = []
+    for row, share, k in zip(scores, shares, counts, strict=True):
+        if settings.exploration == "top":
+            picks.append(top(row, k))
+        elif settings.exploration == "cut":
+            drawn = draw(row, settings.shots, random)
+            picks.append(drawn[share[drawn] > sigma])
+        else:
+            above = settings.exploration == "above"
+            picks.append(draw(np.where(share > sigma, row, -np.inf) if above else row, k, random))
+    return picks
+
+
 def shot_counts(
     scores: Sequence[Float[np.ndarray, " _docs"]], sigma: float, settings: DURSettings
-) -> list[int]:
-    """k_i of each question of a batch, by the S of its candidates (eq. 6). The threshold is the
-    nearest to `sigma` within `budget` and, before that, `least_shots`."""
+) -> tuple[list[int], float]:
+    """k_i of each question of a batch, by the S of its candidates (eq. 6), and the threshold that
+    gives them: the nearest to `sigma` within `budget` and, before that, `least_shots`."""
     leading = [np.sort(row)[::-1][: settings.shots] for row in scores]
     levels = np.unique(np.concatenate([[0.0, sigma], *leading]))
 
@@ -81,4 +100,4 @@ def shot_counts(
         reach = min(settings.least_shots, np.mean(counts(0.0)))
         if np.mean(counts(sigma)) < reach:
             sigma = max((x for x in levels if np.mean(counts(x)) >= reach), default=0.0)
-    return counts(sigma)
+    return counts(sigma), float(sigma)

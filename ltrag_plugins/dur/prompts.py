@@ -6,6 +6,7 @@ Source: Yu et al., NAACL 2025, "Dynamic Uncertainty Ranking", eq. 1 and table 5.
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.prompts.templates import beginning
@@ -14,6 +15,8 @@ from ltrag_plugins.types import Passage, Question
 
 Shot = Question | Passage
 """What is put in front of the question: a solved example or a passage."""
+Encoded = Literal["question", "input", "example"]
+"""Of an example: its question, that with statement and options, or all that with its answer."""
 
 _FIELDS = frozenset({"question", "options", "context", "answer", "text", "title"})
 
@@ -36,6 +39,8 @@ class PromptFormat(Settings):
     """Cut each {context} and {text} to this many words; None: never."""
     max_tokens: Count = 16
     """Most tokens of an answer that is written, not scored."""
+    best: Literal["first", "last"] = "first"
+    """Where the best shot stands. Last, next to the question, no rung begins as the one before."""
 
     def _check_together(self) -> None:
         # in the query, {answer} would tell the answer
@@ -55,6 +60,7 @@ class PromptFormat(Settings):
                 why = f"this prompt format has no place for a {kind.__name__}'s {{{field}}}"
                 raise InvalidInput(f"{why}; use format={use}, or shots of another kind")
         parts = [self.shot.format_map(self._fields(shot)) for shot in shots]
+        parts = parts if self.best == "first" else parts[::-1]
         return self.separator.join([*parts, self.query.format_map(self._fields(question))])
 
     def said(self, answer: str) -> str:
@@ -80,11 +86,15 @@ class PromptFormat(Settings):
         return fields | {"answer": item.answers[0] if item.answers else "", "title": ""}
 
 
-def text_of(shot: Shot) -> str:
-    """What is encoded and searched: the question of an example, title and text of a passage."""
+def text_of(shot: Shot, encoded: Encoded = "question", *, asked: bool = False) -> str:
+    """What is encoded and searched: title and text of a passage; of an example what `encoded`
+    says, and never the answer of the question that is `asked`."""
     if isinstance(shot, Passage):
         return f"{shot.title}\n{shot.text}" if shot.title else shot.text
-    return shot.text
+    if encoded == "question":
+        return shot.text
+    answer = shot.answers[:1] if encoded == "example" and not asked else ()
+    return "\n".join(filter(None, [shot.context, shot.text, " ".join(shot.options), *answer]))
 
 
 def _named(template: str, name: str) -> set[str]:

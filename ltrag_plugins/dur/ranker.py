@@ -178,7 +178,7 @@ class DURRanker:
         these, unless they cannot be used."""
         if not question.strip():
             raise EmptyQuestion("the question is empty; there is nothing to rank by")
-        texts = [text_of(candidate) for candidate in candidates]
+        texts = [text_of(candidate, self.settings.encoded) for candidate in candidates]
         keys = [sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
         with _keeping:
             known = {key: self._kept[key] for key in keys if key in self._kept}

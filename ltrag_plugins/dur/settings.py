@@ -1,16 +1,16 @@
 """What can be set about DUR, and the presets."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from ltrag_plugins.dur import Preset
-from ltrag_plugins.dur.prompts import PromptFormat, format_for
+from ltrag_plugins.dur.prompts import Encoded, PromptFormat, format_for
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.settings import Count, Positive, Range, Settings, Share, Whole
 from ltrag_plugins.types import Question
 
-_Reward = Literal["auto", "match", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
+_Reward = Literal["auto", "match", "contains", "p_gold", "log_p_gold", "f1", "rouge_l", "bleu"]
 Preselect = Literal["bm25", "encoder", "both", "none"]
 
 _AtLeast0 = Annotated[float, Range(0)]
@@ -43,8 +43,12 @@ class DURSettings(Settings):
     """|C'|: candidates that are ranked for each question (paper: 20)."""
     preselect: Preselect = "both"
     """What chooses them: BM25 (paper), nearness of vectors, the two in turn, or nobody (all)."""
+    encoded: Encoded = "question"
+    """What of an example is encoded, and searched by BM25: its question, its "input" (authors'
+    code: with statement and options), or the whole "example" (eq. 4: with its answer)."""
     reward: _Reward | Callable[[str, Question], float] = "auto"
-    """What the model's reply is worth: "match" +1 or -1; "p_gold" and "log_p_gold" the
+    """What the model's reply is worth: +1 or -1 by "match", or by whether a written reply
+    "contains" an accepted answer (authors' code); "p_gold" and "log_p_gold" the
     probability of the right option or of the reference; "f1", "rouge_l", "bleu" +1 above
     `threshold`, else -1; a function. "auto": "log_p_gold" if the model scores, else "match"."""
     threshold: Share = 0.5
@@ -58,8 +62,13 @@ class DURSettings(Settings):
     """Rows of the head (authors' code: 128)."""
     sharpness: Positive = 1.0
     """Standard deviation of the scores of an "encoder" head, before the softmax."""
-    exploration: Literal["top", "sample"] = "sample"
-    """Shots of a training ladder: the best so far (paper), or drawn without replacement."""
+    exploration: Literal["top", "sample", "above", "cut"] = "sample"
+    """The k_i shots of a training ladder: the best so far (paper), or drawn without replacement,
+    from all candidates or from those "above" sigma; "cut": of K that are drawn, those above sigma
+    (authors' code)."""
+    likeliest: Literal["first", "last"] = "first"
+    """Where in a prompt the shot that was drawn first, or ranks best, stands (authors' code: last,
+    next to the question)."""
     replacement: bool = False
     """Log-probability of a pick: of the full softmax (paper), or Plackett-Luce."""
     rungs: Literal["all", "last"] = "all"
@@ -99,6 +108,12 @@ class DURSettings(Settings):
             why = "does not tell what a shot changed"
             raise InvalidInput(f"rungs='last' {why}; set credit='outcome'")
 
+    @property
+    def prompt_format(self) -> PromptFormat:
+        """The format, with the likeliest shot where it belongs."""
+        form = format_for(self.format)
+        return form if self.likeliest == "first" else replace(form, best="last")
+
     def questions_learned(self, questions: int) -> int:
         """How many of so many questions are trained on; the others are held out."""
         held_out = round(self.held_out * questions)
@@ -110,16 +125,24 @@ class DURSettings(Settings):
 
     @classmethod
     def preset(cls, name: Preset) -> Self:
-        """The defaults, or another start: algorithm 1, its authors' code, or PromptPG."""
-        if name in ("paper", "paper-batch"):
-            return cls.paper(sigma="immediate" if name == "paper" else "batch")
-        return {"default": cls, "promptpg": cls.promptpg}[name]()
+        """The defaults, or another start: algorithm 1, its authors' "script", or PromptPG."""
+        return cls() if name == "default" else getattr(cls, name)()
 
     @classmethod
-    def paper(cls, *, sigma: Literal["immediate", "batch"] = "immediate", seed: int = 0) -> Self:
-        """Algorithm 1 to the letter, to reproduce the paper; "batch": as its authors' code."""
-        given = {"sigma": sigma, "stop_at_turn": sigma == "batch", "seed": seed}
-        return cls(**_PUBLISHED | given, preselect="bm25", exploration="top")
+    def paper(cls, *, seed: int = 0) -> Self:
+        """Algorithm 1 to the letter, to reproduce the paper."""
+        given = _PUBLISHED | {"sigma": "immediate", "encoded": "example", "seed": seed}
+        return cls(**given, preselect="bm25", exploration="top")
+
+    @classmethod
+    def script(cls, *, seed: int = 0) -> Self:
+        """The authors' published code, where it departs from algorithm 1: K shots are drawn and
+        those not above sigma dropped, the likeliest stands next to the question, a reply is right
+        that contains an answer, sigma is the mean of a batch, a ladder ends at its turn, and what
+        is encoded has statement and options."""
+        ours = {"exploration": "cut", "likeliest": "last", "encoded": "input", "seed": seed}
+        given = _PUBLISHED | ours | {"reward": "contains", "sigma": "batch", "stop_at_turn": True}
+        return cls(**given, preselect="bm25")
 
     @classmethod
     def promptpg(cls, *, preselect: Preselect = "none", seed: int = 0) -> Self:

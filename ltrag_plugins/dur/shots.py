@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
-from ltrag_plugins.dur.settings import Preselect
+from ltrag_plugins.dur.settings import DURSettings, Preselect
 from ltrag_plugins.errors import EmptyQuestion
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
@@ -45,7 +45,20 @@ class Preselector:
     fill: bool = True
     """Whether BM25 fills up with candidates that share no word with the question."""
     text: Callable[[Shot], str] = text_of
-    """What of a candidate and of a question is searched."""
+    """What of a candidate is searched."""
+    asked: Callable[[Question], str] | None = None
+    """What of a question is searched for, and encoded; None: the same."""
+
+    @classmethod
+    def of(cls, settings: DURSettings, candidates: Sequence[Shot], vectors: _Vectors) -> Self:
+        """As a head's training chooses."""
+        text = partial(text_of, encoded=settings.encoded)
+        how, size = settings.preselect, settings.preselected
+        return cls(candidates, vectors, how, size, text=text, asked=partial(text, asked=True))
+
+    def query(self, question: Question) -> str:
+        """What of a question is searched for, and encoded."""
+        return (self.asked or self.text)(question)
 
     def choose(self, question: Question, vector: _Vector | None = None) -> _Picks:
         """Indices into the pool, best first, without the question itself."""
@@ -56,7 +69,7 @@ class Preselector:
         everything, orders = np.arange(len(allowed)), []
         if self.how != "encoder":
             spare = int((~allowed).sum())
-            [found] = self._bm25.search([self.text(question)], self.size + spare)
+            [found] = self._bm25.search([self.query(question)], self.size + spare)
             order = np.array([int(p.id) for p in found], dtype=int)
             if self.fill:  # in the order they were handed in
                 order = np.concatenate([order, np.setdiff1d(everything, order)])
@@ -137,21 +150,21 @@ class ShotRanker:
             vectors: of the candidates; None: they are encoded.
         """
         if vectors is None:
-            vectors = ranker.encoder.encode([text_of(c) for c in candidates])
+            encoded = ranker.settings.encoded
+            vectors = ranker.encoder.encode([text_of(c, encoded) for c in candidates])
         rows, most = vectors.astype(float), ranker.shots if shots is None else shots
 
         def best(vector: _Vector, chosen: _Picks) -> _Picks:
             places = ranker.rank_vectors(vector, rows[chosen], top_n=most, sigma=sigma)
             return chosen[[place.index for place in places]]
 
-        how, size = ranker.settings.preselect, ranker.settings.preselected
-        found = Preselector(candidates, rows, how, size)
+        found = Preselector.of(ranker.settings, candidates, rows)
         return cls(found, most, lambda _, asked, picks: [*map(best, asked, picks)], ranker.encoder)
 
     def places(self, asked: Sequence[Question], vectors: _Vectors | None = None) -> list[_Picks]:
         """For each question indices into the pool, best first."""
         if vectors is None and self.encoder is not None:
-            vectors = self.encoder.encode([question.text for question in asked])
+            vectors = self.encoder.encode([*map(self.preselector.query, asked)])
         rows = np.zeros((len(asked), 0)) if vectors is None else vectors
         if self.preselector.vectors is not None:
             rows = rows.astype(self.preselector.vectors.dtype)

@@ -212,7 +212,8 @@ class DURTrainer:
     ) -> list[TrainingCase]:
         """Each question with the candidates that are ranked for it, all encoded."""
         _check(validation, candidates)
-        asked = self.encoder.encode([q.text for q in validation]).astype(float)
+        of = partial(text_of, encoded=self.settings.encoded)
+        asked = self.encoder.encode([of(q, asked=True) for q in validation]).astype(float)
         pairs = [*zip(validation, asked, strict=True)]
         if candidates is None:
             texts = list(dict.fromkeys(text_of(p) for q in validation for p in q.passages))
@@ -221,9 +222,8 @@ class DURTrainer:
             return [
                 TrainingCase(*pair, pair[0].passages, v) for pair, v in zip(pairs, own, strict=True)
             ]
-        vectors = self.encoder.encode([text_of(c) for c in candidates]).astype(float)
-        how, size = self.settings.preselect, self.settings.preselected
-        preselector = Preselector(candidates, vectors, how=how, size=size)
+        vectors = self.encoder.encode([of(c) for c in candidates]).astype(float)
+        preselector = Preselector.of(self.settings, candidates, vectors)
         cases = []
         for question, vector in pairs:
             picks = preselector.choose(question, vector)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ltrag_plugins.dur.prompts import Shot, format_for
+from ltrag_plugins.dur.prompts import Shot
 from ltrag_plugins.dur.settings import DURSettings
 from ltrag_plugins.dur.shots import Preselector, ShotRanker
 from ltrag_plugins.errors import CalibrationError, InvalidInput, checked
@@ -156,11 +156,12 @@ def _answer_trained(
     question: Question, settings: DURShotsSettings, learned: _TrainedShots
 ) -> Flow[Answer]:
     """One encoding, one model call, asked as in the training with all that the question has."""
-    vectors = yield from embed(question.text)
-    form = learned.training.format
+    vectors = yield from embed(learned.ranker.preselector.query(question))
+    training = learned.training
     if learned.adapts:
-        form = max(str(form), _showing([question]), key=_MORE.index)
-    form, [best] = format_for(form), learned.ranker([question], np.asarray(vectors, float))
+        showing = max(str(training.format), _showing([question]), key=_MORE.index)
+        training = replace(training, format=showing)
+    form, [best] = training.prompt_format, learned.ranker([question], np.asarray(vectors, float))
     prompt = form.prompt(best, question)
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options, lead=form.lead), trace=(reply,))
