@@ -148,7 +148,7 @@ def watched_page(tmp_path_factory) -> Path:
     for i in range(59):
         asked = f"Which city is number {i} of the list?"
         watch.saw(run(gate.deciding(asked), gate.world), lambda i=i: f"City {i}")
-        assert watch.settle()
+        assert watch.settle(600)
     watch_page(gate.store, folder / "watch.html")
     return folder / "watch.html"
 
