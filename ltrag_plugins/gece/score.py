@@ -90,11 +90,13 @@ def score_questions(
     Raises:
         MissingReferences: a question has no accepted answers.
         NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
+        MissingExtra: word frequencies of a language need the extra `frequency`.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_labelled(questions)
+    frequencies.of_word("a")  # what is missing is named before a draft is paid for
     if settings.semantics:
-        gradient_llm(llm)  # refused before a draft is paid for
+        gradient_llm(llm)
     together = partial(run_many, world=World(llm=llm), observers=tuple(observers), batch=batch)
     texts = [render_question(question).strip() for question in questions]
     drafts = [evidence.draft for evidence in together([drafting(t, settings) for t in texts])]
