@@ -1,9 +1,15 @@
 import math
+import sys
 
 import numpy as np
 import pytest
 
-from ltrag_plugins.errors import MissingReferences, NeedsGradients, NoTokenProbabilities
+from ltrag_plugins.errors import (
+    MissingExtra,
+    MissingReferences,
+    NeedsGradients,
+    NoTokenProbabilities,
+)
 from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
 from ltrag_plugins.gece.score import references_like
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -44,6 +50,14 @@ def test_chrf_and_a_corpus_of_ones_own_stand_in_where_asked():
     [score] = score_questions(questions(1), llm=honest_llm(), settings=settings, frequencies=corpus)
     assert score.meteor == chrf("red", ["red"]) == 1.0
     assert score.word_frequency == corpus.mean(questions(1)[0].text)
+
+
+def test_the_score_asks_nothing_where_word_frequencies_are_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
+    llm, settings = honest_llm(), GECESettings(semantics=False)
+    with pytest.raises(MissingExtra, match=r"ltrag-plugins\[frequency\]"):
+        score_questions(questions(1), llm=llm, settings=settings)
+    assert llm.calls == []
 
 
 def test_without_semantics_a_text_model_with_probabilities_is_enough():

@@ -129,8 +129,6 @@ class GECEGate:
         frequencies = frequencies_for(settings := settings or GECESettings(), frequencies)
         target: dict[str, Any] = {"target_rate": target_rate, "target_accuracy": target_accuracy}
         Targets(**(target := target | {"budget": budget}))
-        if frequencies is not None:
-            frequencies.of_word("a")  # an unknown language is named before anything is asked
         fitting = partial(fit_outcomes, **target, settings=settings, frequencies=frequencies)
         world = World(llm=llm, retriever=retriever, encoder=encoder)
         check_count(questions)

@@ -91,6 +91,7 @@ def score_questions(
     Raises:
         MissingReferences: a question has no accepted answers.
         NoTokenProbabilities, NeedsGradients: the model cannot give an ingredient.
+        MissingExtra: word frequencies of a language need the extra `frequency`.
     """
     settings, frequencies = settings or GECESettings(), frequencies or WordFrequencies()
     check_labelled(questions)

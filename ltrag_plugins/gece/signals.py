@@ -219,9 +219,13 @@ def _of_words(value: Callable[[WordFrequencies, str], float], about: str) -> _Si
 def frequencies_for(
     settings: GECESettings, given: WordFrequencies | None
 ) -> WordFrequencies | None:
-    """Those given; without, English ones for a scorer that reads some, and none for others."""
+    """Those given; without, English ones for a scorer that reads some, and none for others. An
+    unknown language or a missing package is named at once."""
     reads = settings.scorer in ("gece", "word_frequency", "rarest_word")
-    return given or (WordFrequencies() if reads else None)
+    found = given or (WordFrequencies() if reads else None)
+    if found is not None:
+        found.of_word("a")
+    return found
 
 
 def _of_draft(name: str) -> _Signal:

@@ -20,7 +20,7 @@ from ltrag_plugins.gece.gate import GECEGate
 from ltrag_plugins.gece.labels import check_count, check_scorer
 from ltrag_plugins.gece.savings import Usage, timed
 from ltrag_plugins.gece.settings import GECESettings, Targets
-from ltrag_plugins.gece.signals import askable_question
+from ltrag_plugins.gece.signals import askable_question, frequencies_for
 from ltrag_plugins.llama_index.gate import answer_of
 from ltrag_plugins.llama_index.model import model_of
 from ltrag_plugins.llm.base import LLM
@@ -41,6 +41,7 @@ def fit_from_engine(
     """The gate before an engine, which is asked `most` queries at once; see `GECERouter.fit`."""
     settings = how["settings"] or GECESettings()
     check_scorer(settings)
+    frequencies_for(settings, None)  # a missing package is named before the chain runs
     check_count(questions)
     Targets(*(how[name] for name in ("target_rate", "target_accuracy", "budget")))
     examples = [question_of(one) for one in questions]
