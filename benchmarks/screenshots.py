@@ -116,11 +116,7 @@ def save(browser: Browser, page: Path, name: Path, last: str) -> None:
         clip: Any = {"x": 0, "y": 0, "width": 1280, "height": box["y"] + box["height"] + 24}
         file = name.with_name(f"{name.name}-{colours}.png")
         image = Image.open(BytesIO(opened.screenshot(full_page=True, clip=clip)))
-        # by this method a colour of few pixels, as that of the marks, stays what it is
-        image = image.convert("RGB").quantize(
-            256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
-        )
-        image.save(file, optimize=True)
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
         print(f"{file.name}: {clip['height']:.0f} high, {file.stat().st_size / 1e3:.0f} kB")
         opened.close()
 
