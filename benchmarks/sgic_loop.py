@@ -89,6 +89,10 @@ def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace)
             batch=options.batch,
         )
         print(f"\n{name}, dev_test, {len(found)} questions, {variant}:\n{report}\n")
+        for row in report.variants:  # the report itself shows the best few
+            print(
+                f"{row.name:<40}  {row.em:.3f}  {row.f1:.3f}  {row.calls:6.1f}  {row.gain.signed}"
+            )
         if options.out:
             ways = every(found, llm, options.batch, settings, CUTS if last else (), report)
             write(rows(found, ways), options.out / f"{name}_{variant}.jsonl")

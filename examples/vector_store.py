@@ -181,7 +181,7 @@ def langchain_router(
     """The store's retriever, the reranker behind it, the calibrator to answer, the gate before."""
     best = reranking(retriever, lc.DURReranker(ranker, top_n=READ))
     calibrator = lc.SGICCalibrator(llm, best, settings=LOOKING)
-    return lc.GECERouter(gate, calibrator, return_decision=True)
+    return lc.GECERouter(gate, calibrator, answer="answer", return_decision=True)
 
 
 def llama_index_router(

@@ -53,7 +53,7 @@ def test_page_and_pictures_are_written_where_they_are_wanted(run, tmp_path):
     found = {path.name for path in pictures.iterdir()}
     assert {"cost-calls.png", "rate-single-2b-gece.svg", "scores-gece.png"} <= found
     assert f"{len(found)} pictures are in" in result.stderr
-    assert "em over single" in Parsed(out).words()
+    assert "gain over single" in Parsed(out).words()
 
 
 def test_an_unfinished_run_is_reported_and_said_to_be(tmp_path):

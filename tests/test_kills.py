@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -81,7 +82,8 @@ for line in sys.stdin:
 
 def contents(result: Path) -> dict[str, bytes]:
     files = [result] if result.is_file() else sorted(result.iterdir())
-    return {file.name: file.read_bytes() for file in files}
+    when = re.compile(rb'"date": "[^"]+"')  # on which nothing else depends
+    return {file.name: when.sub(b"", file.read_bytes()) for file in files}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from mkdocs.structure.files import File, Files
 
 FOLDER = Path(__file__).parents[2] / "examples" / "notebooks"
 _DOCS, _ELSEWHERE = re.compile(r"\]\(\.\./\.\./docs/"), re.compile(r"\]\((?=\.\./(?!\.\./docs/))")
+_OTHER = re.compile(r"\]\((\w+)\.ipynb(?=[)#])")
 
 
 def page_of(notebook: dict[str, Any], source: str) -> str:
@@ -20,6 +21,7 @@ def page_of(notebook: dict[str, Any], source: str) -> str:
 def _cell(cell: dict[str, Any], source: str) -> Iterator[str]:
     text = _text(cell["source"]).strip()
     if cell["cell_type"] == "markdown":
+        text = _OTHER.sub(r"](\1.md", text)
         yield _DOCS.sub("](../", _ELSEWHERE.sub(f"]({source}", text))
     elif cell["cell_type"] == "code":
         yield f"````python\n{text}\n````"

@@ -394,6 +394,9 @@ class FitReport:
         if self.accuracy is not None:
             others = f"always {self.retrieval_accuracy:.3f}, never {self.direct_accuracy:.3f}"
             told = f", {self.accuracy.value:.3f} {right} ({others})"
+        elif self.pays:  # nobody tried what retrieval gives, so what it pays is not known
+            verdict, kept = "tells failing answers", self.kept_accuracy
+            told = "" if kept is None else f", {kept.value:.3f} of the others {right}"
         return f"{verdict}: {self.retrieval_rate.value:.1%} retrieve{told}"
 
     def as_dict(self) -> dict[str, Any]:
