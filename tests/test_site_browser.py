@@ -114,11 +114,11 @@ def test_colours_follow_the_system_until_one_is_chosen(browser, site):
     context = browser.new_context(color_scheme="dark")
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
-    scheme = "document.body.getAttribute('data-md-color-scheme')"
-    assert page.evaluate(scheme) == "slate"
+    scheme = "document.body.getAttribute('data-md-color-scheme') == '{}'"  # set by an event
+    page.wait_for_function(scheme.format("slate"))
     page.emulate_media(color_scheme="light")
-    assert page.evaluate(scheme) == "default"
+    page.wait_for_function(scheme.format("default"))
     page.locator("label[for=__palette_1]:visible").click()
     page.locator("label[for=__palette_2]:visible").click()
-    assert page.evaluate(scheme) == "slate"
+    page.wait_for_function(scheme.format("slate"))
     context.close()
