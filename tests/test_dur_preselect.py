@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from rank_bm25 import BM25Plus
 
+from ltrag_plugins.dur import DURRanker, DURSettings
 from ltrag_plugins.dur.prompts import text_of
-from ltrag_plugins.dur.shots import Preselector
+from ltrag_plugins.dur.shots import ExamplePool, Preselector
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.types import Passage, Question
 from tests.dur_parts import Nonsense, houses
 
@@ -89,3 +91,10 @@ def test_both_takes_from_bm25_and_from_the_neighbours_in_turn():
     turns = [i for pair in zip(by["bm25"], by["encoder"], strict=True) for i in pair]
     assert by["both"] == list(dict.fromkeys(turns))
     assert by["bm25"][0] != by["encoder"][0]
+
+
+def test_a_head_of_whole_examples_is_not_shown_their_questions_alone():
+    ranker = DURRanker.untrained(Nonsense(), settings=DURSettings(encoded="example"))
+    with pytest.raises(InvalidInput, match=r"encoded='question'"):
+        ExamplePool(ranker)
+    ExamplePool(DURRanker.untrained(Nonsense(), settings=DURSettings())).add(["why?"], ["because"])

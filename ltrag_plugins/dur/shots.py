@@ -18,7 +18,7 @@ from ltrag_plugins.dur.policy import top
 from ltrag_plugins.dur.prompts import Shot, text_of
 from ltrag_plugins.dur.ranker import DURRanker
 from ltrag_plugins.dur.settings import DURSettings, Preselect
-from ltrag_plugins.errors import EmptyQuestion
+from ltrag_plugins.errors import EmptyQuestion, InvalidInput
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.retrieval.dense import unit_rows
@@ -186,6 +186,9 @@ class ExamplePool(Generic[_T]):
     """As `ShotRanker.learned`, over examples that may grow while several threads ask."""
 
     def __init__(self, ranker: DURRanker, *, shots: int | None = None, sigma: float = 0.0) -> None:
+        if ranker.settings.encoded == "example":
+            told = "the head was trained on whole examples, and is shown their questions"
+            raise InvalidInput(f"{told} alone; train one with DURSettings(encoded='question')")
         self._encode = ranker.encoder.encode
         self._ranked = partial(ShotRanker.learned, ranker, shots=shots, sigma=sigma)
         self._lock = threading.Lock()
