@@ -123,8 +123,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=8)
     parser.add_argument("--data", default="popqa,triviaqa,nq_distractor")
     parser.add_argument("--search", action="store_true", help="for questions with passages")
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     options = parser.parse_args()
-    llm = CachedLLM(TransformersLLM.load(options.model), options.answers)
+    model = TransformersLLM.load(options.model, dtype=options.dtype)
+    llm = CachedLLM(model, options.answers)
     for name in options.data.split(","):
         report(name, options, World(llm=llm, encoder=embedded_encoder()))
 
