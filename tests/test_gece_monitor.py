@@ -127,6 +127,29 @@ def test_a_signal_that_moves_is_a_drift_where_scores_and_rate_stay():
     assert state.startswith("drifting: the questions have changed (x)")
 
 
+def test_longer_questions_are_a_drift_where_all_that_the_gate_reads_stays(gate):
+    lengths = np.random.default_rng(0).integers(6, 13, size=400)
+    asked = fitted()
+    asked.report.question_words = np.quantile(lengths, np.linspace(0, 1, 21)).tolist()
+
+    def long(some, more):
+        return [
+            replace(r, signals=r.signals | {"question length": float(n + more)})
+            for r, n in zip(some, lengths, strict=False)
+        ]
+
+    before = long(records(WINDOW), 0)
+    assert monitor(before + long(records(WINDOW, 1), 0), asked).state == "holds"
+    state = monitor(before + long(records(WINDOW, 1), 3), asked).state
+    assert state.startswith("drifting: the questions have changed (question length)")
+    # a router at work notes what the fit measured: the words of the question
+    assert gate.report.question_words == (8.0,) * 21
+    watch = Watch(gate, rng=random.Random(0))
+    watch.saw(run(gate.deciding(QUESTIONS[3]), gate.world), None)
+    [record] = watch._store.records(0, 10)
+    assert record.signals["question length"] == 8.0
+
+
 def test_a_bunch_of_scores_that_moves_a_little_is_no_drift():
     some = [replace(r, score=float(r.score > 0.5), signals={"x": 0.5}) for r in records(WINDOW)]
     gate = fitted()

@@ -45,6 +45,7 @@ from ltrag_plugins.metrics.calibration import (
     bootstrap_interval,
     expected_calibration_error,
 )
+from ltrag_plugins.tokenize import words
 
 try:
     from scipy.linalg import solve
@@ -246,6 +247,9 @@ def fit_outcomes(
     silent = sum(item.draft.tokens is None for item in evidence)
     figures = (columns.signals, unseen, scores, retrieve)
     report = _report(fitted, labels, *figures, target, target_rate, silent, costs)
+    counts = [len(words(item.question)) for item in evidence]
+    lengths = np.quantile(counts, np.linspace(0, 1, 21)).tolist()
+    report = replace(report, question_words=tuple(lengths))
     for note in [note for note in report.notes if note.startswith(_COSTLY)]:
         _logger.warning(note)
     return fitted, report

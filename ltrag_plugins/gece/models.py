@@ -374,6 +374,8 @@ class FitReport:
     """What the gate's calls cost a question; None where retrieval's was not measured."""
     retrieval_cost: Usage | None = None
     """What an answer with retrieval costs."""
+    question_words: tuple[float, ...] = ()
+    """The 0, 5, ..., 100 % quantiles of the questions' number of words; the monitor watches it."""
     notes: tuple[str, ...] = ()
     """What a user should know before relying on this gate."""
 

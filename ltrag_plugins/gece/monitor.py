@@ -5,9 +5,10 @@ A random share of the questions answered directly is also sent through the chain
 background. Each such audit has a known chance, so the agreement estimated from them is that of all
 direct answers: a ratio of sums weighted by one over the chance (Hajek 1971), with Wilson's interval
 (1927) at the effective number of audits (Kish 1965). Whether questions have changed is asked of
-each `WINDOW` decisions: the two-sample Kolmogorov-Smirnov test of their scores, and of each signal,
-against those of the fit and of the decisions since, and Fisher's exact test of how many retrieve.
-Where nothing has changed, either kind gives an alarm with a chance of one in a thousand.
+each `WINDOW` decisions: the two-sample Kolmogorov-Smirnov test of their scores, of each signal, and
+of the questions' length, against those of the fit and of the decisions since, and Fisher's exact
+test of how many retrieve. Where nothing has changed, either kind gives an alarm with a chance of
+one in a thousand.
 """
 
 import atexit
@@ -32,10 +33,12 @@ from ltrag_plugins.errors import InvalidInput, require
 from ltrag_plugins.gece.decision import Decision, question_digest
 from ltrag_plugins.gece.savings import Savings, Usage, savings_of
 from ltrag_plugins.metrics.calibration import Interval, wilson_interval
+from ltrag_plugins.tokenize import words
 
 WINDOW = 200
 """Decisions that are compared with the fit at a time."""
 _CHANCE = 0.001  # of an alarm where nothing has changed, for each of the two kinds of test
+_LENGTH = "question length"
 _SLACK = 0.05  # of the fit's spread (5 to 95 %), by which scores may move and be the same
 LATEST = 10_000
 """Decisions that a monitor looks at, and that are held without a store."""
@@ -187,7 +190,10 @@ def _moved(
         then, now = (np.bincount(some, minlength=10) for some in places)
         p, q = ((count + 0.5) / (count.sum() + 5) for count in (then, now))
         stability = float(np.sum((q - p) * np.log(q / p)))
-    for name, points in zip(fitted.names, fitted.quantiles, strict=True):
+    watched = dict(zip(fitted.names, fitted.quantiles, strict=True))
+    if lengths := getattr(report, "question_words", ()):
+        watched[_LENGTH] = lengths
+    for name, points in watched.items():
         # the fit's questions are known by quantiles
         then = np.interp(np.linspace(0, 1, len(fitted.scores)), np.linspace(0, 1, 21), points)
         earlier, now = ([r.signals[name] for r in x if name in r.signals] for x in (before, window))
@@ -202,6 +208,14 @@ def _moved(
     moved = [name for name, p in tests.items() if p < _CHANCE / len(tests)]
     told = f"the questions have changed ({', '.join(moved)}), {share}"
     return told if moved else "", stability, ks_p
+
+
+def _watched(decision: Decision) -> dict[str, float]:
+    """What the gate read, and how long the question is, which tells kinds of questions apart where
+    their drafts look alike; nothing of a question that no gate judged."""
+    if not decision.ingredients:
+        return {}
+    return {**decision.ingredients, _LENGTH: float(len(words(decision.question)))}
 
 
 def _others(now: Sequence[float], then: Any, earlier: Sequence[float]) -> float:
@@ -236,7 +250,7 @@ class Watched:
     """Whether chance alone chose it, so that those chosen are a fair sample of all questions."""
     agrees: bool | None = None
     signals: Mapping[str, float] = field(default_factory=dict)
-    """What the gate read, by name."""
+    """What the gate read, by name, and the question's length in words."""
 
 
 class _Memory:
@@ -330,7 +344,7 @@ class Watch:
             score=decision.score,
             chance=0.0 if not comparable else 1.0 if decision.learning else self._rate,
             sampled=sampled,
-            signals=decision.ingredients,
+            signals=_watched(decision),
         )
         if not self._works:
             self._store.add([record])
