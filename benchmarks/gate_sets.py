@@ -1,0 +1,231 @@
+"""Gates on what one model answers to real questions, without passages and with three.
+
+`record` asks the model and keeps each question's draft, answer with passages and their labels in
+a file of JSON lines; `table` fits on `train`, judges `dev_test`, and needs no model:
+
+    LTRAG_DATA=/path/to/data python benchmarks/gate_sets.py record MODEL.gguf
+    python benchmarks/gate_sets.py table
+
+Passages are found among those of all questions asked, by MiniLM, and cut to 80 words. An answer is
+right that contains an accepted one.
+"""
+
+import argparse
+import gzip
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ltrag_plugins.data import read_questions
+from ltrag_plugins.flow import World, run_many
+from ltrag_plugins.gece import Evidence, GECESettings, Outcome, fit_outcomes
+from ltrag_plugins.gece.fit import Labels, _area, _cross_validated
+from ltrag_plugins.gece.labels import answers_agree
+from ltrag_plugins.gece.signals import available_signals, drafting, features
+from ltrag_plugins.llm.base import Encoder
+from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
+from ltrag_plugins.llm.embedded import embedded_encoder
+from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.metrics.answer import contains, normalized_exact_match
+from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, paired_bootstrap
+from ltrag_plugins.retrieval.dense import DenseRetriever
+from ltrag_plugins.types import Generation, Passage, Question, Token
+
+PARTS = ("train", "dev_test")
+SHARES = (0.3, 0.5, 0.6, 0.8)
+RECORDS = Path(__file__).parent / "results" / "gate_sets.jsonl.gz"
+
+
+def asked(name: str, part: str, limit: int) -> list[Question]:
+    """The first questions with passages, in an order of chance that never changes."""
+    if not (root := os.environ.get("LTRAG_DATA")):
+        sys.exit("set LTRAG_DATA to the folder that holds popqa/, hotpotqa/ and nq_distractor/")
+    found = read_questions(Path(root) / name / f"{part}.jsonl.gz", require_answers=True)
+    found = [question for question in found if question.passages]
+    found.sort(key=lambda question: hashlib.sha256(question.id.encode()).hexdigest())
+    return found[:limit]
+
+
+def short(passage: Passage) -> Passage:
+    return Passage(" ".join(passage.text.split()[:80]), title=passage.title)
+
+
+def record(options: argparse.Namespace) -> None:
+    model = TransformersLLM.load(options.model, dtype=options.dtype)
+    folder = options.answers
+    folder.mkdir(parents=True, exist_ok=True)
+    llm = CachedLLM(model, folder / "answers.sqlite")
+    encoder = CachedEncoder(embedded_encoder(), folder / "vectors.sqlite")
+    rows = read(options.records) if options.records.exists() else []
+    for name in options.data.split(","):
+        rows = [row for row in rows if row["set"] != name]
+        parts = {part: asked(name, part, options.questions) for part in PARTS}
+        found = [short(p) for questions in parts.values() for q in questions for p in q.passages]
+        pool = {(passage.title or "", passage.text): passage for passage in found}
+        in_order = [pool[key] for key in sorted(pool)]
+        world = World(llm=llm, retriever=DenseRetriever(in_order, encoder))
+        for part, questions in parts.items():
+            for start in range(0, len(questions), 16):
+                rows += answered(name, part, questions[start : start + 16], world)
+                print(f"{name} {part} {start + 16}", flush=True)
+            options.records.parent.mkdir(parents=True, exist_ok=True)
+            with gzip.GzipFile(options.records, "wb", mtime=0) as file:
+                file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def answered(
+    name: str, part: str, questions: Sequence[Question], world: World
+) -> Iterator[dict[str, Any]]:
+    settings = GECESettings()
+    evidence = run_many([drafting(q.text, settings) for q in questions], world, batch=16)
+    found = run_many([METHODS["single"].flow(q) for q in questions], world, batch=16)
+    for question, one, answer in zip(questions, evidence, found, strict=True):
+        both = {"draft": one.draft.text.strip(), "answer": answer.text}
+        yield {
+            "model": world.llm.name if world.llm else "",
+            "set": name,
+            "part": part,
+            "question": question.text,
+            "accepted": question.answers,
+            **both,
+            "tokens": [asdict(token) for token in one.draft.tokens or ()],
+            "search": [passage.score for passage in answer.passages],
+            "right": {name: bool(contains(text, question.answers)) for name, text in both.items()},
+        }
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def outcomes(
+    rows: list[dict[str, Any]], encoder: Encoder, *, agreement: bool, search: bool = False
+) -> list[Outcome]:
+    """With `agreement`, right means that draft and answer agree; with `search`, the retriever's
+    best score and its lead are signals."""
+    vectors = encoder.encode([text for row in rows for text in (row["question"], row["draft"])])
+    made = []
+    for row, pair in zip(rows, np.asarray(vectors).reshape(len(rows), 2, -1), strict=True):
+        tokens = tuple(
+            Token(**{**token, "alternatives": tuple(map(tuple, token["alternatives"]))})
+            for token in row["tokens"]
+        )
+        first, second = (*row["search"], 0.0, 0.0)[:2]
+        extra = {"search_score": -first, "search_margin": second - first} if search else {}
+        draft = Generation("".join(token.text for token in tokens), tokens)
+        right, told = row["right"], answers_agree(row["draft"], row["answer"])
+        made.append(
+            Outcome(
+                Evidence(row["question"], draft, vectors=pair, extra=extra),
+                right=told if agreement else right["draft"],
+                right_with_retrieval=True if agreement else right["answer"],
+                agreement=agreement,
+            )
+        )
+    return made
+
+
+def table(options: argparse.Namespace) -> None:
+    rows, encoder = read(options.records), embedded_encoder()
+    for name in dict.fromkeys(row["set"] for row in rows):
+        own = [row for row in rows if row["set"] == name]
+        train, test = ([row for row in own if row["part"] == part] for part in PARTS)
+        if train and test:
+            report(name, train, test, encoder)
+
+
+def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> None:
+    right, mended = (
+        np.array([row["right"][key] for row in test], float) for key in ("draft", "answer")
+    )
+    exact = [
+        np.mean([normalized_exact_match(row[key], row["accepted"]) for row in test])
+        for key in ("draft", "answer")
+    ]
+    agree = np.mean([answers_agree(row["draft"], row["answer"]) for row in train])
+    print(
+        f"\n## {name}: {len(train)} questions to fit, {len(test)} to judge; "
+        f"never {right.mean():.3f} (EM {exact[0]:.3f}), "
+        f"always {mended.mean():.3f} (EM {exact[1]:.3f}), "
+        f"either {np.maximum(right, mended).mean():.3f}; agreement on {agree:.0%}\n"
+        f"{'':<26}{'AUROC':>6}{'area above a random choice':>29}"
+        + "".join(f"{f'at {share:.0%}':>9}" for share in SHARES)
+    )
+    gain, fails = mended - right, 1 - right
+    scores = dict[str, np.ndarray]()
+    for row, how in {
+        "gate, labels": {"agreement": False},
+        "gate, agreement": {"agreement": True},
+        "gate, labels and search": {"agreement": False, "search": True},
+    }.items():
+        fitted, fit = fit_outcomes(outcomes(train, encoder, **how), target_accuracy="always")
+        judged = [fitted.judge(one.evidence) for one in outcomes(test, encoder, **how)]
+        scores[row] = np.array([decision.score for decision in judged])
+        chosen = np.array([decision.retrieve for decision in judged])
+        gated = np.where(chosen, mended, right)
+        less = paired_bootstrap(gated, mended)
+        print(
+            f"{row}: {fit.objective}; asked to be as good as always: {chosen.mean():.1%} retrieve, "
+            f"{gated.mean():.3f}, {less.value:+.3f} ({less.low:+.3f} to {less.high:+.3f})"
+        )
+        if row == "gate, labels":
+            for signal in ("mean_logprob", "product", "least_probability"):
+                scores[signal] = np.array([d.ingredients[signal] for d in judged])
+    scores["perfect"] = gain
+    for row, found in scores.items():
+        print(line(row, found, fails, gain, right, mended))
+    everything = outcomes(train + test, encoder, agreement=False)
+    evidence = [one.evidence for one in everything]
+    names, labels = available_signals(evidence, None), Labels.of(everything)
+    failure, _ = _cross_validated(features(evidence, names, None), labels, names, GECESettings())
+    assert labels.mended is not None
+    all_right = 1 - labels.fails
+    print(
+        line(
+            "gate, cross-validated *", failure, labels.fails, labels.gain, all_right, labels.mended
+        )
+        + f"   * over all {len(everything)}: never {all_right.mean():.3f}, "
+        f"always {labels.mended.mean():.3f}"
+    )
+
+
+def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) -> str:
+    """AUROC of "the direct answer fails", the area, and accuracy at each share that retrieves."""
+    area = bootstrap_interval(scores, gain, statistic=_area, resamples=1000)
+    order = np.argsort(-scores, kind="stable")
+    told = f"{row:<26}{auroc(scores, fails):>6.3f}"
+    told += f"{area.value:>+9.4f} ({area.low:+.4f}, {area.high:+.4f})"
+    for share in SHARES:
+        retrieved = order[: round(share * len(order))]
+        gated = np.array(right, dtype=float)
+        gated[retrieved] = np.asarray(mended)[retrieved]
+        told += f"{gated.mean():>9.3f}"
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("record", "table"))
+    parser.add_argument("model", nargs="?", help="a GGUF file, or a folder in transformers' format")
+    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--answers", type=Path, default=Path("runs/gate_sets"))
+    parser.add_argument("--questions", type=int, default=200, help="of each part of a data set")
+    parser.add_argument("--data", default="nq_distractor,popqa,hotpotqa")
+    parser.add_argument("--dtype", default="fast", help='"fast": bfloat16 where the CPU has it')
+    options = parser.parse_args()
+    if options.what == "record" and not options.model:
+        parser.error("record needs a model")
+    {"record": record, "table": table}[options.what](options)
+
+
+if __name__ == "__main__":
+    main()
