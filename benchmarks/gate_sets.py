@@ -1,4 +1,4 @@
-"""Gates on what one model answers to real questions, without passages and with three.
+"""Gates on what one model answers to real questions, without passages and with two.
 
 `record` asks the model and keeps each question's draft, answer with passages and their labels in
 a file of JSON lines; `table` fits on `train`, judges `dev_test`, and needs no model:
@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ltrag_plugins.data import read_questions
+from ltrag_plugins.evaluate import cell_of
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece import Evidence, GECESettings, Outcome, fit_outcomes
 from ltrag_plugins.gece.fit import Labels, _area, _cross_validated
@@ -31,16 +32,16 @@ from ltrag_plugins.gece.labels import answers_agree
 from ltrag_plugins.gece.signals import available_signals, drafting, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
-from ltrag_plugins.llm.embedded import embedded_encoder
+from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.methods import METHODS
 from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, paired_bootstrap
 from ltrag_plugins.retrieval.dense import DenseRetriever
 from ltrag_plugins.types import Generation, Passage, Question, Token
 
 PARTS = ("train", "dev_test")
-SHARES = (0.3, 0.5, 0.6, 0.8)
+SHARES = (0.2, 0.4, 0.6, 0.8)
+SIZES = (100, 400)
 RECORDS = Path(__file__).parent / "results" / "gate_sets.jsonl.gz"
 
 
@@ -59,7 +60,9 @@ def short(passage: Passage) -> Passage:
 
 
 def record(options: argparse.Namespace) -> None:
-    model = TransformersLLM.load(options.model, dtype=options.dtype)
+    how = {"dtype": options.dtype}
+    embeds = options.model == "embedded"
+    model = embedded(**how) if embeds else TransformersLLM.load(options.model, **how)
     folder = options.answers
     folder.mkdir(parents=True, exist_ok=True)
     llm = CachedLLM(model, folder / "answers.sqlite")
@@ -84,9 +87,9 @@ def record(options: argparse.Namespace) -> None:
 def answered(
     name: str, part: str, questions: Sequence[Question], world: World
 ) -> Iterator[dict[str, Any]]:
-    settings = GECESettings()
+    settings, cell = GECESettings(), cell_of("single:k=2")
     evidence = run_many([drafting(q.text, settings) for q in questions], world, batch=16)
-    found = run_many([METHODS["single"].flow(q) for q in questions], world, batch=16)
+    found = run_many([cell.method.flow(q, cell.set) for q in questions], world, batch=16)
     for question, one, answer in zip(questions, evidence, found, strict=True):
         both = {"draft": one.draft.text.strip(), "answer": answer.text}
         yield {
@@ -162,12 +165,17 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
     )
     gain, fails = mended - right, 1 - right
     scores = dict[str, np.ndarray]()
-    for row, how in {
-        "gate, labels": {"agreement": False},
-        "gate, agreement": {"agreement": True},
-        "gate, labels and search": {"agreement": False, "search": True},
-    }.items():
-        fitted, fit = fit_outcomes(outcomes(train, encoder, **how), target_accuracy="always")
+    hows: dict[str, tuple[int, dict[str, bool]]] = {
+        "gate, labels": (len(train), {"agreement": False}),
+        "gate, agreement": (len(train), {"agreement": True}),
+        "gate, labels and search": (len(train), {"agreement": False, "search": True}),
+    }
+    hows |= {
+        f"gate, {size} labels": (size, {"agreement": False}) for size in SIZES if size < len(train)
+    }
+    for row, (size, how) in hows.items():
+        known = outcomes(train[:size], encoder, **how)
+        fitted, fit = fit_outcomes(known, target_accuracy="always")
         judged = [fitted.judge(one.evidence) for one in outcomes(test, encoder, **how)]
         scores[row] = np.array([decision.score for decision in judged])
         chosen = np.array([decision.retrieve for decision in judged])
@@ -215,7 +223,7 @@ def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("record", "table"))
-    parser.add_argument("model", nargs="?", help="a GGUF file, or a folder in transformers' format")
+    parser.add_argument("model", nargs="?", help="'embedded', a GGUF file, or a folder")
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--answers", type=Path, default=Path("runs/gate_sets"))
     parser.add_argument("--questions", type=int, default=200, help="of each part of a data set")

@@ -149,14 +149,14 @@ def table(recorded: list[Outcome]) -> tuple[Features, Labels, list[str]]:
     return features(evidence, names, None), Labels.of(recorded), names
 
 
-def areas(title: str, rows: list[dict], recorded: list[Outcome]) -> None:
+def areas(title: str, rows: list[dict], recorded: list[Outcome], folds: int) -> None:
     """Each question judged by a gate that was fitted without it."""
     columns, labels, names = table(recorded)
-    failure, gain = _cross_validated(columns, labels, names, GECESettings())
+    failure, gain = _cross_validated(columns, labels, names, GECESettings(folds=folds))
     mended = labels.mended
     assert mended is not None
     sets = np.array([row["dataset"] for row in rows])
-    print(f"\n## {title}, cross-validated over {len(rows)} questions")
+    print(f"\n## {title}, cross-validated over {len(rows)} questions, {folds} folds")
     print(
         f"{'area above a random choice':<26}{'failure':>27}{'gain':>27}{'perfect':>9}"
         f"{'AUROC':>7}{'never':>7}{'always':>7}"
@@ -210,6 +210,7 @@ def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folds", type=int, default=GECESettings().folds)
     parser.add_argument("--labels", action="store_true", help="labels beside agreement, no gates")
     options, encoder = parser.parse_args(), embedded_encoder()
     every = [records("train"), records("dev_test")]
@@ -225,7 +226,7 @@ def main() -> None:
             continue
         if "second" not in how:
             report(title, train, test)
-        areas(title, parts[0] + parts[1], train + test)
+        areas(title, parts[0] + parts[1], train + test, options.folds)
 
 
 if __name__ == "__main__":
