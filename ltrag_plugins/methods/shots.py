@@ -150,10 +150,13 @@ def listwise_ranker(
 def _in_order(
     question: Question, shots: Sequence[Shot], max_words: int, template: str
 ) -> Flow[tuple[list[int], list[Generation]]]:
-    """As `listwise_order`, each example on a line with its answer."""
-    lines = [" ".join(_shown(shot, max_words).split()) for shot in shots]
+    """As `listwise_order`, each example with its answer."""
     asked = render_question(question, context_words=max_words)
-    return (yield from listwise_order(asked, lines, template))
+    return (yield from listwise_order(asked, _lines(shots, max_words), template))
+
+
+def _lines(shots: Sequence[Shot], max_words: int) -> list[str]:
+    return [" ".join(_shown(shot, max_words).split()) for shot in shots]
 
 
 def _shown(shot: Shot, max_words: int) -> str:
@@ -178,14 +181,10 @@ def _few_shot(
     query = render_question(question, context_words=settings.context_words)
     prompt = direct_prompt(query)
     if shots:
-        solved = _all_shown(shots, settings.context_words)
+        solved = "\n\n".join(_shown(shot, settings.context_words) for shot in shots)
         prompt = filled(settings.template, shots=solved, question=f"Question: {query}\nAnswer:")
     [reply] = yield from ask(prompt, max_tokens=settings.max_tokens, stop=("\n",))
     return Answer(read_reply(reply.text, question.options), trace=(*trace, reply))
-
-
-def _all_shown(shots: Sequence[Shot], max_words: int) -> str:
-    return "\n\n".join(_shown(shot, max_words) for shot in shots)
 
 
 def _answer_listwise(
@@ -205,8 +204,8 @@ def _answer_sure(question: Question, settings: SuReShotsSettings, learned: _Rank
     [shots] = learned([question])
     most = settings.context_words
     if shots:
-        asked = render_question(question, context_words=most)
-        best, replies = yield from most_plausible(asked, _all_shown(shots, most), settings)
+        asked, read = render_question(question, context_words=most), "\n".join(_lines(shots, most))
+        best, replies = yield from most_plausible(asked, read, settings)
     if best is None:
         asking = BM25ShotsSettings(context_words=most, max_tokens=settings.max_tokens)
         return (yield from _few_shot(question, asking, shots, replies))
