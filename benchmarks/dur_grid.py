@@ -463,7 +463,7 @@ def table(out: Path) -> None:
             shares = [m["shots_by_epoch"][0] for m in members if m["shots_by_epoch"]]
             parts.append(f"first epoch's shots {statistics.mean(shares):.0%}")
         print(
-            f"{key[0].split('@')[0]:<24.24} {key[1]:<9} {key[3]:<17} {len(members)}x  "
+            f"{key[0].split('@')[0]:<24.24} {key[1]:<9} {key[3]:<23} {len(members)}x  "
             + "  ".join(parts)
         )
 
