@@ -208,8 +208,26 @@ def test_where_sure_names_no_answer_it_asks_as_bm25_does():
     assert llms[0].prompts[1:] == llms[1].prompts
 
 
-def test_sures_answer_is_one_of_the_options():
-    asked = Question("Who wrote Emma?", ("Jane Austen",), options=("Zola", "Jane Austen"))
-    llm = says(("Answers:\n", "jane austen."))
-    assert answer("sure-shots", asked, BOOKS, llm).text == "Jane Austen"
-    assert "Options: Zola; Jane Austen\nAnswers:" in llm.prompts[0]
+AUTHORS = ("Zola", "Eliot", "Jane Austen")
+
+
+@pytest.mark.parametrize(
+    ("named", "candidates"),
+    [
+        ("jane austen.\nZola", ("Jane Austen", "Zola")),
+        ("Somebody\n(C) Jane Austen", ("Jane Austen", "Zola")),  # then the others in their order
+        ("", ("Zola", "Eliot")),
+    ],
+)
+@pytest.mark.parametrize("winner", [0, 1])
+def test_sure_chooses_among_options_those_that_the_model_names_first(named, candidates, winner):
+    asked = Question("Who wrote Emma?", ("Jane Austen",), options=AUTHORS)
+    llm = says(
+        ("Options: Zola; Eliot; Jane Austen\nAnswers:", named),
+        *((f"Suppose the answer is: {one}", f"For {one}.") for one in candidates),
+        (f"Summary: For {candidates[winner]}.", "yes"),
+        ("Does the summary", "no"),
+        ("Which summary tells more", "neither"),
+    )
+    found = answer("sure-shots", asked, BOOKS, llm)
+    assert (found.text, len(found.trace)) == (candidates[winner], 7)

@@ -8,7 +8,7 @@ The baselines "Rerank" and "SuRe" of the DUR paper, section 6.1, are `listwise-s
 for several candidate answers, ranks the summaries, and so picks an answer. That is all the paper
 tells, and its authors' code has neither. Our readings: Rerank is one listwise call over |C'| = 20
 whole examples, of which the best K = 5 are shown, the best first; SuRe reads BM25's first K = 5 as
-its passages, names its candidates itself where there are options too, and ranks no examples.
+its passages and ranks no examples; its candidates are two of the options where there are some.
 
 References: Brown et al., NeurIPS 2020; Yu et al., NAACL 2025 (DUR), table 1 and section 6.1; Sun
 et al., EMNLP 2023; Kim et al., ICLR 2024; Lu et al., ICLR 2023 (PromptPG). Our wording.
@@ -205,11 +205,11 @@ def _answer_sure(question: Question, settings: SuReShotsSettings, learned: _Rank
     most = settings.context_words
     if shots:
         asked, read = render_question(question, context_words=most), "\n".join(_lines(shots, most))
-        best, replies = yield from most_plausible(asked, read, settings)
+        best, replies = yield from most_plausible(asked, read, settings, question.options)
     if best is None:
         asking = BM25ShotsSettings(context_words=most, max_tokens=settings.max_tokens)
         return (yield from _few_shot(question, asking, shots, replies))
-    return Answer(read_reply(best, question.options), trace=tuple(replies))
+    return Answer(best if question.options else read_reply(best), trace=tuple(replies))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.method import Method
+from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import answer_from, filled, passages_block
 from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Generation, Question
@@ -73,10 +74,10 @@ class SuReSettings(CandidatesSettings):
 
 
 def most_plausible(
-    question: str, passages: str, settings: CandidatesSettings
+    question: str, passages: str, settings: CandidatesSettings, options: Sequence[str] = ()
 ) -> Flow[tuple[str | None, list[Generation]]]:
-    """The most plausible of the answers that the model names from a text: for n > 1 candidates
-    1 + n + n^2 model calls in three requests.
+    """The most plausible of the answers that the model names from a text, or of the `options`,
+    those that it names first: for n > 1 candidates 1 + n + n^2 model calls in three requests.
 
     Returns:
         The answer, None where the model names none; and the replies.
@@ -85,6 +86,10 @@ def most_plausible(
     prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=question, count=count)
     listed = yield from ask(prompt, max_tokens=most)
     candidates = _listed_candidates(listed[0].text, settings.candidates)
+    if options:
+        named = [read_reply(candidate, options) for candidate in candidates]
+        offered = dict.fromkeys([*(one for one in named if one in options), *options])
+        candidates = [*offered][: settings.candidates]
     if len(candidates) < 2:
         return (candidates[0] if candidates else None), listed
     summing = {"passages": passages, "question": question}
