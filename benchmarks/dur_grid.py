@@ -2,10 +2,16 @@
 
     LTRAG_DATA=/path/to/data python benchmarks/dur_grid.py --data ethos,climate --seeds 3
     LTRAG_DATA=/path/to/data python benchmarks/dur_grid.py --table
+    LTRAG_DATA=/path/to/data python benchmarks/dur_grid.py --paper dur-1
 
 Each cell (model, data set, ranker, seed) is a line of `--out`; cells that are there are not run
 again, so a run that was stopped goes on, and parts may be run anywhere and joined. Answers,
-vectors and checkpoints are kept beside it. `--table` prints what is there.
+vectors and checkpoints are kept beside it. `--table` prints what is there. `--paper` takes data
+sets, rankers and seeds of a table or figure of Yu et al., NAACL 2025, and prints its figures beside
+ours; the cells of different tables may share a file.
+
+A ranker's name may end in "; 3 shots" (so many are shown), "; 10 preselected" (|C'|), or "; from
+ethos" (the head learned on that data set).
 """
 
 import argparse
@@ -14,12 +20,13 @@ import hashlib
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from ltrag_plugins.data import read_questions
@@ -31,6 +38,8 @@ from ltrag_plugins.llm.base import ScoringLLM
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
 from ltrag_plugins.llm.embedded import embedded, embedded_encoder
 from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.shots import SuReShotsSettings, listwise_ranker
 from ltrag_plugins.metrics.answer import macro_f1
 from ltrag_plugins.types import Question
 
@@ -45,6 +54,7 @@ DATA = {
 TRAINED: dict[str, Callable[[int], DURSettings]] = {
     "PromptPG": lambda seed: DURSettings.promptpg(seed=seed),
     "PromptPG+PS": lambda seed: DURSettings.promptpg(preselect="bm25", seed=seed),
+    "UR": lambda seed: replace(DURSettings.paper(seed=seed), preselect="none"),
     "DUR paper": lambda seed: DURSettings.paper(seed=seed),
     "DUR script": lambda seed: DURSettings.script(seed=seed),
     "DUR; untrained": lambda seed: DURSettings(epochs=0, seed=seed),
@@ -53,8 +63,119 @@ TRAINED: dict[str, Callable[[int], DURSettings]] = {
     "DUR; example": lambda seed: DURSettings(encoded="example", seed=seed),
     "DUR": lambda seed: DURSettings(seed=seed),
 }
-PLAIN = ("zero-shot", "random", "BM25", "nearest")
-SHOTS = 5
+PLAIN = ("zero-shot", "random", "BM25", "nearest", "Rerank", "SuRe")
+SEEDED = ("random", *(name for name in TRAINED if name != "DUR; untrained"))
+SHOTS, PRESELECTED = 5, 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the paper: its name and figures there (by data set, then their mean), our ranker."""
+
+    name: str
+    figures: str
+    ranker: str
+    """Of several, with "," between them, the best by data set."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure, https://aclanthology.org/2025.naacl-long.453/; figures in per cent."""
+
+    title: str
+    data: Sequence[str]
+    rows: Sequence[Row]
+    value: Callable[[dict], float | None] = lambda cell: cell["scores"]["accuracy"]
+    turned: Sequence[str] = ()
+    """Where the rows are a ladder: the share of questions that turn on it, and of these the hard.
+    One mean over all data sets, each."""
+
+
+def ours(figures: str = "", name: str = "Ours", change: str = "") -> list[Row]:
+    """The paper's method, as three presets read it."""
+    return [Row(name, figures, f"{one}{change}") for one in ("DUR paper", "DUR script", "DUR")]
+
+
+BASELINES = [
+    Row("0-shot", "72.87±0.31 75.61±0.51 46.30±0.32 42.60±2.36 44.20±1.91 56.32±1.08", "zero-shot"),
+    Row("Random", "78.20±0.53 75.17±1.01 66.30±3.53 57.13±1.97 46.80±1.44 64.72±1.70", "random"),
+    Row("BM25", "78.93±0.31 87.47±0.39 82.57±0.30 62.13±1.33 55.00±1.14 73.22±0.69", "BM25"),
+    Row("SuRe", "78.93±0.42 85.23±0.33 78.89±0.30 39.80±0.57 32.00±3.40 62.97±1.00", "SuRe"),
+    Row("Rerank", "78.93±0.42 89.15±0.39 83.22±0.32 62.07±2.01 53.80±1.91 73.43±1.01", "Rerank"),
+    Row(
+        "PromptPG", "78.47±0.90 77.74±2.16 72.78±2.00 60.73±3.21 50.80±2.00 68.10±2.05", "PromptPG"
+    ),
+]
+_OURS = "80.60±0.35 92.40±0.20 85.37±0.32 65.00±2.69 57.60±1.91 76.19±1.09"
+_HARD = {"Random": "29.17", "BM25": "46.12", "Rerank": "48.03", "Ours": "53.99"}
+_RIVALS = ("random", "BM25", "PromptPG", "DUR paper")
+PAPER = {
+    "dur-1": Table("table 1: accuracy", [*DATA], [*BASELINES, *ours(_OURS)]),
+    "dur-2": Table(
+        "table 2: accuracy without and with uncertainty rank (UR) and pre-selection (PS)",
+        ["ethos", "pubmedqa"],
+        [
+            Row("PromptPG", "77.74 78.47", "PromptPG"),
+            Row("UR", "81.21 80.10", "UR"),
+            Row("PromptPG+PS", "86.91 79.10", "PromptPG+PS"),
+            *ours("92.40 80.60", "UR+PS (Ours)"),
+        ],
+    ),
+    "dur-3": Table(
+        "table 3: accuracy with a head that learned on ethos, and on the data set itself",
+        ["pubmedqa", "climate", "nq", "trex"],
+        [
+            Row(
+                "Best baseline",
+                "78.93 83.22 55.00 62.13 69.82",
+                ",".join(row.ranker for row in BASELINES),
+            ),
+            *ours("79.60 83.33 57.20 64.50 71.16", "cross-domain", "; from ethos"),
+            *ours("80.60 85.37 57.60 65.00 72.14", "in-domain"),
+        ],
+    ),
+    "dur-fig-3": Table(
+        "figure 3: accuracy with BM25's shots, and what turns on the way",
+        [*DATA],
+        [Row(f"{count} shots", "", f"BM25; {count} shots") for count in range(SHOTS + 1)],
+        turned=("21.84", "87.18"),
+    ),
+    "dur-fig-4": Table(
+        "figure 4: accuracy on hard questions, which are wrong without shots",
+        [*DATA],
+        [
+            replace(row, figures=f"- - - - - {_HARD.get(row.name, '-')}")
+            for row in [*BASELINES[1:], *ours()]
+        ],
+        value=lambda cell: cell["scores"]["hard"],
+    ),
+    "dur-fig-5": Table(  # the text gives no figures, and of the data sets only NatQA
+        "figure 5: accuracy by number of shots",
+        ["ethos", "nq"],
+        [Row(one, "", f"{one}; {count} shots") for one in _RIVALS for count in range(1, SHOTS + 1)],
+    ),
+    "dur-fig-6": Table(  # the text gives no figures, sizes and data sets
+        "figure 6: accuracy by number of preselected candidates",
+        ["ethos", "pubmedqa"],
+        [Row("Ours", "", f"DUR paper; {size} preselected") for size in (10, 20, 50, 100)],
+    ),
+    "dur-fig-8": Table(
+        "figure 8: shots in the prompts of the first epoch, as a share of PromptPG's",
+        ["pubmedqa", "ethos", "nq"],
+        ours("33.8 65.2 35.3"),
+        value=lambda cell: (cell.get("shots_by_epoch") or [None])[0],
+    ),
+}
+_NAME = re.compile(r"(.+?)(?:; (\d+) shots)?(?:; (\d+) preselected)?(?:; from (\w+))?")
+
+
+def parts(name: str) -> tuple[str, int | None, int | None, str | None]:
+    """A ranker's name: its own, how many shots, |C'|, the data set that its head learned on."""
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    own, *counts, source = found.groups()
+    shots, preselected = (int(count) if count else None for count in counts)
+    return own, shots, preselected, source
 
 
 def split(name: str, part: str) -> list[Question]:
@@ -81,25 +202,35 @@ def _existing(path: Path) -> Path:
 def ranker(
     name: str, data: str, seed: int, llm: CachedLLM, encoder: CachedEncoder, folder: Path
 ) -> tuple[ShotRanker, DURSettings, dict]:
-    candidates = split(data, "candidates")
-    settings = DURSettings(format=DATA[data][1])
-    match name:
+    own, shots, preselected, source = parts(name)
+    candidates, form = split(data, "candidates"), DATA[data][1]
+    settings, most = DURSettings(format=form), SHOTS if shots is None else shots
+    match own:
         case "zero-shot":
             return ShotRanker.random(candidates, shots=0, seed=0), settings, {}
         case "random":
-            return ShotRanker.random(candidates, shots=SHOTS, seed=seed), settings, {}
-        case "BM25":
-            return ShotRanker.bm25(candidates, shots=SHOTS), settings, {}
+            return ShotRanker.random(candidates, shots=most, seed=seed), settings, {}
+        case "BM25" | "SuRe":  # which reads BM25's
+            found = ShotRanker.bm25(candidates, shots=most or 1)
+            return replace(found, shots=most), settings, {}
         case "nearest":
-            nearest = ShotRanker.nearest(candidates, shots=SHOTS, encoder=encoder)
+            nearest = ShotRanker.nearest(candidates, shots=most, encoder=encoder)
             return nearest, settings, {}
-    settings = replace(TRAINED[name](seed), format=DATA[data][1])
-    validation = split(data, "validation")
+        case "Rerank":
+            words = {"max_words": form.context_words} if form.context_words else {}
+            size = preselected or PRESELECTED
+            found = listwise_ranker(llm, candidates, shots=most, preselected=size, **words)
+            return found, settings, {}
+    source, sized = source or data, ""
+    settings = replace(TRAINED[own](seed), format=DATA[source][1])
+    if preselected:
+        settings, sized = replace(settings, preselected=preselected), f"; {preselected} preselected"
+    validation = split(source, "validation")
     trainer = DURTrainer(encoder, llm, settings=settings)
     result = trainer.fit(
-        candidates,
+        split(source, "candidates"),
         validation,
-        checkpoint=folder / f"{llm.name}-{data}-{name}-{seed}".replace("/", "_"),
+        checkpoint=folder / f"{llm.name}-{source}-{own}{sized}-{seed}".replace("/", "_"),
         on_batch=lambda b: print(
             f"   {name} {b.epoch}.{b.number} {b.reward:+.3f} {b.sigma:.4f} {b.shots}", flush=True
         ),
@@ -118,7 +249,8 @@ def ranker(
         "reward": [round(b.reward, 4) for b in result.history],
         "sigma": [round(b.sigma, 4) for b in result.history],
     }
-    return ShotRanker.learned(result.ranker, candidates), settings, told
+    learned = ShotRanker.learned(result.ranker, candidates, shots=shots)
+    return learned, replace(settings, format=form), told
 
 
 def answered(
@@ -130,6 +262,19 @@ def answered(
         for question, some in zip(questions, shots, strict=True)
     ]
     return [found for [found] in run_many(flows, World(llm=llm), batch=128)]
+
+
+def sure(
+    shots: list, questions: list[Question], llm: CachedLLM, settings: DURSettings
+) -> list[Feedback]:
+    """SuRe's own answers: it ranks summaries of what BM25 found, no shots."""
+    asking = SuReShotsSettings(context_words=settings.prompt_format.context_words or 200)
+    flows = [
+        METHODS["sure-shots"].flow(question, asking, lambda _, some=some: [some])
+        for question, some in zip(questions, shots, strict=True)
+    ]
+    answers = run_many(flows, World(llm=llm), batch=128)
+    return [Feedback(q, text=found.text) for q, found in zip(questions, answers, strict=True)]
 
 
 def scores(found: list[Feedback], shots: list, easy: list[bool]) -> dict[str, float | None]:
@@ -153,17 +298,25 @@ def main() -> None:
     parser.add_argument(
         "--model", default="embedded", help="'embedded', or a folder, hub name or GGUF file"
     )
-    parser.add_argument("--data", default=",".join(DATA))
-    parser.add_argument("--rankers", default=",".join((*PLAIN, *TRAINED)))
+    parser.add_argument("--paper", choices=PAPER, help="what of Yu et al., NAACL 2025, to repeat")
+    parser.add_argument("--data", help="if not the paper's, or all")
+    parser.add_argument("--rankers", help="if not the paper's, or all")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100, help="dev_test questions")
     parser.add_argument("--out", type=Path, default=Path("runs/dur_grid.jsonl"))
     parser.add_argument("--chat", action="store_true", help="wrap prompts in the chat template")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     arguments = parser.parse_args()
+    shown = PAPER.get(arguments.paper)
+    arguments.data = arguments.data or ",".join(shown.data if shown else DATA)
+    named = [row.ranker for row in shown.rows] if shown else [*PLAIN, *TRAINED]
+    arguments.rankers = arguments.rankers or ",".join(named)
     if not arguments.table:
         run(arguments)
-    table(arguments.out)
+    if shown:
+        paper_table(arguments.out, shown)
+    else:
+        table(arguments.out)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -181,9 +334,7 @@ def run(arguments: argparse.Namespace) -> None:
         questions = sorted(split(data, "dev_test"), key=_shuffled)[: arguments.limit]
         easy = None
         for name in dict.fromkeys(["zero-shot", *arguments.rankers.split(",")]):
-            for seed in range(
-                1 if name in ("zero-shot", "BM25", "nearest", "DUR; untrained") else arguments.seeds
-            ):
+            for seed in range(arguments.seeds if parts(name)[0] in SEEDED else 1):
                 key = (llm.name, data, len(questions), name, seed)
                 if key in done and easy is not None:
                     continue
@@ -192,7 +343,9 @@ def run(arguments: argparse.Namespace) -> None:
                     name, data, seed, llm, encoder, out.parent / "checkpoints"
                 )
                 shots = choose(questions)
-                results = answered(shots, questions, llm, settings)
+                results = (sure if parts(name)[0] == "SuRe" else answered)(
+                    shots, questions, llm, settings
+                )
                 if easy is None:  # the first are those without shots
                     easy = [r.right for r in results]
                 if key in done:
@@ -202,6 +355,7 @@ def run(arguments: argparse.Namespace) -> None:
                     "key": key,
                     "scores": scores(results, shots, easy),
                     "calibrated": scores(balanced, shots, easy),
+                    "right": [int(found.right) for found in results],
                     "seconds": round(time.perf_counter() - start),
                     **told,
                 }
@@ -218,11 +372,82 @@ def read(out: Path) -> list[dict]:
         return [json.loads(line) for line in lines]
 
 
-def table(out: Path) -> None:
+Cells = Mapping[tuple, list[dict]]
+
+
+def grouped(out: Path) -> Cells:
+    """The cells of all seeds, by model, data set, number of questions and ranker."""
     cells: dict[tuple, list[dict]] = defaultdict(list)
     for cell in read(out):
-        model, data, limit, name, _ = cell["key"]
-        cells[model, data, limit, name].append(cell)
+        *key, _ = cell["key"]
+        cells[tuple(key)].append(cell)
+    return dict(cells)
+
+
+def paper_table(out: Path, shown: Table) -> None:
+    """Print means and deviations over seeds in per cent, the paper's figures in brackets."""
+    cells = grouped(out)
+    print(f"Yu et al., NAACL 2025, {shown.title}; in %, in brackets the paper's, of GPT-4")
+    for model in dict.fromkeys(key[0] for key in cells):
+        found = {key[1:3] for key in cells if key[0] == model and key[1] in shown.data}
+        columns = sorted(found, key=lambda column: (shown.data.index(column[0]), column[1]))
+        lines = [
+            (row, [best(cells, (model, *column), row, shown.value) for column in columns])
+            for row in shown.rows
+        ]
+        if shown.turned:
+            ladders = [rungs(cells, (model, *column), shown.rows) for column in columns]
+            shares = [turned(ladder) for ladder in ladders]
+            for i, name in enumerate(("uncertain", "of these hard")):
+                figures = " ".join(["-"] * len(shown.data) + [shown.turned[i]])
+                lines.append((Row(name, figures, ""), [share[i] for share in shares]))
+        heads = ["paper", "ranker", *(f"{data} ({count})" for data, count in columns), "mean"]
+        print(f"\n{model}\n\n| {' | '.join(heads)} |")
+        print("| --- | --- |" + " ---: |" * (len(columns) + 1))
+        for row, values in lines:
+            theirs = dict(zip([*shown.data, "mean"], row.figures.split(), strict=False))
+            means = [statistics.mean(some) for some in values if some]
+            whole = len(means) == len(columns) and [d for d, _ in columns] == [*shown.data]
+            entries = [
+                percent(some, theirs.get(data))
+                for some, (data, _) in zip(values, columns, strict=True)
+            ]
+            entries.append(percent([statistics.mean(means)] if whole else [], theirs.get("mean")))
+            print(f"| {' | '.join([row.name, row.ranker, *entries])} |")
+
+
+def percent(values: Sequence[float], theirs: str | None) -> str:
+    """Mean and deviation of shares in per cent, and the paper's figure."""
+    deviation = f"±{100 * statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    said = f"{100 * statistics.mean(values):.1f}{deviation}" if values else "-"
+    return said if theirs in (None, "-") else f"{said} ({theirs})"
+
+
+def best(cells: Cells, column: tuple, row: Row, value: Callable) -> list[float]:
+    """The values over seeds of the row's ranker, or of the best of several."""
+    ranked = [map(value, cells.get((*column, name), [])) for name in row.ranker.split(",")]
+    known = [[x for x in values if x is not None] for values in ranked]
+    return max(known, key=lambda values: statistics.mean(values) if values else -1.0)
+
+
+def rungs(cells: Cells, column: tuple, rows: Sequence[Row]) -> list[list[int]]:
+    """Whether each question was right, row by row; none where a row is not there."""
+    ladder = [cell["right"] for row in rows for cell in cells.get((*column, row.ranker), [])]
+    return ladder if len(ladder) == len(rows) else []
+
+
+def turned(ladder: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+    """The share of questions that turn between right and wrong on a ladder, and of these the share
+    that is wrong at its foot; each alone in a list, empty where there is nothing to count."""
+    turning = [rights for rights in zip(*ladder, strict=True) if len(set(rights)) > 1]
+    hard = [not rights[0] for rights in turning]
+    return [len(turning) / len(ladder[0])] if ladder else [], [
+        statistics.mean(hard)
+    ] if hard else []
+
+
+def table(out: Path) -> None:
+    cells = grouped(out)
     for key, members in cells.items():
         parts = []
         for field in ("accuracy", "macro_f1", "p_gold", "easy", "hard"):
@@ -238,7 +463,7 @@ def table(out: Path) -> None:
             shares = [m["shots_by_epoch"][0] for m in members if m["shots_by_epoch"]]
             parts.append(f"first epoch's shots {statistics.mean(shares):.0%}")
         print(
-            f"{key[0].split('@')[0]:<24.24} {key[1]:<9} {key[3]:<17} {len(members)}x  "
+            f"{key[0].split('@')[0]:<24.24} {key[1]:<9} {key[3]:<23} {len(members)}x  "
             + "  ".join(parts)
         )
 

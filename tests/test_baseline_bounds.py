@@ -107,6 +107,8 @@ REACHED = [
     ("listwise", 1 + 1, {}),  # 20 passages are one window; the reader
     ("listwise", 9 + 1, {"candidates": 100}),  # from 81, 71, ..., 11 and 1, twenty each
     ("listwise", 2 + 1, {"candidates": 21}),  # from 2 and 1
+    ("listwise-shots", 1 + 1, {}),  # the order of 20 examples; the answer after the best
+    ("sure-shots", 1 + 2 + 2 + 2, {}),
     ("filco", 3 + 1, {}),  # a filter a passage, then the reader
     ("filco", 1 + 1, {"k": 1}),
     ("k-samples", 5, {}),

@@ -9,7 +9,7 @@ from method_parts import Library, says
 from method_parts import answer as ask
 
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.methods.listwise import _places, _windows
+from ltrag_plugins.methods.listwise import _places, windows
 from ltrag_plugins.prompts.templates import reading_prompt
 from ltrag_plugins.types import Passage
 
@@ -60,9 +60,9 @@ def test_a_single_passage_is_read_without_another_call():
 
 
 @given(st.integers(0, 60), st.integers(2, 12), st.data())
-def test_windows_overlap_and_cover_all(count, window, data):
+def testwindows_overlap_and_cover_all(count, window, data):
     step = data.draw(st.integers(1, window - 1))
-    cut = _windows(count, window, step)
+    cut = windows(count, window, step)
     assert not cut or (cut[0][1], cut[-1][0]) == (count, 0)  # from the back to the very front
     assert {end - start for start, end in cut} <= {min(count, window)}
     assert {i for start, end in cut for i in range(start, end)} == set(
@@ -141,6 +141,10 @@ def enumerated(order, label="", between="\n", mark="."):
         lambda order: enumerated(order, "Passage ", mark=":", between=" (Emma)\n"),
         lambda order: enumerated(order, "Passage ", between=" "),
         lambda order: enumerated(order, "Doc-", between=", "),
+        lambda order: (
+            f"I put 4 numbered solved examples in order: {chain(order, 'Example-', ', ')}"
+        ),
+        lambda order: enumerated(order, "Example ", between=" "),
         lambda order: chain(order, "Passage-"),
         lambda order: chain(order, "Passage "),
         lambda order: chain(order, "Passage ", between=". "),

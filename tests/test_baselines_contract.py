@@ -196,6 +196,8 @@ def test_every_method_has_a_row_among_those_of_the_papers():
         ("k-samples", {"temperature": math.nan, "template": "{question}"}),
         ("random-shots", {"shots": 0, "max_tokens": 0, "context_words": 0, "seed": -1}),
         ("bm25-shots", {"template": "{shots}"}),
+        ("listwise-shots", {"candidates": 4, "max_words": 0, "ranking_template": "{passages}"}),
+        ("sure-shots", {"candidates": 1, "shots": 0, "context_words": 0, "summary_tokens": 0}),
         ("dur-shots", {"examples": 1.0, "max_calls": 0, "training": "paper"}),
         ("skr", {"neighbours": 0, "ratio": -1, "correct": "maybe", "k": 0, "direct_template": "x"}),
         ("adaptive", {"iterations": 1, "unsolved": "some", "inverse_strength": 0, "correct": "x"}),

@@ -22,8 +22,8 @@ from ltrag_plugins.methods.sure import METHOD as SURE
 __all__ = ["METHODS", "Method", "method_named"]
 
 _PLAIN = (DIRECT, SINGLE, IRCOT, ITER_RETGEN, SELF_RAG, SURE, LISTWISE, FILCO, K_SAMPLES)
-_random, _bm25, _promptpg, _dur = SHOTS
-_LEARNING, _OURS = (_random, _bm25, SKR, ADAPTIVE, *GATES, _promptpg), (DUR, _dur, SGIC)
+*_shots, _promptpg, _dur = SHOTS
+_LEARNING, _OURS = (*_shots, SKR, ADAPTIVE, *GATES, _promptpg), (DUR, _dur, SGIC)
 METHODS: Mapping[str, Method] = {row.name: row for row in (*_PLAIN, *_LEARNING, *_OURS)}
 """To add a method: one file, one row here, one worked example as a test, one row of the docs."""
 

@@ -17,6 +17,7 @@ from typing import Annotated
 
 from ltrag_plugins.flow import Flow, ask, fetch
 from ltrag_plugins.methods.method import Method
+from ltrag_plugins.prompts.replies import read_reply
 from ltrag_plugins.prompts.templates import answer_from, filled, passages_block
 from ltrag_plugins.settings import Count, Range, Settings
 from ltrag_plugins.types import Answer, Generation, Question
@@ -48,48 +49,74 @@ _NUMBERED = re.compile(r"\s*(\d{1,2})([.):])\s+")
 
 
 @dataclass(frozen=True, slots=True)
-class SuReSettings(Settings):
-    """How many candidates, and from how much."""
+class CandidatesSettings(Settings):
+    """How many candidates, and how long."""
 
     candidates: Annotated[int, Range(2)] = 2
     """Most candidate answers (paper: 2)."""
-    k: Count = 3
-    """Passages to read (paper: 10)."""
     summary_tokens: Count = 96
     """Longest summary, in tokens."""
     max_tokens: Count = 24
     """Longest candidate, in tokens."""
 
+    @property
+    def most_calls(self) -> int:
+        """The list, a summary and a verdict for each candidate, both orders of each pair."""
+        return 1 + self.candidates + self.candidates**2
 
-def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]:
-    """One search and, for n > 1 candidates, 1 + n + n^2 model calls in three requests."""
-    asked, listed, candidates = question.text, [], []
-    [found] = yield from fetch(asked, k=settings.k)
-    passages = passages_block(found)
-    if found:
-        count = str(settings.candidates)
-        prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=asked, count=count)
-        listed = yield from ask(prompt, max_tokens=settings.candidates * settings.max_tokens)
-        candidates = _listed_candidates(listed[0].text, settings.candidates)
-    if not candidates:
-        most = settings.max_tokens
-        return (yield from answer_from(asked, found, max_tokens=most, trace=listed))
-    if len(candidates) == 1:
-        return Answer(candidates[0], passages=tuple(found), trace=tuple(listed))
-    summing = {"passages": passages, "question": asked}
+
+@dataclass(frozen=True, slots=True)
+class SuReSettings(CandidatesSettings):
+    """How many candidates, and from how much."""
+
+    k: Count = 3
+    """Passages to read (paper: 10)."""
+
+
+def most_plausible(
+    question: str, passages: str, settings: CandidatesSettings, options: Sequence[str] = ()
+) -> Flow[tuple[str | None, list[Generation]]]:
+    """The most plausible of the answers that the model names from a text, or of the `options`,
+    those that it names first: for n > 1 candidates 1 + n + n^2 model calls in three requests.
+
+    Returns:
+        The answer, None where the model names none; and the replies.
+    """
+    count, most = str(settings.candidates), settings.candidates * settings.max_tokens
+    prompt = filled(_CANDIDATES_PROMPT, passages=passages, question=question, count=count)
+    listed = yield from ask(prompt, max_tokens=most)
+    candidates = _listed_candidates(listed[0].text, settings.candidates)
+    if options:
+        named = [read_reply(candidate, options) for candidate in candidates]
+        offered = dict.fromkeys([*(one for one in named if one in options), *options])
+        candidates = [*offered][: settings.candidates]
+    if len(candidates) < 2:
+        return (candidates[0] if candidates else None), listed
+    summing = {"passages": passages, "question": question}
     prompts = [filled(_SUMMARY_PROMPT, candidate=one, **summing) for one in candidates]
     said = yield from ask(*prompts, max_tokens=settings.summary_tokens, stop=("\n\n",))
     summaries = [one.text.strip() for one in said]
     judging = [
-        filled(_VALID_PROMPT, summary=summary, question=asked, candidate=candidate)
+        filled(_VALID_PROMPT, summary=summary, question=question, candidate=candidate)
         for candidate, summary in zip(candidates, summaries, strict=True)
     ]
     for first, second in permutations(summaries, 2):
-        judging.append(filled(_BETTER_PROMPT, first=first, second=second, question=asked))
+        judging.append(filled(_BETTER_PROMPT, first=first, second=second, question=question))
     judged = yield from ask(*judging, max_tokens=YES_NO_TOKENS)
     scores = _plausibilities(judged, len(candidates))
-    best = candidates[scores.index(max(scores))]
-    return Answer(best, passages=tuple(found), trace=(*listed, *said, *judged))
+    return candidates[scores.index(max(scores))], [*listed, *said, *judged]
+
+
+def _answer(question: Question, settings: SuReSettings, _: None) -> Flow[Answer]:
+    """One search, then the calls of `most_plausible`; where it names none, one answer instead."""
+    best, trace = None, list[Generation]()
+    [found] = yield from fetch(question.text, k=settings.k)
+    if found:
+        best, trace = yield from most_plausible(question.text, passages_block(found), settings)
+    if best is None:
+        most = settings.max_tokens
+        return (yield from answer_from(question.text, found, max_tokens=most, trace=trace))
+    return Answer(best, passages=tuple(found), trace=tuple(trace))
 
 
 def _listed_candidates(reply: str, most: int) -> list[str]:
@@ -135,5 +162,5 @@ METHOD = Method(
     source="Kim et al., ICLR 2024",
     settings=SuReSettings,
     answer=_answer,
-    most_calls=lambda settings: 1 + settings.candidates + settings.candidates**2,
+    most_calls=lambda settings: settings.most_calls,
 )
