@@ -201,7 +201,7 @@ def _settings(
         "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "rerank": ("rerank train", dur.DURSettings(), TrainingBounds()),
         "calibrate": ("calibrate fit, calibrate answer", *calibrating),
-        "build": ("calibrate build", sgic.SGICSettings.paper(), training.CorpusSettings()),
+        "build": ("calibrate build", sgic.SGICSettings(), training.CorpusSettings()),
         "finetune": ("calibrate finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }

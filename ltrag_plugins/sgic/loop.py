@@ -339,7 +339,8 @@ def record(
 def rescale(line: Sequence[Session], scale: ScoreScale | None = None) -> None:
     """Go on with this scale, answers so far included; None: that of their means (eq. 2)."""
     traces = [session.trace for session in line]
-    fitted = scale or ScoreScale.of_rounds(line[0].settings.estimator, traces)
+    settings = line[0].settings
+    fitted = scale or ScoreScale.of_rounds(settings.estimator, traces, settings.means)
     for one in line:
         one.scale, one.trace, one._next = fitted, fitted.rescored(one.trace), ""
 
