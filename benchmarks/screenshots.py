@@ -84,7 +84,7 @@ def report_page(folder: Path) -> Path:
     command = [
         *(sys.executable, "-m", "ltrag_plugins.cli", "evaluate", files.pop("questions")),
         *(word for name, file in files.items() for word in (f"--{name}", file)),
-        *("--methods", "direct,single:k=1,single:k=3", "--gate", "gece", "--rate", "0.5"),
+        *("--methods", "direct,single:k=1,single:k=3", "--gate", "fit", "--rate", "0.5"),
         *("--metrics", "contains", "--set", "trace=true", "--out", str(folder / "smollm2")),
     ]
     subprocess.run(command, check=True)

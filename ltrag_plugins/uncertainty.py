@@ -8,14 +8,15 @@ models that give no probabilities.
 The figures behind the estimators have ranges and directions of their own. They raise
 `NoTokenProbabilities`, and give a generation without a token the least certain value. A
 log-probability under -20 counts as -20: servers write -inf or -9999 for tokens they have no number
-for, and one of those must not swamp a mean.
+for, and one of those must not swamp a mean. The token that ends a text counts nowhere: tokens spell
+the text and no more, be the model local or on a server.
 """
 
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -64,6 +65,33 @@ def product_uncertainty(generation: Generation) -> float:
     """
     logprobs = _logprobs(generation)
     return -math.expm1(math.fsum(logprobs)) if logprobs else 1.0
+
+
+Reading = Literal["maximal", "drawn"]
+"""The probability at a token in eq. 1 of SGIC: the largest there is, or the drawn token's own."""
+
+
+def sampled_uncertainties(
+    samples: Sequence[Generation], reading: Reading = "maximal"
+) -> list[float]:
+    r"""Of answers drawn at random, one minus the product over the tokens, in [0, 1]; a greedy
+    answer has the same under both readings.
+
+    .. math:: u = 1 - \prod_t \max_v p_t(v) \quad\text{or}\quad u = 1 - \prod_t p_t
+
+    Where a token of any of them came without alternatives, all are read as "drawn", so that they
+    can be compared.
+
+    Source: Chen et al. (SGIC), eq. 1 ("maximal").
+    """
+    tokens = [checked_tokens(one) for one in samples]
+    if reading == "maximal" and all(token.alternatives for one in tokens for token in one):
+        best = [
+            tuple(replace(t, logprob=max(t.logprob, *_alternatives(t, at_least=1))) for t in one)
+            for one in tokens
+        ]
+        samples = [replace(one, tokens=of) for one, of in zip(samples, best, strict=True)]
+    return [estimate(one, "product") for one in samples]
 
 
 def least_probability(generation: Generation) -> float:

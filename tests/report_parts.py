@@ -62,7 +62,7 @@ def cells() -> dict[str, list[Record]]:
     ]
     single[9] = record(9, False, prediction="", error=f"ModelFailed: {HOSTILE}")
     direct[0] = record(0, True, question=HOSTILE, prediction=HOSTILE)
-    return {"direct": direct, "single": single, "single+gece": gated}
+    return {"direct": direct, "single": single, "single+gate": gated}
 
 
 def run_folder(path: Path, records: dict[str, Sequence[Record]] | None = None, **more: Any) -> Path:

@@ -46,7 +46,7 @@ def learn(questions, world, settings=None):
 def test_learning_step_by_step():
     llm, shelves, encoder = ScriptedLLM(reply), Shelves(), Planes(**VECTORS)
     world = World(llm=llm, retriever=shelves, encoder=encoder)
-    learned = learn(LABELLED, world)
+    learned = learn(LABELLED, world, AdaptiveSettings(unsolved="many"))
     texts = [q.text for q in LABELLED]
     # all questions at once: direct answers; single and first iterated ones; second iterated ones
     assert [len(call) for call in llm.calls] == [4, 4, 4, 4]
@@ -54,7 +54,7 @@ def test_learning_step_by_step():
     assert {reading_prompt(text, [FIRST]) for text in texts} in map(set, llm.calls)
     assert len(shelves.asked) == 2
     assert encoder.asked == [tuple(texts)]
-    # easy: none; middling: one; hard: many; hopeless: many, as the data set's prior
+    # easy: none; middling: one; hard: many; hopeless: many, the label of multi-hop data
     assert [learned.route(np.array(VECTORS[w[:-1]])) for w in texts] == [
         "none", "one", "many", "many",
     ]  # fmt: skip
@@ -95,7 +95,7 @@ def test_the_cheapest_right_route_is_the_label(said, label):
         return said[0 if "shelf" not in prompt else 2 if "Thoughts:" in prompt else 1]
 
     world = World(llm=ScriptedLLM(reply), retriever=Shelves(), encoder=Planes(x=(1, 0)))
-    learned = learn([Question("x?", ("yes",))], world, AdaptiveSettings(unsolved="one"))
+    learned = learn([Question("x?", ("yes",))], world)  # a single-hop question, if none is right
     assert learned.routes == (label,)
 
 

@@ -169,13 +169,13 @@ def test_the_command_line_does_it_with_its_gate(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with openai_server(write) as (url, _):
         given = ("--model", f"openai:scripted@{url}", "--passages", tmp_path / "pool.jsonl")
-        gate = ("--gate", "gece", "--labelled", tmp_path / "others.jsonl", "--rate", 0.5)
+        gate = ("--gate", "fit", "--labelled", tmp_path / "others.jsonl", "--rate", 0.5)
         gate += ("--metrics", ",".join(CHEAP))
         for out, more in (("here", ()), ("there", ("--set", "engine=ray"))):
             asked = ("evaluate", tmp_path / "asked.jsonl", "--out", tmp_path / out)
             result = ltrag(*asked, *given, *gate, *more, env={"OPENAI_API_KEY": "not-a-secret"})
             assert result.exit_code == 0, result.output
-    names = ["direct", "single", "single+gece"]
+    names = ["direct", "single", "single+gate"]
     here, there = (
         without_ms({name: RunFolder(tmp_path / out).records(name) for name in names})
         for out in ("here", "there")

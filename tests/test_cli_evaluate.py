@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import threading
 
@@ -14,14 +15,14 @@ from typer.testing import Result
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate import Cell
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.gating import RunGate
+from ltrag_plugins.evaluate.gating import RunGate, gated_cells
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECEGate
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.types import Question
 
-GATE = ("--gate", "gece", "--rate", 0.5)
+GATE = ("--gate", "fit", "--rate", 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -82,11 +83,11 @@ def test_a_gate_stands_before_what_retrieves_and_is_fitted_on_the_other_question
     evaluated, learning, tmp_path
 ):
     rows = rows_of(evaluated(*GATE, *learning, "--json"))
-    assert list(rows) == ["direct", "single", "single+gece"]
-    gated = RunFolder(tmp_path).records("single+gece")
+    assert list(rows) == ["direct", "single", "single+gate"]
+    gated = RunFolder(tmp_path).records("single+gate")
     assert {record.decision["retrieve"] for record in gated} == {True, False}
     assert all(record.retrievals == record.decision["retrieve"] for record in gated)
-    assert rows["single+gece"]["scores"]["em"]["value"] == 1.0
+    assert rows["single+gate"]["scores"]["em"]["value"] == 1.0
     assert (tmp_path / "gate").is_dir()
 
 
@@ -109,7 +110,7 @@ def test_a_run_shows_the_fit_of_its_gate_and_goes_on_with_what_is_there(
 def test_one_method_with_two_settings_and_a_gate(evaluated, learning, tmp_path):
     more = ("--methods", "direct,single:k=1,single:k=2", "--json")
     rows = rows_of(evaluated(*more, *GATE, *learning))
-    both = ["single:k=1", "single:k=1+gece", "single:k=2", "single:k=2+gece"]
+    both = ["single:k=1", "single:k=1+gate", "single:k=2", "single:k=2+gate"]
     assert [*rows] == ["direct", *both]
     assert [name for name, row in rows.items() if row["speed_up"] is not None] == both[1::2]
     identity = RunFolder(tmp_path).read()["identity"]
@@ -243,11 +244,43 @@ def test_a_gate_fitted_without_an_encoder_serves_a_run_that_has_one(tmp_path):
 
 def test_no_gate_is_put_before_a_method_that_is_one(evaluated, learning, tmp_path):
     for name in ("gate-frequency", "gate-logprob", "skr", "adaptive"):
-        assert len(RunGate("gece", 0.5).cells([Cell(METHODS[name])])) == 1
-    assert len(RunGate("gece", 0.5).cells([Cell(METHODS["single"])])) == 2
-    result = evaluated("--gate", "gece", *learning, "--methods", "gate-frequency")
+        assert len(gated_cells([Cell(METHODS[name])], [RunGate("fit")])) == 1
+    assert len(gated_cells([Cell(METHODS["single"])], [RunGate("fit")])) == 2
+    result = evaluated("--gate", "fit", *learning, "--methods", "gate-frequency")
     assert "no gate is put before these methods" in result.stderr
     assert RunFolder(tmp_path).read()["identity"]["cells"] == ["gate-frequency"]
+
+
+def test_gates_stand_side_by_side_and_the_one_that_reads_answers_is_said_to(
+    evaluated, learning, tmp_path
+):
+    both = ("--gate", "fit,paper:semantics=false", "--rate", 0.5, *learning)
+    result = evaluated(*both)
+    assert result.stdout.splitlines()[-2].startswith("+eq2: the largest values of GECE, eq. 2")
+    rows = rows_of(evaluated(*both, "--json"))
+    eq2 = "single+eq2:semantics=false"
+    assert [*rows] == ["direct", "single", "single+gate", eq2]
+    retrieved = [one.decision["retrieve"] for one in RunFolder(tmp_path).records(eq2)]
+    assert sum(retrieved) == 5
+    # a server has no gradients, which is said before a question is asked for them
+    refused = evaluated("--gate", "paper", out=tmp_path / "other", code=1)
+    assert "no gradients. Load local weights" in one_line(refused)
+
+
+def test_a_run_with_the_earlier_name_of_the_fitted_gate_is_refused_with_the_way_on(
+    evaluated, learning, server, tmp_path
+):
+    evaluated(*GATE, *learning, out=tmp_path / "old")
+    run = tmp_path / "old" / "run.json"
+    run.write_text(run.read_text().replace("+gate", "+gece"))
+    refused = one_line(evaluated(*GATE, *learning, out=tmp_path / "old", code=1))
+    assert "+gece; they are +gate now" in refused
+    shutil.copytree(tmp_path / "old" / "gate", tmp_path / "new" / "gate")
+    for path in (tmp_path / "old").glob("answers.sqlite*"):
+        shutil.copy(path, tmp_path / "new")
+    asked = len(server[1])
+    evaluated(*GATE, *learning, out=tmp_path / "new")
+    assert len(server[1]) == asked
 
 
 def test_the_folder_of_a_run_may_begin_with_a_tilde(evaluated, learning, tmp_path, monkeypatch):
@@ -258,7 +291,7 @@ def test_the_folder_of_a_run_may_begin_with_a_tilde(evaluated, learning, tmp_pat
     assert not (tmp_path / "~").exists()
     told = RunFolder(tmp_path / "run").read()["told"]
     assert told["files"] == ["first.jsonl", "others.jsonl", "pool.jsonl"]
-    assert told["gate"]["target"] == "target rate 0.5"
+    assert told["gates"]["gate"]["target"] == "target rate 0.5"
 
 
 @pytest.mark.parametrize(("methods", "rows"), [

@@ -18,7 +18,7 @@ def run(tmp_path_factory):
         result = ltrag(
             "evaluate", folder / "first.jsonl", "--out", out, "--model", f"openai:scripted@{url}",
             "--passages", folder / "pool.jsonl", "--labelled", folder / "others.jsonl",
-            "--gate", "gece", "--rate", 0.5, "--metrics", "em,f1", "--set", "trace=true",
+            "--gate", "fit", "--rate", 0.5, "--metrics", "em,f1", "--set", "trace=true",
             env={"OPENAI_API_KEY": "not-a-secret"},
         )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -30,7 +30,7 @@ def test_it_prints_where_the_page_is_and_nothing_else(run):
     assert result.exit_code == 0, result.output
     assert result.stdout == f"{run / 'report.html'}\n"
     rows = Parsed(run / "report.html").rows("results")
-    assert list(rows) == ["direct", "single", "single+gece"]
+    assert list(rows) == ["direct", "single", "single+gate"]
     assert float(rows["direct"][0]) == sum(f"who wrote book {i}?" in KNOWN for i in range(10)) / 10
 
 
@@ -51,7 +51,7 @@ def test_page_and_pictures_are_written_where_they_are_wanted(run, tmp_path):
     result = ltrag("report", run, "--out", out, "--pictures", pictures, "--compare", "single")
     assert result.exit_code == 0, result.output
     found = {path.name for path in pictures.iterdir()}
-    assert {"cost-calls.png", "rate-single-2b-gece.svg", "scores-gece.png"} <= found
+    assert {"cost-calls.png", "rate-single-2b-gate.svg", "scores-gate.png"} <= found
     assert f"{len(found)} pictures are in" in result.stderr
     assert "gain over single" in Parsed(out).words()
 

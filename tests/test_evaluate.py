@@ -231,10 +231,10 @@ def test_the_speed_up_of_a_gated_row_is_over_its_own_row_without_the_gate():
         "direct": (timed(1.0, 1.0), None),
         "single": (timed(30.0, 50.0), None),
         # of the means; the mean of 30 / 10 and 50 / 6 is another
-        "single+gece": (timed(10.0, 6.0), 40 / 8),
+        "single+gate": (timed(10.0, 6.0), 40 / 8),
         "single:k=5@1": (timed(3.0, 5.0), None),
-        "single:k=5+gece@1": (timed(16.0, 0.0), 4 / 8),
-        "ircot+gece": (timed(2.0, 2.0), None),  # there is no ircot
+        "single:k=5+gate@1": (timed(16.0, 0.0), 4 / 8),
+        "ircot+gate": (timed(2.0, 2.0), None),  # there is no ircot
         "direct+free": (timed(0.0, 0.0), None),  # as recorded answers are
     }
     summary = summarize({name: records for name, (records, _) in rows.items()})
@@ -242,7 +242,7 @@ def test_the_speed_up_of_a_gated_row_is_over_its_own_row_without_the_gate():
     assert [row.speed_up for row in summary.rows] == [speed_up for _, speed_up in rows.values()]
     *_, costs = str(summary).split("\n\n")
     head, *lines = map(str.split, costs.splitlines())
-    assert [line[1 + head.index("speed-up")] for line in lines if line[0] == "single+gece"] == [
+    assert [line[1 + head.index("speed-up")] for line in lines if line[0] == "single+gate"] == [
         "5.00"
     ]
     assert "speed-up" not in str(summarize({"direct": rows["direct"][0]}))
@@ -250,7 +250,7 @@ def test_the_speed_up_of_a_gated_row_is_over_its_own_row_without_the_gate():
 
 def test_a_table_fits_80_columns_whatever_names_and_metrics_there_are():
     metrics = {f"metric{i}": i / 10 for i in range(10)}
-    names = ("direct", "single+gece", "sgic:k=8:loop.rounds=3:loop.choose=repeated+gece@12")
+    names = ("direct", "single+gate", "sgic:k=8:loop.rounds=3:loop.choose=repeated+gate@12")
     records = [Record("q", "who?", ("a",), "a", metrics, ms=1.0, prompt_tokens=3)]
     for some in (metrics, {"em": 1.0}):
         records = [dataclasses.replace(records[0], scores=some)]

@@ -5,16 +5,23 @@ import numpy as np
 import pytest
 
 from ltrag_plugins.errors import (
+    ArtifactMismatch,
     MissingExtra,
     MissingReferences,
     NeedsGradients,
     NoTokenProbabilities,
 )
+from ltrag_plugins.evaluate import Cell, evaluate
+from ltrag_plugins.evaluate.folder import RunFolder
+from ltrag_plugins.evaluate.gating import RunGate, gated_cells
+from ltrag_plugins.flow import World
 from ltrag_plugins.gece import GECESettings, WordFrequencies, gece_score, score_questions
 from ltrag_plugins.gece.score import references_like
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.metrics.text import chrf, meteor
-from ltrag_plugins.types import Generation, Question
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.metrics.text import chrf, meteor, ter
+from ltrag_plugins.retrieval.bm25 import BM25Retriever
+from ltrag_plugins.types import Generation, Passage, Question
 from tests.gece_letters import Local, agreement, gradient
 from tests.gece_parts import COLOURS, answer, honest_llm, questions
 
@@ -102,3 +109,75 @@ def test_a_question_without_references_is_refused_before_the_model_is_asked():
 
 def test_no_questions_have_no_scores():
     assert score_questions([], llm=honest_llm(), settings=PLAIN) == []
+
+
+# --- the condition of tables 1 to 4: the top 20 % of the run's own questions by eq. 2
+
+
+def run_behind(spec: str, some: list[Question], folder, llm=None, rate: float = 0.2):
+    """Records of the row alone and of the one behind that gate."""
+    gate, run = RunGate(spec, rate), RunFolder(folder)
+    world = World(llm=llm or Local(), retriever=BM25Retriever([Passage("House 1 is green.")]))
+    made = gate.made(world, some, [], run)
+    alone, behind = gated_cells([Cell(METHODS["single"])], [gate])
+    cells = [alone, Cell(behind.method, gate=made, gate_name=gate.name)]
+    return evaluate(some, cells, world, out=run, metrics=["em"])
+
+
+WITHOUT = {
+    "paper": lambda m, p, alpha, dot: abs(m["meteor"] - p) / max(alpha * dot, 1e-9),
+    "paper:quality=chrf": lambda m, p, alpha, dot: abs(m["chrf"] - p) / max(alpha * dot, 1e-9),
+    "paper:quality=ter": lambda m, p, alpha, dot: abs(m["ter"] - p) / max(alpha * dot, 1e-9),
+    "paper:statistics=false": lambda m, p, _, dot: abs(m["meteor"] - p) / max(dot, 1e-9),
+    "paper:semantics=false": lambda m, p, alpha, _: abs(m["meteor"] - p) / alpha,
+}
+
+
+@pytest.mark.parametrize("spec", WITHOUT)
+def test_the_fifth_with_the_largest_values_retrieves_in_each_row_of_table_3(spec, tmp_path):
+    some, values = questions(40), []
+    along = np.mean([gradient(q.answers[0]) for q in some], axis=0)
+    for question in some:
+        draft = answer(f"Question: {question.text}\nAnswer:")
+        quality = {"meteor": meteor(draft.text, question.answers)}
+        quality |= {"chrf": chrf(draft.text, question.answers)}
+        quality |= {"ter": max(0.0, 1 - ter(draft.text, question.answers))}
+        p = np.mean([math.exp(t.logprob) for t in draft.tokens])
+        alpha = WordFrequencies().mean(question.text)
+        dot = float(gradient(question.answers[0]) @ along)
+        values.append(WITHOUT[spec](quality, p, alpha, dot))
+    found = run_behind(spec, some, tmp_path)
+    name = f"single+{spec.replace('paper', 'eq2')}"
+    assert [*found] == ["single", name]
+    decided = [record.decision for record in found[name]]
+    assert [one["score"] for one in decided] == pytest.approx(values, rel=1e-6)
+    least = sorted(values)[-8]
+    assert [one["retrieve"] for one in decided] == [value >= least for value in values]
+    for record, alone in zip(found[name], found["single"], strict=True):
+        assert record.retrievals == record.decision["retrieve"]
+        if not record.decision["retrieve"]:  # the draft is the answer
+            assert record.prediction == answer(f"Question: {record.question}\nAnswer:").text
+        else:
+            assert record.prediction == alone.prediction
+
+
+def test_the_values_are_kept_and_serve_no_other_run(tmp_path):
+    some, llm = questions(20), Local()
+    before = run_behind("paper", some, tmp_path, llm)
+    gradients = len(llm.seen)
+    (tmp_path / "records" / "single+eq2.jsonl").unlink()
+    after = run_behind("paper", some, tmp_path, llm)
+    decided = [[one.decision for one in run["single+eq2"]] for run in (before, after)]
+    assert decided[0] == decided[1]
+    assert len(llm.seen) == gradients
+    for changed, said in (((questions(19), 0.2), "questions was"), ((some, 0.5), "rate was 0.2")):
+        with pytest.raises(ArtifactMismatch, match=said):
+            run_behind("paper", changed[0], tmp_path, llm, changed[1])
+
+
+def test_a_model_without_gradients_gets_no_gate_of_eq_2_and_nothing_is_asked(tmp_path):
+    llm = honest_llm()
+    with pytest.raises(NeedsGradients, match=r"Load local weights.*semantics=False"):
+        run_behind("paper", questions(20), tmp_path, llm)
+    assert llm.calls == []
+    assert run_behind("paper:semantics=false", questions(20), tmp_path, llm)

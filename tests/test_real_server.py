@@ -2,6 +2,7 @@
 each component over it in both frameworks."""
 
 import json
+import math
 from dataclasses import replace
 from statistics import median
 
@@ -26,6 +27,7 @@ from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import GenerationSettings, Question
+from ltrag_plugins.uncertainty import sampled_uncertainties
 from tests.dur_parts import Nonsense
 from tests.llama_index_parts import engine
 from tests.village import CAPITALS as TAUGHT
@@ -84,6 +86,26 @@ def test_log_probabilities_are_those_of_the_same_file_read_by_transformers(llm, 
     assert all(token.alternatives for g in remote for token in g.tokens)
     assert {g.finish_reason for g in remote} <= {"stop", "length"}
     assert all(g.completion_tokens for g in remote)
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["local", "server"])
+def test_a_sample_tells_the_likeliest_tokens_and_counts_no_end_of_text(local, llm, smollm2):
+    drawing = GenerationSettings(max_tokens=24, temperature=0.7, seed=1)
+    samples = (smollm2 if local else llm).generate(PROMPTS, drawing)
+    ended = [one for one in samples if one.completion_tokens < 24]
+    assert ended
+    assert all(len(one.tokens) == one.completion_tokens - 1 for one in ended)  # the last one ends
+    # second route: the same texts read, not written
+    read = smollm2.score(PROMPTS, [one.text for one in samples])
+    assert [[t.text for t in one.tokens] for one in samples] == [
+        [t.text for t in one.tokens] for one in read
+    ]
+    best = [[max(p for _, p in t.alternatives) for t in one.tokens] for one in read]
+    wanted = [1 - math.exp(sum(one)) for one in best]
+    found = sampled_uncertainties(samples)
+    assert found == pytest.approx(wanted, abs=0.05)
+    assert all(x <= y for x, y in zip(found, sampled_uncertainties(samples, "drawn"), strict=True))
+    assert found != sampled_uncertainties(samples, "drawn")
 
 
 @one_loop

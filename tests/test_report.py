@@ -78,23 +78,23 @@ class TestGates:
             retrieve = [score >= threshold for score in SCORES]
             answers = [b[0] if r else b[1] for b, r in zip(both, retrieve, strict=True)]
             tried.add((sum(retrieve) / 10, round(sum(answers) / 10, 9)))
-        curve = self.line(drawn(found)["rate-single-2b-gece"][0], "every threshold")
+        curve = self.line(drawn(found)["rate-single-2b-gate"][0], "every threshold")
         assert {(rate, round(accuracy, 9)) for rate, accuracy in curve} == tried
         assert len(curve) == len(tried)
         assert [rate for rate, _ in curve] == sorted(rate for rate, _ in curve)
 
     def test_a_question_without_a_decision_is_no_point_of_the_curve(self, drawn):
         found = cells()
-        found["single+gece"][3] = record(3, False, error="ModelFailed: late")
-        curve = self.line(drawn(found)["rate-single-2b-gece"][0], "every threshold")
+        found["single+gate"][3] = record(3, False, error="ModelFailed: late")
+        curve = self.line(drawn(found)["rate-single-2b-gate"][0], "every threshold")
         without = [i for i in range(10) if i != 3]
         assert curve[0] == (0.0, pytest.approx(np.mean([KNOWN[i] for i in without])))
         assert curve[-1][0] == 1.0
 
     def test_curve_chord_and_marks_are_of_the_same_questions(self, drawn):
         found = cells()
-        found["single+gece"][3] = record(3, False, error="ModelFailed: late")
-        axes, caption = drawn(found)["rate-single-2b-gece"]
+        found["single+gate"][3] = record(3, False, error="ModelFailed: late")
+        axes, caption = drawn(found)["rate-single-2b-gate"]
         named = self.named(axes)
         for label in ("every threshold", "by chance"):
             line = self.line(axes, label)
@@ -108,21 +108,21 @@ class TestGates:
     def test_without_direct_answers_there_is_a_point_and_no_curve(self, drawn):
         found = cells()
         del found["direct"]
-        axes, caption = drawn(found)["rate-single-2b-gece"]
+        axes, caption = drawn(found)["rate-single-2b-gate"]
         assert caption.startswith("60% of the questions retrieve behind the gate.")
         always = np.mean([r.scores["em"] for r in found["single"]])
-        own = np.mean([r.scores["em"] for r in found["single+gece"]])
+        own = np.mean([r.scores["em"] for r in found["single+gate"]])
         assert self.named(axes) == {"gate": (0.6, own), "always": (1.0, pytest.approx(always))}
         assert "every threshold" not in [line.get_label() for line in axes.lines]
 
     def test_a_gate_with_a_seed_is_held_against_its_method_of_that_seed(self, drawn):
         found = cells()
-        seeded = {"direct": found["direct"], "x@1": found["single"], "x+g@1": found["single+gece"]}
+        seeded = {"direct": found["direct"], "x@1": found["single"], "x+g@1": found["single+gate"]}
         axes, _ = drawn(seeded)["rate-x-2b-g-40-1"]
         assert self.line(axes, "every threshold")[-1] == pytest.approx(self.named(axes)["always"])
 
     def test_the_scores_are_split_by_the_direct_answer(self, drawn):
-        axes, caption = drawn(cells())["scores-gece"]
+        axes, caption = drawn(cells())["scores-gate"]
         assert f"AUROC {roc_auc_score([not k for k in KNOWN], SCORES):.2f}" in caption
         [[threshold, _]] = [line.get_xdata() for line in axes.lines]
         assert 0.4 < threshold < 0.55
@@ -137,7 +137,7 @@ class TestGates:
         found = cells()
         found["single"] = [replace(r, retrievals=i % 2) for i, r in enumerate(found["single"])]
         found["single"][9] = replace(found["single"][9], retrievals=0)  # it failed
-        axes, _ = drawn(found)["rate-single-2b-gece"]
+        axes, _ = drawn(found)["rate-single-2b-gate"]
         named = self.named(axes)
         assert named["always"][0] == 0.5
         assert self.line(axes, "every threshold")[-1] == pytest.approx(named["always"])
@@ -147,13 +147,13 @@ class TestGates:
     def test_methods_that_are_gates_themselves_are_points_beside_the_gate(self, drawn):
         found = cells()
         found["skr"] = [record(i, i < 4, retrievals=int(i < 3)) for i in range(10)]
-        axes, _ = drawn(found)["rate-single-2b-gece"]
+        axes, _ = drawn(found)["rate-single-2b-gate"]
         assert self.named(axes)["skr"] == (0.3, 0.4)
 
     def test_a_direct_row_with_settings_is_as_good_as_one_without(self, drawn):
         plain, named = drawn(cells()), cells()
         named = drawn({"direct:max_tokens=8": named.pop("direct"), **named})
-        assert {"rate-single-2b-gece", "scores-gece", "reliability-gece"} <= set(plain)
+        assert {"rate-single-2b-gate", "scores-gate", "reliability-gate"} <= set(plain)
         for name, (axes, caption) in plain.items():
             assert named[name][1] == caption
             lines = [[line.get_xydata().tolist() for line in one.lines]
@@ -175,19 +175,19 @@ class TestGates:
 class TestThePage:
     def test_its_table_is_the_summary(self, page):
         rows, summary = page.rows("results"), summarize(cells())
-        assert list(rows) == ["direct", "single", "single+gece"]
+        assert list(rows) == ["direct", "single", "single+gate"]
         for metric, table in (("em", rows), ("f1", page.rows("measures"))):
             for name, values in table.items():
                 row = summary[name]
                 assert float(values[0]) == row.scores[metric].value
                 assert values[1] == ("" if name == "direct" else str(row.gains[metric].value))
                 assert [float(v) for v in values[2:4]] == [row.easy[metric], row.hard[metric]]
-        assert rows["single+gece"][-2] == str(summary["single+gece"].speed_up)
+        assert rows["single+gate"][-2] == str(summary["single+gate"].speed_up)
         assert [int(values[-1]) for values in rows.values()] == [0, 1, 0]
 
     def test_without_a_gate_it_says_so_and_has_no_speed_up(self, page, tmp_path):
         found = cells()
-        del found["single+gece"]
+        del found["single+gate"]
         alone = Parsed(write_report(run_folder(tmp_path, found)).page)
         told = ("speed-up", "behind a gate", "gate retrieved")
         assert all(words in page.words() and words not in alone.words() for words in told)
@@ -238,7 +238,7 @@ class TestThePage:
 
     def test_it_has_every_answer_and_every_step_as_it_was(self, page):
         index, passages = page.data("index"), page.data("passages")
-        assert index["cells"] == ["direct", "single", "single+gece"]
+        assert index["cells"] == ["direct", "single", "single+gate"]
         for place, question in enumerate(index["questions"]):
             for cell, (name, records) in enumerate(cells().items()):
                 assert question["r"][str(cell)]["p"] == records[place].prediction, name
@@ -293,7 +293,7 @@ class TestPictures:
     def test_each_is_a_png_and_an_svg(self, tmp_path):
         written = write_report(run_folder(tmp_path / "run"), pictures_to=tmp_path / "p")
         names = {path.stem for path in written.pictures}
-        assert {"cost-calls", "cost-ms", "scores-gece", "rate-single-2b-gece"} <= names
+        assert {"cost-calls", "cost-ms", "scores-gate", "rate-single-2b-gate"} <= names
         for path in written.pictures:
             assert path.parent == tmp_path / "p"
             if path.suffix == ".png":
@@ -305,7 +305,7 @@ class TestPictures:
     def test_a_name_is_drawn_as_it_is_written(self, tmp_path):
         name = "single+$x_1$<b>&"
         found = cells()
-        found[name] = found.pop("single+gece")
+        found[name] = found.pop("single+gate")
         page = Parsed(write_report(run_folder(tmp_path, found)).page)
         assert sum(name in (e.text or "") for e in page.elements if e.tag.endswith("}text")) >= 2
 
@@ -343,11 +343,11 @@ class TestPictures:
 def test_an_unfinished_run_shows_what_is_there_and_says_what_is_not(page, tmp_path):
     assert "not finished" not in page.words()
     found = cells()
-    found["single+gece"] = found["single+gece"][:4]
+    found["single+gate"] = found["single+gate"][:4]
     run_folder(tmp_path, {**found, "ircot": []})
     cut = Parsed(write_report(tmp_path).page)
     assert "This run is not finished" in cut.words()
-    assert re.search(r"single\+gece\s+6 of 10", cut.words())
+    assert re.search(r"single\+gate\s+6 of 10", cut.words())
     assert list(cut.rows("results")) == ["direct", "single"]
     assert [len(q["r"]) for q in cut.data("index")["questions"]] == [3] * 4 + [2] * 6
 

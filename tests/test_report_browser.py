@@ -45,7 +45,7 @@ def file(tmp_path_factory) -> Path:
     for i in range(10, 60):
         for name in ("direct", "single"):
             records[name].append(record(i, i % 3 == 0))
-    del records["single+gece"]
+    del records["single+gate"]
     return write_report(run_folder(tmp_path_factory.mktemp("run"), records)).page
 
 
@@ -125,7 +125,7 @@ def test_a_result_that_is_clicked_right_after_a_search_stays_open(page):
 def run_page(tmp_path_factory) -> Path:
     """With gates, failures, long names, rounds in pictures that are wide, and a second measure."""
     found, name = cells(), "single:passages=5_and_more_of_a_long_label"
-    found[f"{name}+gece"] = [
+    found[f"{name}+gate"] = [
         record(i, i % 3 > 0, decision=decision(i / 10, i > 4), prompt_tokens=12_345, ms=123_456.0)
         for i in range(9)
     ] + [record(9, False, error="ModelFailed: late")]

@@ -220,6 +220,7 @@ KEYS = SGICSettings(rounds=2, documents="keys", score_documents="always")
     replace(NO_SCORES, certain_below=30),
     SGICSettings(rounds=1, cut_to=2, earlier="none", documents="none"),
     SGICSettings(rounds=3, max_calls=6),
+    SGICSettings(rounds=3, means=1),
 ])  # fmt: skip
 def test_every_row_is_what_calibrate_does_with_those_settings_and_the_scale(settings):
     questions = asked(25)
@@ -250,6 +251,15 @@ def test_the_means_are_those_of_the_answers_that_the_fitted_scale_leads_to():
     _, report = fit(questions, fickle(), settings=settings, cut_to=())
     found = scale_of(questions, settings, ScoreScale("product", report.means))
     assert found.means == pytest.approx(report.means)
+
+
+def test_with_one_mean_it_is_that_of_the_first_answers_in_the_fit_and_in_what_is_kept():
+    questions, settings = asked(25), SGICSettings.paper()
+    kept, report = fit(questions, fickle(), settings=settings, cut_to=())
+    first = again(questions, fickle(), replace(settings, rounds=0))
+    wanted = pytest.approx([np.mean([answer.uncertainty for answer in first])])
+    assert report.means == wanted
+    assert kept.scale.means == wanted
 
 
 def test_the_rows_of_cutting_are_what_calibrate_does():

@@ -345,6 +345,16 @@ def test_the_least_uncertain_sample_of_the_first_prompt_wins_and_a_blank_one_doe
     assert llm.asked == [(first.prompts[0], 0.7, seed) for seed in (7, 8, 9, 10)]
 
 
+def test_samples_are_ranked_by_the_likeliest_token_where_it_is_told():
+    def draw(text: str, own: float, best: float) -> Generation:
+        tops = (("x", math.log(best)), (text, math.log(own)))
+        return Generation(text, (Token(text, math.log(own), alternatives=tops),))
+
+    answer = drawn_by(Sampler({0: draw("a", 0.1, 0.9), 1: draw("b", 0.3, 0.7)}), 2, SGICSettings())
+    assert [r.uncertainty for r in answer.trace] == pytest.approx([0.1, 0.3])
+    assert answer.text == "a"
+
+
 def test_samples_stop_before_a_limit():
     llm = Sampler(FOUR)
     answer = drawn_by(llm, 4, SGICSettings(seed=7, max_calls=2))

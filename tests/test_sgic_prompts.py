@@ -30,8 +30,7 @@ Document [2]: Bay: Yellowcraig is a coastal area.{documents[1]}
 Document [3]: North Berwick is a seaside town.{documents[2]}
 
 Question: {QUESTION}
-{line}
-Previous Generated Answer:
+{line}Previous Generated Answer:
 Round 1: Fife{said[0]}
 Round 2: Lothian{said[1]}
 Answer:"""
@@ -44,14 +43,22 @@ def scored(*scores: int) -> tuple[str, ...]:
 BARE = ("", "", "")
 
 
-@pytest.mark.parametrize(("row", "shown"), [
-    ("documents", by_hand(ASKED + TRUST, scored(0, 50, 100), KEEP, *scored(70, 40))),
-    ("scores", by_hand(ASKED, BARE, KEEP + TRUST, *scored(70, 40))),
-    ("answers", by_hand(ASKED, BARE, KEEP, "", "")),
+OURS = {"templates": TEMPLATES}
+
+
+@pytest.mark.parametrize(("row", "more", "shown"), [
+    ("documents", {}, by_hand(ASKED + TRUST, scored(0, 50, 100), "", *scored(70, 40))),
+    ("scores", {}, by_hand(ASKED, BARE, f"{TRUST.strip()}\n", *scored(70, 40))),
+    ("answers", {}, by_hand(ASKED, BARE, "", "", "")),
+    ("documents", OURS, by_hand(ASKED + TRUST, scored(0, 50, 100), f"{KEEP}\n", *scored(70, 40))),
+    ("scores", OURS, by_hand(ASKED, BARE, f"{KEEP}{TRUST}\n", *scored(70, 40))),
+    ("answers", OURS, by_hand(ASKED, BARE, f"{KEEP}\n", "", "")),
 ])  # fmt: skip
-def test_a_round_of_each_row_of_table_5_shows_what_it_scores_and_says_what_scores_are(row, shown):
+def test_a_round_of_each_row_of_table_5_shows_what_it_scores_and_says_what_scores_are(
+    row, more, shown
+):
     llm = model([said("Fife", 0.3), said("Lothian", 0.6), said("there", 0.5)], by_document)
-    answered(llm, settings=replace(SGICSettings.paper(row), rounds=2))
+    answered(llm, settings=replace(SGICSettings.paper(row), rounds=2, **more))
     assert llm.prompts[-1] == shown
 
 

@@ -61,6 +61,8 @@ def test_a_fit_is_the_mean_of_each_round():
     scale = ScoreScale.of_rounds("product", traces)
     assert scale.estimator == "product"
     assert scale.means == pytest.approx(((0.2 + 0.4 + 0.9) / 3, (0.6 + 0.8) / 2))
+    first = ScoreScale.of_rounds("product", traces, 1)
+    assert first.means == pytest.approx([(0.2 + 0.4 + 0.9) / 3])
     # on answers that are all certain it is still a scale
     certain = ScoreScale.of_rounds("product", [calibrated(0.0)])
     assert (certain.score(0.0), certain.score(1.0)) == (0.0, 100.0)

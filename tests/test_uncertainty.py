@@ -17,6 +17,7 @@ from ltrag_plugins.uncertainty import (
     checked_estimator,
     estimate,
     measured,
+    sampled_uncertainties,
 )
 
 SIGNALS = pytest.mark.parametrize("name", TOKEN_SIGNALS)
@@ -63,6 +64,30 @@ def test_each_signal_and_its_uncertainty_is_its_formula_in_numpy(told):
         found = value(name, distributed(*told)), estimate(distributed(*told), name)
         assert found == pytest.approx(both, abs=1e-9)
         assert 0 <= found[1] <= 1
+
+
+def drawn(told: list[tuple[list[float], int]]) -> Generation:
+    """Of each table the token of that place was drawn."""
+    both = [(table, table[place % len(table)]) for table, place in told]
+    tokens = [
+        Token("a", math.log(p), alternatives=tuple(("a", math.log(q)) for q in sorted(table)[::-1]))
+        for table, p in both
+    ]
+    return Generation("a", tuple(tokens))
+
+
+@given(st.lists(st.lists(st.tuples(tables, st.integers(0, 7)), min_size=1), min_size=1, max_size=4))
+def test_a_sample_has_the_product_of_the_largest_probabilities_or_of_the_drawn_ones(told):
+    samples = [drawn(one) for one in told]
+    largest = [1 - np.prod([max(table) for table, _ in one]) for one in told]
+    own = [1 - np.prod([table[place % len(table)] for table, place in one]) for one in told]
+    assert sampled_uncertainties(samples) == pytest.approx(largest, abs=1e-9)
+    assert sampled_uncertainties(samples, "drawn") == pytest.approx(own, abs=1e-9)
+    # one token without alternatives, and all are read alike; a greedy answer is the same in both
+    one_lacks = [*samples, generation(math.log(0.5))]
+    assert sampled_uncertainties(one_lacks) == pytest.approx([*own, 0.5], abs=1e-9)
+    greedy = [distributed(*(table for table, _ in one)) for one in told]
+    assert sampled_uncertainties(greedy) == sampled_uncertainties(greedy, "drawn")
 
 
 def test_two_thousand_tokens_neither_underflow_nor_round_to_certain():

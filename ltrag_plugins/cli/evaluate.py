@@ -26,6 +26,10 @@ if TYPE_CHECKING:  # numpy behind them would slow --help down
     from ltrag_plugins.flow import World
 
 _ALL = "all"  # among the names of methods: every one that has what it needs
+_READS_ANSWERS = (
+    "+eq2: the largest values of GECE, eq. 2, among these very questions, computed with their\n"
+    "accepted answers: an analysis, as no gate at work knows the answers"
+)
 _LATER: Any = object()  # stands for a part of the world that is not loaded yet
 
 
@@ -69,7 +73,10 @@ def _evaluate(
     methods: Annotated[
         str, option("Method", "Of 'ltrag methods', with commas; single:k=5; all that can be run.")
     ] = "direct,single",
-    gate: Annotated[str, option("Method", "gece (fitted on --labelled) or a folder.")] = "none",
+    gate: Annotated[
+        str,
+        option("Method", "fit (on --labelled), a folder, or paper (eq. 2, reads the answers)."),
+    ] = "none",
     rate: Opt.Rate = None,
     words: Opt.Set = None,
     out: Annotated[Path, option("Output", "Folder of the run; a run that was stopped goes on.")],
@@ -84,14 +91,15 @@ def _evaluate(
     """
     from ltrag_plugins.evaluate import cell_of, evaluate, in_process, summarize
     from ltrag_plugins.evaluate.folder import RunFolder
-    from ltrag_plugins.evaluate.gating import RunGate
+    from ltrag_plugins.evaluate.gating import RunGate, check_names, gated_cells
     from ltrag_plugins.evaluate.run import check_asked, check_begun
     from ltrag_plugins.evaluate.spec import metrics_named
     from ltrag_plugins.flow import World
 
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
-    [gating], measures = options.changed(None, RunGate(gate), rate=rate), _split(metrics)
+    words_of_gates, measures = [one for one in _split(gate) if one != "none"], _split(metrics)
+    gatings = [options.changed(None, RunGate(one), rate=rate)[0] for one in words_of_gates]
     metrics_named(measures)
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:
@@ -102,10 +110,14 @@ def _evaluate(
         raise InvalidInput(f"{what} needs its encoder: add --encoder embedded, or another")
     if head is not None:
         options.noted("dur", head)
-    if gate == "gece" and labelled is None:
-        raise InvalidInput("--gate gece learns from other questions: add --labelled OTHERS.jsonl")
-    if gate not in ("none", "gece"):
-        options.noted("gate", Path(gate).expanduser())
+    if "fit" in words_of_gates and labelled is None:
+        raise InvalidInput("--gate fit learns from other questions: add --labelled OTHERS.jsonl")
+    for one in gatings:
+        if one.is_saved and not (saved := Path(one.spec).expanduser()).is_dir():
+            takes = "--gate takes fit, paper, or a folder of 'ltrag gate fit'"
+            raise InvalidInput(f"{takes}; there is no folder {saved}")
+        if one.is_saved:
+            options.noted("gate", Path(one.spec).expanduser())
     every = read_questions(questions, require_answers=True)
     found, others = every[:limit], []
     check_asked(found, [cell for cell in named if cell is not None])
@@ -115,7 +127,7 @@ def _evaluate(
     vectors = None if encoder == "none" else _LATER
     outline = World(_LATER, _LATER if run.recorded or pool else None, vectors)
     alone = _alone(named, outline, others, recorded=bool(run.recorded))
-    names = [cell.name for cell in gating.cells(alone, run.seeds)]
+    names = [cell.name for cell in gated_cells(alone, gatings, run.seeds)]
     if run.compare is not None and run.compare not in names:
         raise InvalidInput(f"compare={run.compare} is no row; there will be {', '.join(names)}")
     folder, load = RunFolder(out.expanduser()), partial(_world, model, encoder, run, pool)
@@ -130,23 +142,31 @@ def _evaluate(
             for i, cell in enumerate(alone):
                 if cell.method.name == "dur":
                     alone[i] = replace(cell, settings=replace(cell.set, ranker=ranker))
-        cells, gates = gating.cells(alone, run.seeds), {}
+        cells, made = gated_cells(alone, gatings, run.seeds), {}
+        check_names(folder)
         check_begun(folder, questions=found, cells=cells, world=world, **same)
-        if any(cell.gate is not None for cell in cells):
-            searched = len(others) if world.retriever else 0
-            totals = replies(len(others), gece.GECESettings(), searched)
-            with io.resumable(out), io.progress(**totals) as bar:
-                fitted = gating.made(world, others, folder, [bar])
-            cells = [cell if cell.gate is None else replace(cell, gate=fitted) for cell in cells]
-            gates = {gating.name: partial(RunGate.load, gating.folder(folder).resolve())}
-            note["gate"] = {n: getattr(fitted.report, n) for n in ("scorer", "target", "tier")}
-        elif gate != "none":
+        if gatings and all(cell.gate is None for cell in cells):
             io.say("no gate is put before these methods: none retrieves, or they are gates")
+            gatings = []
+        for one in gatings:
+            learned = others if one.paper is None else found
+            searched = len(others) if one.paper is None and world.retriever else 0
+            totals = replies(len(learned), gece.GECESettings(), searched)
+            with io.resumable(out), io.progress(**totals) as bar:
+                made[one.name] = one.made(world, found, others, folder, [bar])
+        cells = [
+            cell if cell.gate is None else replace(cell, gate=made[cell.gate_name])
+            for cell in cells
+        ]
+        fits = {name: gate.report for name, gate in made.items() if hasattr(gate, "report")}
+        about = ("scorer", "target", "tier")
+        note["gates"] = {n: {part: getattr(fit, part) for part in about} for n, fit in fits.items()}
         engine = in_process
         if run.engine == "ray":
             from ltrag_plugins.batch import on_ray
 
             answers = folder.answers.resolve()
+            gates = {one.name: one.maker(folder) for one in gatings}
             engine = on_ray(load, workers=run.workers, answers=answers, gates=gates)
         done = sum(not one.error for cell in cells for one in folder.records(cell.name))
         with io.resumable(out), io.answering(len(cells) * len(found), done) as on_record:
@@ -155,6 +175,8 @@ def _evaluate(
     summary = summarize(records, compared=run.compare)
     io.say(f"the records are in {out}")
     io.show(summary, as_data)
+    if not as_data and any(one.paper for one in gatings):
+        io.show(_READS_ANSWERS)
     if any(row.failed for row in summary.rows):
         raise typer.Exit(1)
 
@@ -201,7 +223,7 @@ def _settings(
         "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "rerank": ("rerank train", dur.DURSettings(), TrainingBounds()),
         "calibrate": ("calibrate fit, calibrate answer", *calibrating),
-        "build": ("calibrate build", sgic.SGICSettings.paper(), training.CorpusSettings()),
+        "build": ("calibrate build", sgic.SGICSettings(), training.CorpusSettings()),
         "finetune": ("calibrate finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }

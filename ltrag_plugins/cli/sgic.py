@@ -135,7 +135,7 @@ def _build(
 
     [dim]ltrag calibrate build train.jsonl --model hf:ORG/NAME --out data/[/]
     """
-    both = sgic.SGICSettings.paper(), training.CorpusSettings()
+    both = sgic.SGICSettings(), training.CorpusSettings()
     settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
     io.checked_folder(out)
     found = _asked(questions, limit, pool)

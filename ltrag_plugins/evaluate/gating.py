@@ -1,67 +1,161 @@
-"""The gate of a run, fitted in its folder or read from another, and the rows it stands before."""
+"""The gates of a run, fitted in its folder or read from another, and the rows they stand before."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
+import numpy as np
+
+from ltrag_plugins import artifacts
 from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.data import digest_of
+from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.spec import Cell, CellName
-from ltrag_plugins.flow import Observer, World
+from ltrag_plugins.flow import Flow, Observer, World
+from ltrag_plugins.gece.decision import Decision, Gate
 from ltrag_plugins.gece.gate import GECEGate
+from ltrag_plugins.gece.models import rate_threshold
+from ltrag_plugins.gece.score import score_questions
+from ltrag_plugins.gece.settings import GECESettings
+from ltrag_plugins.gece.signals import drafting
 from ltrag_plugins.llm.base import LLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.settings import Settings, Share
+from ltrag_plugins.prompts.templates import render_question
+from ltrag_plugins.settings import Settings, Share, with_values
 from ltrag_plugins.types import Question
 
 _LATER: Any = object()  # stands in a cell for a gate that is not there yet
+_EQ2 = "eq2"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceGate:
+    """Eq. 2 with the accepted answers of the very questions that it decides on: the `rate` of them
+    with the largest values retrieve. For analysis: no gate at work knows the answers. An empty
+    draft is ranked by its value, as any other.
+
+    Source: Li et al., ACL 2024, eq. 2 and appendix A (the top 20 %); tables 1 to 4.
+    """
+
+    settings: GECESettings
+    rate: float
+    values: Mapping[str, float]
+    """GECE of each question."""
+
+    @classmethod
+    def kept(
+        cls, folder: Path, questions: Sequence[Question], settings: GECESettings, rate: float,
+        *, llm: LLM, **how: Any,
+    ) -> Self:  # fmt: skip
+        """That of the folder, or one computed and kept there.
+
+        Raises:
+            ArtifactMismatch: the folder has another model's values, or of other questions.
+            NeedsGradients, NoTokenProbabilities: as `score_questions`, to which goes `how`.
+        """
+        about: dict[str, Any] = {"llm": llm.name, "questions": digest_of(questions)}
+        gate = cls(settings, rate, {})
+        if before := json_object(folder / f"{_EQ2}.json"):
+            known, gate = {name: before.get(name) for name in about}, cls.load(folder)
+            known, now = known | {"rate": gate.rate}, about | {"rate": rate}
+            check_same(f"{folder} has other values", known, now, "Name another folder.")
+        else:
+            scores = score_questions(questions, llm=llm, settings=settings, **how)
+            pairs = zip(questions, scores, strict=True)
+            values = {render_question(q).strip(): score.value for q, score in pairs}
+            gate = replace(gate, values=values)
+            artifacts.write(folder, _EQ2, {**about, "gate": gate}, format=_FORMAT)
+        return gate
+
+    @classmethod
+    def load(cls, folder: Path, world: World | None = None) -> Self:
+        """The gate in a folder; it drafts with any world's model."""
+        with artifacts.reading(f"{folder} holds no values of eq. 2", "Name another folder."):
+            known: Any = {"kinds": (cls, GECESettings), "format": _FORMAT}
+            parts, _ = artifacts.read(folder, _EQ2, parts=("llm", "questions", "gate"), **known)
+            return parts["gate"]
+
+    @property
+    def name(self) -> str:
+        """Tells it from a gate that decides otherwise."""
+        return f"{_EQ2}@{artifacts.digest(self)}"
+
+    @cached_property
+    def _threshold(self) -> float:
+        return rate_threshold(np.array([*self.values.values()]), self.rate)
+
+    def deciding(self, question: str) -> Flow[Decision]:
+        """The flow: draft an answer, and look up the question's value; `Decision.probability` is
+        the share of the questions with a smaller one."""
+        draft = (yield from drafting(question, self.settings)).draft
+        value = self.values[question.strip()]
+        share = float(np.mean([other < value for other in self.values.values()]))
+        retrieve, shown = value >= self._threshold, f"GECE {value:.3g} of this question"
+        reason = f"{shown} is {'' if retrieve else 'not '}among the largest {self.rate:.0%}"
+        tier = "gradients" if self.settings.semantics else "probabilities"
+        return Decision(question, retrieve, value, share, tier, reason, draft)
 
 
 @dataclass(frozen=True, slots=True)
 class RunGate(Settings):
-    """Which gate a run has."""
+    """A gate of a run."""
 
     spec: str
-    """"none"; "gece" for one that is fitted in the run's folder; or the folder of a saved one."""
+    """"fit" for one that is fitted in the run's folder; "paper" for eq. 2 on the run's own
+    questions, or with settings of GECE "paper:statistics=false"; or the folder of a saved one."""
     rate: Share = 0.2
-    """For "gece": share of the questions that may retrieve."""
+    """For "fit" and "paper": share of the questions that may retrieve."""
+
+    @property
+    def paper(self) -> GECESettings | None:
+        """The settings of eq. 2; None for another gate."""
+        word, *given = self.spec.split(":")
+        return with_values(GECESettings.paper(), given) if word == "paper" else None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it is the folder of a saved one."""
+        return self.spec != "fit" and self.paper is None
 
     @property
     def name(self) -> str:
         """The gate's part of a cell's name."""
-        return "gece" if self.spec == "gece" else CellName.safe(Path(self.spec).name, "-")
+        if self.paper is not None:
+            return CellName.safe(_EQ2 + self.spec.removeprefix("paper"), "_")
+        return "gate" if self.spec == "fit" else CellName.safe(Path(self.spec).name, "-")
 
     def folder(self, run: RunFolder) -> Path:
         """Where it is kept."""
-        return run.path / "gate" if self.spec == "gece" else Path(self.spec).expanduser()
+        if self.is_saved:
+            return Path(self.spec).expanduser()
+        return run.path / self.name.replace(":", "~")
 
-    def cells(self, alone: Sequence[Cell], seeds: int = 1) -> list[Cell]:
-        """Each cell with every seed, alone, and behind a gate to come if it retrieves unasked."""
-        found: list[Cell] = []
-        for cell in alone:
-            drawn = seeds > 1 and hasattr(cell.set, "seed")
-            seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
-            found += seeded
-            gated = "retriever" in cell.method.needs and not CellName(cell.method.name).is_gate
-            if gated and self.spec != "none":
-                found += [replace(one, gate=_LATER, gate_name=self.name) for one in seeded]
-        return found
+    def maker(self, run: RunFolder) -> Callable[[World], Gate]:
+        """What reads it from its folder, in a process that has a world of its own."""
+        return partial(ReferenceGate.load if self.paper else self.load, self.folder(run).resolve())
 
     def made(
         self,
         world: World,
+        questions: Sequence[Question],
         labelled: Sequence[Question],
         run: RunFolder,
         observers: Iterable[Observer] = (),
-    ) -> GECEGate:
-        """The gate of the folder, or one fitted there; it drafts through the run's cache."""
+    ) -> GECEGate | ReferenceGate:
+        """The gate of the folder, or one made there: on the `labelled` questions, or for eq. 2 on
+        those of the run. It drafts through the run's cache."""
         llm = CachedLLM(cast("LLM", world.llm), run.answers)
         folder, retriever, world = self.folder(run), world.retriever, replace(world, llm=llm)
-        if self.spec != "gece":
+        if self.is_saved:
             return self.load(folder, world)
+        parts: dict[str, Any] = {"llm": llm, "observers": observers, "batch": 16}
+        if self.paper is not None:
+            return ReferenceGate.kept(folder, questions, self.paper, self.rate, **parts)
         fitted_on = {"labelled": digest_of(labelled), "retriever": getattr(retriever, "name", "")}
         known = json_object(folder / "fitted_on.json")
         # of an older version, run.json alone says that the gate is whole
@@ -72,8 +166,7 @@ class RunGate(Settings):
             trouble = f"{folder} was fitted on {known.get('labelled')}, {gate.report.target}"
             check_same(trouble, known, wanted, "Name another folder, or the same questions.")
             return gate
-        parts: dict[str, Any] = {"llm": llm, "encoder": world.encoder, "retriever": retriever}
-        parts |= {"target_rate": self.rate, "observers": observers, "batch": 16}
+        parts |= {"encoder": world.encoder, "retriever": retriever, "target_rate": self.rate}
         gate = GECEGate.fit(labelled, **parts)
         with writing(folder):  # first: a gate without it is fitted again
             text = json.dumps(fitted_on, indent=1)
@@ -87,3 +180,27 @@ class RunGate(Settings):
         plain = json_object(folder / "gate.json").get("encoder", "") is None
         llm, encoder = cast("LLM", world.llm), None if plain else world.encoder
         return GECEGate.load(folder, llm=llm, encoder=encoder)
+
+
+def gated_cells(alone: Sequence[Cell], gates: Sequence[RunGate], seeds: int = 1) -> list[Cell]:
+    """Each cell with every seed, alone, and behind each gate to come if it retrieves unasked."""
+    found: list[Cell] = []
+    for cell in alone:
+        drawn = seeds > 1 and hasattr(cell.set, "seed")
+        seeded = [replace(cell, seed=seed) for seed in (range(seeds) if drawn else [None])]
+        found += seeded
+        if "retriever" in cell.method.needs and not CellName(cell.method.name).is_gate:
+            pairs = ((one, gate.name) for gate in gates for one in seeded)
+            found += [replace(one, gate=_LATER, gate_name=name) for one, name in pairs]
+    return found
+
+
+def check_names(run: RunFolder) -> None:
+    """Refuse a run of an earlier version, which named the rows behind its fitted gate otherwise."""
+    before = (run.read() or {}).get("identity", {"cells": ()})
+    gates = {CellName.parse(name).gate for name in before["cells"]}
+    if "gece" in gates and "gate" not in gates and (run.path / "gate").is_dir():
+        raise ArtifactMismatch(
+            f"{run.path} names the rows behind its fitted gate +gece; they are +gate now. Name "
+            "another folder, and copy answers.sqlite and gate/ into it: nothing is asked twice."
+        )

@@ -32,8 +32,9 @@ class AdaptiveSettings(RoutingSettings):
 
     iterations: Annotated[int, Range(2)] = 2
     """Most searches of the route "many"."""
-    unsolved: _Route = "many"
-    """The label of a question that no route answers right (paper: "one" for single-hop data)."""
+    unsolved: _Route = "one"
+    """The label of a question that no route answers right: "one" for single-hop data such as NQ,
+    TriviaQA and PopQA, "many" for multi-hop data such as HotpotQA and MuSiQue (as in the paper)."""
     inverse_strength: Annotated[float, Range(1e-6, 1e6)] = 1.0
     """C of the regression: larger fits the labels closer."""
     correct: Correct = "contains"

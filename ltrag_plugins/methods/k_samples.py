@@ -1,6 +1,6 @@
 """K samples: several sampled answers over the same passages; the least uncertain one wins.
 
-After Chen et al. (SGIC), section 5.2 and figure 3; the vote is Wang et al., ICLR 2023. Our wording.
+After Chen et al. (SGIC), eq. 1, section 5.2, figure 3; the vote is Wang et al., ICLR 2023.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from ltrag_plugins.metrics.answer import normalized
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.settings import Count, Range, Whole
 from ltrag_plugins.types import Answer, Generation, Question
-from ltrag_plugins.uncertainty import estimate
+from ltrag_plugins.uncertainty import Reading, sampled_uncertainties
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class KSamplesSettings(ReadingSettings):
     """Of the sampling (paper: 0.7); at 0 every sample would be the same."""
     seed: Whole = 0
     """Of the first sample; the others count on from it."""
+    reading: Reading = "maximal"
+    """Rank by the largest token probability at each step (paper, eq. 1; "drawn" where a model tells
+    no alternatives), or by that of the drawn token."""
 
 
 def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Answer]:
@@ -43,15 +46,15 @@ def _answer(question: Question, settings: KSamplesSettings, _: None) -> Flow[Ans
             temperature=settings.temperature,
             seed=settings.seed * settings.samples + i,  # seeds draw nothing twice
         )
-    best, uncertainty = _surest(said)
+    best, uncertainty = _surest(said, settings.reading)
     return Answer(best.text.strip(), uncertainty, tuple(shown), tuple(said))
 
 
-def _surest(said: Sequence[Generation]) -> tuple[Generation, float | None]:
+def _surest(said: Sequence[Generation], reading: Reading) -> tuple[Generation, float | None]:
     """The least uncertain, or without token probabilities the most frequent, and how uncertain."""
     if all(one.tokens is not None for one in said):
-        least, best = min((estimate(one, "product"), i) for i, one in enumerate(said))
-        return said[best], least
+        doubts = sampled_uncertainties(said, reading)
+        return said[doubts.index(min(doubts))], min(doubts)
     if len(said) == 1:
         return said[0], None
     keys = [normalized(one.text) or one.text.strip() for one in said]

@@ -80,7 +80,7 @@ class FitReport:
     unseen_gain: Interval | None
     """Of the choice itself over direct, on questions that it was not made on."""
     means: tuple[float, ...]
-    """Mean uncertainty of the answers of each recorded round, 0 to 1."""
+    """Mean uncertainty of the answers of each recorded round that has its own in the scale."""
     wrong: float
     """Share of wrong answers of the kept variant, 0 to 1."""
     auroc: float | None
@@ -351,7 +351,9 @@ def _wrongness(
     correct = "f1" if options.metric == "f1" else "normalized_exact_match"
     scores, wrong = [0.0] * len(traces), [False] * len(traces)
     for train, test in _folds(len(traces), settings.seed):
-        others = ScoreScale.of_rounds(settings.estimator, [traces[i] for i in train])
+        others = ScoreScale.of_rounds(
+            settings.estimator, [traces[i] for i in train], settings.means
+        )
         for i in test:
             best = best_round(_replay(others.rescored(traces[i]), settings), settings.choose)
             wrong[i] = not is_right(best.text, questions[i].answers, correct)

@@ -21,7 +21,14 @@ from ltrag_plugins.sgic.prompts import Shown, cut_to_words, one_line
 from ltrag_plugins.sgic.scale import ScoreScale, WrongnessCalibration, document_scores, rounding
 from ltrag_plugins.sgic.settings import Budget, Choose, SGICSettings
 from ltrag_plugins.types import Generation, Passage, Question
-from ltrag_plugins.uncertainty import AGREEMENT, Measured, calls_for, estimate, measured
+from ltrag_plugins.uncertainty import (
+    AGREEMENT,
+    Measured,
+    calls_for,
+    estimate,
+    measured,
+    sampled_uncertainties,
+)
 
 
 def calibrate(
@@ -192,10 +199,11 @@ class Session:
     def as_rounds(self, drawn: Sequence[Generation]) -> tuple[Round, ...]:
         """Sampled answers with their scores, on the scale of round 0: all saw the same prompt."""
         estimator, rounds = self.settings.estimator, list[Round]()
+        letter = sampled_uncertainties(drawn) if estimator == "product" else []
         for i, one in enumerate(drawn):
             others = [*drawn[:i], *drawn[i + 1 :]]
             alone = estimator == AGREEMENT and not others  # nothing to agree with
-            doubt = 1.0 if alone else estimate(one, estimator, others)
+            doubt = 1.0 if alone else letter[i] if letter else estimate(one, estimator, others)
             rounds.append(Round(i, one.text.strip(), doubt, self.scale.score(doubt), one))
         return tuple(rounds)
 
@@ -339,7 +347,8 @@ def record(
 def rescale(line: Sequence[Session], scale: ScoreScale | None = None) -> None:
     """Go on with this scale, answers so far included; None: that of their means (eq. 2)."""
     traces = [session.trace for session in line]
-    fitted = scale or ScoreScale.of_rounds(line[0].settings.estimator, traces)
+    settings = line[0].settings
+    fitted = scale or ScoreScale.of_rounds(settings.estimator, traces, settings.means)
     for one in line:
         one.scale, one.trace, one._next = fitted, fitted.rescored(one.trace), ""
 

@@ -91,7 +91,7 @@ class PromptTemplates(Settings):
     about_answers: str = (
         "Keep an earlier answer if the documents bear it out; otherwise give a better one."
     )
-    """A line before the heading of the earlier answers; no fields."""
+    """A line before the heading of the earlier answers; "": none (paper, table 1); no fields."""
 
     def _check_together(self) -> None:
         try:
@@ -121,7 +121,8 @@ class PromptTemplates(Settings):
             instruction += self.about_keys.format(mark=self.mark)
         if earlier:
             new = not scored and any(one.score is not None for one in earlier)
-            before = f"{self.about_answers}{self.about_scores if new else ''}\n{self.heading}"
+            about = (self.about_answers + (self.about_scores if new else "")).strip()
+            before = (f"{about}\n" if about else "") + self.heading
         for i, one in enumerate(earlier, 1):
             text = self.sanitize(one.text) or self.nothing
             before += self.answer.format(round=i, text=text, score=score(one))

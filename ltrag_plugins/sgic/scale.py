@@ -31,8 +31,9 @@ class ScoreScale:
 
     .. math:: s(u) = 50 u / m \text{ for } u \le m, \quad 50 + 50 (u - m) / (1 - m) \text{ above}
 
-    (The paper prints 1 - m under both, which sends certain answers below 0.) Uncertainty grows with
-    the rounds (section 5.3), so each has its own mean, in (0, 1) or `InvalidInput` is raised; the
+    (The paper prints 1 - m under both, which sends certain answers below 0, and has one mean; only
+    that of the first answers is known before a round shows a score.) Uncertainty grows with the
+    rounds (section 5.3), so each may have its own mean, in (0, 1) or `InvalidInput` is raised; the
     last serves all rounds after it.
     """
 
@@ -46,9 +47,12 @@ class ScoreScale:
             raise InvalidInput(f"a scale needs means inside (0, 1), got {self.means}")
 
     @classmethod
-    def of_rounds(cls, estimator: str, traces: Sequence[Sequence[Round]]) -> Self:
-        """The mean uncertainty of each round over the questions (at least one) that have it."""
-        rounds = range(max(map(len, traces)))
+    def of_rounds(
+        cls, estimator: str, traces: Sequence[Sequence[Round]], most: int | None = None
+    ) -> Self:
+        """The mean uncertainty of each of the first `most` rounds (None: of all) over the questions
+        (at least one) that have it."""
+        rounds = range(max(map(len, traces)))[:most]
         seen = ([trace[n].uncertainty for trace in traces if n < len(trace)] for n in rounds)
         means = (sum(values) / len(values) for values in seen)
         return cls(estimator, tuple(min(1 - _EDGE, max(_EDGE, mean)) for mean in means))

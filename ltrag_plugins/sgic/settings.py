@@ -28,6 +28,9 @@ class SGICSettings(Settings):
     """How a round shows the earlier answers: not at all, as text, or with their scores."""
     documents: Literal["none", "scores", "keys"] = "scores"
     """What a round shows beside the documents: nothing, scores, or marks before `keys` of them."""
+    means: Count | None = None
+    """Most means that a fit of the scale (eq. 2) has: round 0, 1, ... each its own, and the last
+    serves the rounds after it. 1: that of the first answers for all (paper); None: each round."""
     source: Literal["uncertainty", "encoder", "relevance", "oracle"] = "uncertainty"
     """Where document scores come from: one answer per document (paper, eq. 3), an encoder,
     a function, or the truth, which scores answers too: for analysis (paper, table 6)."""
@@ -95,8 +98,12 @@ class SGICSettings(Settings):
         """The paper's loop: K = 5 rounds to the end for all questions, as it names no threshold,
         for a model that was tuned for them (section 3.3). A variant is a row of table 5.
         "documents": scores of documents and answers; "scores": of answers alone; "answers": earlier
-        answers without scores, of which the repeated one is taken."""
-        to_the_end = cls(certain_below=0.0, least_gain=None, seed=seed)
+        answers without scores, of which the repeated one is taken. One mean for all rounds (eq. 2),
+        and no word on what to do with earlier answers (table 1)."""
+        as_printed = PromptTemplates(about_answers="")
+        to_the_end = cls(
+            certain_below=0.0, least_gain=None, means=1, templates=as_printed, seed=seed
+        )
         if variant == "documents":
             return to_the_end
         more: Any = {} if variant == "scores" else {"earlier": "text", "choose": "repeated"}
