@@ -18,6 +18,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -121,7 +122,7 @@ class RunFile:
     gates: Mapping[str, str] = field(default_factory=dict)
     """By the name behind "+": "fit", a gate that is fitted on the labelled questions; or "paper",
     eq. 2 with the reference, and "paper:quality=chrf", that with settings of GECE."""
-    rate: float = 0.2
+    rate: float | Decimal = 0.2
     """Share of the questions that a gate lets retrieve (paper: 20 %)."""
     seeds: int = 1
     """Runs of what draws at random."""
@@ -136,7 +137,8 @@ class RunFile:
         path = FOLDER / f"{name}.toml"
         if not path.exists():
             raise InvalidInput(f"no table {name!r}; there are {', '.join(names())}")
-        told: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+        # decimals keep the digits that the paper prints
+        told: dict[str, Any] = tomllib.loads(path.read_text("utf-8"), parse_float=Decimal)
         runs = {
             n: Data(**one | {"passages": tuple(one.get("passages", ()))})
             for n, one in told.pop("runs").items()
@@ -340,7 +342,7 @@ def answered(paper: RunFile, name: str, parts: Parts) -> Answered:
     gates: dict[str, Gate | None] = {"": None}
     for gate in (gate for gate, spec in paper.gates.items() if spec == "fit"):
         try:
-            gates[gate] = RunGate(FITTED, paper.rate).made(world, others, folder)
+            gates[gate] = RunGate(FITTED, float(paper.rate)).made(world, others, folder)
         except CalibrationError as error:
             print(f"{name}: rows +{gate} are left out: {error}")
     for word in words:
@@ -400,7 +402,7 @@ MEASURES: Mapping[str, Callable[[Analysis], float | None]] = {
     "irrelevant": lambda found: found.documents and found.documents.bad.mean,
     "mended": lambda found: found.mending.mended / found.mending.questions,
     "failed": lambda found: found.mending.failed / found.mending.questions,
-    "early": lambda found: found.mending.mended_early / (found.mending.mended or 1),
+    "early": lambda found: found.mending.mended_early / n if (n := found.mending.mended) else None,
 }
 """What a column can be beside a metric, of a cell of SGIC: AUROC for wrong of the last round's
 uncertainty; mean uncertainty of right and wrong first answers and of relevant and other documents;
@@ -422,8 +424,9 @@ def attention(run: Answered, word: str, k: int) -> float | None:
 
 
 def figure(run: Answered, measure: str, words: Sequence[str], base: Sequence[str]) -> float | None:
-    """One figure of a row: in percent, a speed-up as it is; None where a cell was left out."""
-    if not all(word in run.records for word in words):
+    """One figure of a row: in percent, a speed-up as it is; None where a cell was left out, or
+    learned nothing and so failed on all questions."""
+    if any(all(record.error for record in run.records.get(word, ())) for word in words):
         return None
     means = [
         np.mean([r.scores[measure] if measure in METRICS else r.ms for r in run.records[word]])
@@ -481,7 +484,7 @@ def gece_told(paper: RunFile, runs: Mapping[str, Answered], out: Path) -> Iterat
         "without": [s.value for s in score_questions(questions, llm=llm, settings=bare, batch=8)],
     }
     order = np.argsort(scores["with both"])[::-1]
-    long_tail = {int(i) for i in order[: round(paper.rate * len(order))]}
+    long_tail = {int(i) for i in order[: round(float(paper.rate) * len(order))]}
     picture, axes = plots.canvas(1, 2, size=(9.0, 3.6))
     for place, (title, values) in zip(axes, scores.items(), strict=True):
         for tail, label, colour in (
