@@ -473,6 +473,21 @@ def rounds_told(paper: RunFile, runs: Mapping[str, Answered], out: Path) -> Iter
                 yield f"{name}, {word}:\n{analyse(found)}\npictures: {files[0].parent}\n"
 
 
+@plots.styled()
+def gece_picture(scores: Mapping[str, Sequence[float]], long_tail: set[int], path: Path) -> Path:
+    """The values of each question, a panel for each way to compute them."""
+    picture, axes = plots.canvas(1, len(scores), size=(9.0, 3.6))
+    kinds = (("common", plots.BLUE, "o"), ("long-tail", plots.ORANGE, "X"))
+    for place, (title, values) in zip(axes, scores.items(), strict=True):
+        for tail, (label, colour, mark) in enumerate(kinds):
+            rows = [i for i in range(len(values)) if (i in long_tail) == tail]
+            place.scatter(rows, [values[i] for i in rows], color=colour, marker=mark, label=label)
+        place.set(title=title, ylabel="GECE")
+        plots.count_axis(place, "question", 0, len(values) - 1)
+        place.legend()
+    return plots.save_figure(picture, path)
+
+
 def gece_told(paper: RunFile, runs: Mapping[str, Answered], out: Path) -> Iterator[str]:
     """GECE (eq. 2, with the reference) of each question with and without statistics and semantics;
     long-tail is the highest share `rate` of the full formula, as in the paper."""
@@ -485,17 +500,7 @@ def gece_told(paper: RunFile, runs: Mapping[str, Answered], out: Path) -> Iterat
     }
     order = np.argsort(scores["with both"])[::-1]
     long_tail = {int(i) for i in order[: round(float(paper.rate) * len(order))]}
-    picture, axes = plots.canvas(1, 2, size=(9.0, 3.6))
-    for place, (title, values) in zip(axes, scores.items(), strict=True):
-        for tail, label, colour in (
-            (False, "common", plots.BLUE),
-            (True, "long-tail", plots.ORANGE),
-        ):
-            rows = [i for i in range(len(order)) if (i in long_tail) is tail]
-            place.scatter(rows, [values[i] for i in rows], color=colour, label=label)
-        place.set(title=title, xlabel="question", ylabel="GECE")
-        place.legend()
-    path = plots.save_figure(picture, out / "gece.png")
+    path = gece_picture(scores, long_tail, out / "gece.png")
     lines = [
         (questions[i].text[:50], ["long-tail" if i in long_tail else "common",
                                   *(f"{values[i]:.4g}" for values in scores.values())])

@@ -11,10 +11,13 @@ import pytest
 from ltrag_plugins.evaluate import METRICS, Cell, Record
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece.score import score_questions
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.settings import with_values
 from ltrag_plugins.types import Question
+from tests import gece_parts
+from tests.gece_letters import Local
 from tests.sgic_parts import QUESTION, THREE, rights, said
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -236,3 +239,18 @@ def test_a_problems_steps_are_scored_and_the_answer_is_given_again(papers):
     assert found == {"reasoning": "8", "ours": "9"}
     last = next(prompt for prompt in llm.prompts if "Round 1" in prompt)
     assert "Reasoning Steps:\n1. Tom buys 6 apples. (Uncertainty Score: 50)" in last
+
+
+def test_long_tail_are_the_largest_values_of_the_whole_formula(papers, tmp_path):
+    questions = gece_parts.questions(4)
+    run = papers.Answered({q.id: q for q in questions}, {}, {}, Local())
+    paper = papers.RunFile.read("gece-fig-2")
+    told, picture = papers.gece_told(paper, {"nq": run}, tmp_path)
+    largest = max(
+        zip(questions, score_questions(questions, llm=Local()), strict=True),
+        key=lambda pair: pair[1].value,
+    )[0]
+    tails = [line for line in told.splitlines() if "long-tail" in line]
+    assert len(tails) == 1  # of four
+    assert f"{largest.text} " in told.splitlines()[1]
+    assert Path(picture.removeprefix("picture: ")).stat().st_size > 1000
