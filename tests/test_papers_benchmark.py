@@ -15,8 +15,10 @@ from ltrag_plugins.gece.score import score_questions
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.settings import with_values
+from ltrag_plugins.sgic.attention import attention_shares
 from ltrag_plugins.types import Question
 from tests import gece_parts
+from tests.finetune_parts import tiny_llm
 from tests.gece_letters import Local
 from tests.sgic_parts import QUESTION, THREE, rights, said
 
@@ -254,3 +256,19 @@ def test_long_tail_are_the_largest_values_of_the_whole_formula(papers, tmp_path)
     assert len(tails) == 1  # of four
     assert f"{largest.text} " in told.splitlines()[1]
     assert Path(picture.removeprefix("picture: ")).stat().st_size > 1000
+
+
+def test_attention_is_of_the_last_prompt_over_its_documents(papers, root, smollm2):
+    llm = tiny_llm(smollm2.tokenizer)
+    paper = small(papers.RunFile.read("sgic-10"), papers)
+    found = papers.answered(paper, "hotpotqa", parts_of(papers, llm, root, limit=2))
+    for word, number in (("first", 0), ("calibrated", 1)):
+        top = []
+        for record in found.records[word]:
+            assert record.rounds is not None
+            prompt = record.rounds["answer"]["trace"][number]["prompt"]
+            texts = [p.text for p in THREE]
+            shares = attention_shares(llm, prompt, texts).documents
+            best = sorted(range(3), key=shares.__getitem__)[-2:]
+            top.append(len({1, 2} & {*best}) / 2)
+        assert papers.figure(found, "R@2", [word], []) == pytest.approx(100 * sum(top) / len(top))
