@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 from random import Random
 from textwrap import fill
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from distractors import model
@@ -49,7 +49,7 @@ from ltrag_plugins.metrics.table import table
 from ltrag_plugins.report import plots
 from ltrag_plugins.report.sgic_figures import analysis_pictures
 from ltrag_plugins.retrieval.dense import DenseRetriever
-from ltrag_plugins.settings import Count, Settings, with_values
+from ltrag_plugins.settings import Count, Settings, Whole, with_values
 from ltrag_plugins.sgic import (
     Analysis,
     LabelledAnswer,
@@ -68,11 +68,11 @@ from ltrag_plugins.types import Answer, Passage, Question
 FOLDER = Path(__file__).with_suffix("")
 FITTED = "gece"
 """What `RunGate` calls a gate that is fitted in the run."""
-Place = Literal["as found", "first", "middle", "last", "random"]
+_Place = Literal["as found", "first", "middle", "last", "random"]
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class Data(Settings):
     """The questions of one run, and what they are answered from; files are under LTRAG_DATA."""
 
     questions: str
@@ -80,22 +80,18 @@ class Data:
     """Only the questions with these fields."""
     passages: tuple[str, ...] = ()
     """Files whose questions' passages are searched together; none: each question has its own."""
-    gold: Place = "as found"
+    gold: _Place = "as found"
     """Where the gold ones stand among a question's own passages."""
     labelled: str = ""
     """Questions to learn from: a gate, a method, or the mean of SGIC's eq. 2."""
-    learn: int = 50
+    learn: Count = 50
     """How many of them."""
     tuned: str = ""
     """Arguments of `sgic_tune.py`, for an adapter; "": the model as it is."""
 
-    def __post_init__(self) -> None:
-        if self.gold not in get_args(Place):
-            raise InvalidInput(f"gold is one of {', '.join(get_args(Place))}, got {self.gold!r}")
-
 
 @dataclass(frozen=True, slots=True)
-class RunFile:
+class RunFile(Settings):
     """A table or a figure of a paper: what it varies, and what it says.
 
     A column is ``[RUN] MEASURE [VALUE]``, a row has a label, ``[RUN] CELL`` (or a list of these,
@@ -124,9 +120,9 @@ class RunFile:
     eq. 2 with the reference, and "paper:quality=chrf", that with settings of GECE."""
     rate: float | Decimal = 0.2
     """Share of the questions that a gate lets retrieve (paper: 20 %)."""
-    seeds: int = 1
+    seeds: Count = 1
     """Runs of what draws at random."""
-    limit: int = 100
+    limit: Whole = 100
     """Questions of each run; 0: all."""
     analysis: Literal["", "rounds", "gece"] = ""
     """What is printed and drawn beside the table."""
@@ -155,11 +151,8 @@ class RunFile:
         for text in [row[1]] if isinstance(row[1], str) else row[1]:
             of_row, [word] = self._named(text)
             run = run or of_row
-            words += (
-                [word.replace("{}", v) for v in (value or sorted(every))]
-                if "{}" in word
-                else [word]
-            )
+            values = (value or sorted(every)) if "{}" in word else [""]
+            words += [word.replace("{}", v) for v in values]
         return run or next(iter(self.runs)), measure, words
 
     def _named(self, text: str) -> tuple[str, list[str]]:
@@ -273,7 +266,7 @@ def read(path: Path, data: Data, limit: int | None) -> list[Question]:
     return [ordered(question, data.gold) for question in found[:limit]]
 
 
-def ordered(question: Question, gold: Place) -> Question:
+def ordered(question: Question, gold: _Place) -> Question:
     """The question with its gold passages at that place among the others."""
     if gold == "as found":
         return question
