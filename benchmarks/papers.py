@@ -286,6 +286,7 @@ class Parts:
     load: Callable[[Path | None], LLM]
     """The model, with an adapter if one is named."""
     encoder: Encoder | None
+    """Searches the passages of files; None: each question has its own."""
     root: Path
     """Of the question files."""
     out: Path
