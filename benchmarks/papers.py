@@ -30,7 +30,7 @@ import numpy as np
 from distractors import model
 
 from ltrag_plugins.data import digest_of, json_lines, read_questions
-from ltrag_plugins.errors import CalibrationError, InvalidInput, LtragError
+from ltrag_plugins.errors import CalibrationError, InvalidInput, LtragError, NeedsGradients
 from ltrag_plugins.evaluate import METRICS, Cell, Record, evaluate, summarize
 from ltrag_plugins.evaluate.folder import RunFolder
 from ltrag_plugins.evaluate.gating import RunGate
@@ -66,8 +66,6 @@ from ltrag_plugins.sgic.attention import round_attention
 from ltrag_plugins.types import Answer, Passage, Question
 
 FOLDER = Path(__file__).with_suffix("")
-FITTED = "gece"
-"""What `RunGate` calls a gate that is fitted in the run."""
 _Place = Literal["as found", "first", "middle", "last", "random"]
 
 
@@ -116,8 +114,7 @@ class RunFile(Settings):
     cells: Mapping[str, str] = field(default_factory=dict)
     """Method words by a short name."""
     gates: Mapping[str, str] = field(default_factory=dict)
-    """By the name behind "+": "fit", a gate that is fitted on the labelled questions; or "paper",
-    eq. 2 with the reference, and "paper:quality=chrf", that with settings of GECE."""
+    """By the name behind "+": what `RunGate` takes, "fit", "paper" or "paper:quality=chrf"."""
     rate: float | Decimal = 0.2
     """Share of the questions that a gate lets retrieve (paper: 20 %)."""
     seeds: Count = 1
@@ -334,10 +331,10 @@ def answered(paper: RunFile, name: str, parts: Parts) -> Answered:
     )
     words, cells = paper.words(name), dict[str, list[Cell]]()
     gates: dict[str, Gate | None] = {"": None}
-    for gate in (gate for gate, spec in paper.gates.items() if spec == "fit"):
+    for gate, spec in paper.gates.items():
         try:
-            gates[gate] = RunGate(FITTED, float(paper.rate)).made(world, others, folder)
-        except CalibrationError as error:
+            gates[gate] = RunGate(spec, float(paper.rate)).made(world, asked, others, folder)
+        except (CalibrationError, NeedsGradients) as error:
             print(f"{name}: rows +{gate} are left out: {error}")
     for word in words:
         gate = word.partition("+")[2]
@@ -507,16 +504,10 @@ def gece_told(paper: RunFile, runs: Mapping[str, Answered], out: Path) -> Iterat
 ANALYSES = {"rounds": rounds_told, "gece": gece_told}
 
 
-def refused(paper: RunFile) -> list[str]:
-    """A line for each gate that there is not: none decides by eq. 2 with the reference."""
-    why = "are left out: no gate decides by eq. 2 with the reference"
-    return [f"rows +{name} {why} ({spec})" for name, spec in paper.gates.items() if spec != "fit"]
-
-
 def shown(paper: RunFile, parts: Parts) -> None:
     """Run what is not there yet, and print all of it."""
     print(f"{paper.title}\n{paper.source}\nthere {paper.model}, here {parts.load(None).name}")
-    print(*refused(paper), fill(" ".join(paper.differs.split()), 100), sep="\n", flush=True)
+    print(fill(" ".join(paper.differs.split()), 100), flush=True)
     runs = {name: answered(paper, name, parts) for name in paper.runs}
     if paper.analysis:
         print("", *ANALYSES[paper.analysis](paper, runs, parts.out), sep="\n")

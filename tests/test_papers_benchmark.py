@@ -90,7 +90,6 @@ def test_a_table_names_what_there_is(papers, name):
     assert {*paper.cells} <= {
         word.partition("+")[0] for run in paper.runs for word in paper.words(run)
     }
-    assert len(papers.refused(paper)) == len(paper.gates) - ("fit" in paper.gates.values())
 
 
 def parts_of(papers, llm, root, limit=None):
@@ -174,7 +173,6 @@ def test_each_figure_stands_beside_the_papers(papers):
     assert left_out == "w GECE - | 43.1 - | - - | 43.1 - | 2.1"
     # (30 + 50) / 2 = 40 ms become 10
     assert fitted == "fitted 40.0 | 43.1 40.0 | - 40.0 | 43.1 4.0 | 2.1"
-    assert papers.refused(paper)[0].startswith("rows +eq2 are left out")
 
 
 def test_rows_behind_the_gate_are_fitted_on_labelled_questions(papers, root):
