@@ -2,11 +2,12 @@
 
 How uncertain is an answer, is it worth retrieving, and which passages are worth reading? `ask`
 records what a model answers (`recorded` takes the recorded answers of an 8B model), each peer
-scores that in an environment of its own (`benchmarks/peers/score.py`), `join` adds our scores and
-keeps the figures of all runs in one file, and `table` prints them:
+scores that in an environment of its own (`benchmarks/peers/score.py`), `ours` adds our scores,
+`join` keeps the figures of all runs in one file, and `table` prints them:
 
     LTRAG_DATA=/path/to/data python benchmarks/peers.py ask runs/a --model FILE.gguf --samples 5
     PEER_ENVIRONMENT/bin/python benchmarks/peers/score.py uqlm runs/a --encoder MINILM_FOLDER
+    python benchmarks/peers.py ours runs/a
     python benchmarks/peers.py join runs/a
     python benchmarks/peers.py table
 
@@ -174,7 +175,9 @@ def recorded(options: argparse.Namespace) -> None:
                 question = Question(line["question"], tuple(line["answers"]), line["id"])
                 row = question_row(question, Generation(line["no_retrieval"] or ""))
                 row |= reading_row(row, Generation(line["one_retrieval_bm25_15"] or ""))
-                rows.append(row | {"negative": math.log(signals["perplexity"]), "samples": []})
+                rows.append(
+                    row | {"log_perplexity": math.log(signals["perplexity"]), "samples": []}
+                )
     about = {"model": "Llama-3.1-8B-Instruct, recorded", "rankers": {}}
     write(options.folder / "asked.jsonl", [about, *folded(rows)])
 
@@ -219,8 +222,9 @@ def stored(path: Path) -> list[Row]:
     return [json.loads(line) for line in content.splitlines()]
 
 
-def ours(rows: list[Row]) -> list[Row]:
-    """Our measures, as the peers' are written."""
+def ours(options: argparse.Namespace) -> None:
+    """Our measures, written as the peers' are."""
+    _, *rows = stored(options.folder / "asked.jsonl")
     encoder, fold = embedded_encoder(), bits(rows, "fold")
     lines = [*of_tokens(rows, fold), *of_gate(rows, fold, encoder)]
     if "reading" in rows[0]:
@@ -228,14 +232,16 @@ def ours(rows: list[Row]) -> list[Row]:
         lines.append(known[PLAIN] | {"part": "gate"})
         lines.append(measure(rows, "SKR", *skr(rows, encoder), part="gate", decides=True))
     about = {"by": "ltrag-plugins", "version": version("ltrag-plugins"), "licence": "Apache-2.0"}
-    return [about | line for line in lines]
+    write(options.folder / "ltrag-plugins.jsonl", [about | line for line in lines])
 
 
 def of_tokens(rows: list[Row], fold: np.ndarray) -> list[Row]:
     """Signals of token probabilities and samples, and SGIC's P(wrong)."""
     lines = list[Row]()
-    if "negative" in rows[0]:
-        lines.append(measure(rows, PLAIN, [row["negative"] for row in rows], 0.0, part="direct"))
+    if "log_perplexity" in rows[0]:
+        lines.append(
+            measure(rows, PLAIN, [row["log_perplexity"] for row in rows], 0.0, part="direct")
+        )
     signals: dict[str, Callable[[Generation], float]] = {
         PLAIN: lambda reply: -mean_logprob(reply),
         "product": partial(estimate, estimator="product"),
@@ -268,7 +274,7 @@ def of_gate(rows: list[Row], fold: np.ndarray, encoder: Encoder) -> list[Row]:
     def evidence(row: Row) -> Evidence:
         draft = reply_of(row["direct"])
         vectors = encoder.encode([row["question"], draft.text.strip()])
-        extra = {name: row[name] for name in ("negative",) if name in row}
+        extra = {name: row[name] for name in ("log_perplexity",) if name in row}
         return Evidence(row["question"], draft, vectors=vectors, extra=extra)
 
     seen, encoding = timed(evidence, rows)
@@ -337,10 +343,8 @@ def join(options: argparse.Namespace) -> None:
     lines = list[Row]()
     for folder in options.folders:
         about, *rows = stored(folder / "asked.jsonl")
-        measures = ours(rows)
-        for path in sorted(folder.glob("*.jsonl")):
-            measures += stored(path) if path.name != "asked.jsonl" else []
-        lines += kept(about, rows, measures)
+        paths = [path for path in sorted(folder.glob("*.jsonl")) if path.name != "asked.jsonl"]
+        lines += kept(about, rows, [line for path in paths for line in stored(path)])
     write(options.records, lines)
 
 
@@ -465,7 +469,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     one = commands.add_parser("ask", help="record what a model answers")
-    one.add_argument("folder", type=Path)
     one.add_argument("--model", default="embedded", help="'embedded', a folder, or a GGUF file")
     one.add_argument("--dtype", default="auto", help="'fast' is bfloat16")
     one.add_argument("--questions", type=int, default=100)
@@ -474,15 +477,18 @@ def main() -> None:
     one.add_argument("--train", type=int, default=40, help="questions that the head learns from")
     one.set_defaults(run=record)
     two = commands.add_parser("recorded", help="take the recorded answers of an 8B model")
-    two.add_argument("folder", type=Path)
     two.set_defaults(run=recorded)
-    three = commands.add_parser("join", help="add our scores, and keep all runs in one file")
-    three.add_argument("folders", type=Path, nargs="+")
-    three.add_argument("--records", type=Path, default=RECORDS)
-    three.set_defaults(run=join)
-    four = commands.add_parser("table", help="print that file")
-    four.add_argument("--records", type=Path, default=RECORDS)
-    four.set_defaults(run=table)
+    three = commands.add_parser("ours", help="add our scores")
+    for each in (one, two, three):
+        each.add_argument("folder", type=Path)
+    three.set_defaults(run=ours)
+    four = commands.add_parser("join", help="keep all runs in one file")
+    four.add_argument("folders", type=Path, nargs="+")
+    four.set_defaults(run=join)
+    five = commands.add_parser("table", help="print that file")
+    five.set_defaults(run=table)
+    for each in (four, five):
+        each.add_argument("--records", type=Path, default=RECORDS)
     options = parser.parse_args()
     options.run(options)
 
