@@ -450,7 +450,8 @@ def table(options: argparse.Namespace) -> None:
         about, rest = lines[start], lines[start + 1 : end]
         rows, measures = ([x for x in rest if key in x] for key in ("id", "name"))
         print(f"\n# {about['model']}, {len(rows)} questions")
-        print("; ".join(sorted({"{by} {version} ({licence})".format(**x) for x in measures})))
+        for peer in sorted({"{by} {version} ({licence})".format(**line) for line in measures}):
+            print(peer)
         for part, title, label in (
             ("direct", "closed book", "wrong"),
             ("reading", f"from {READ} passages", "reading_wrong"),
