@@ -1,0 +1,135 @@
+"""What the benchmark of neighbouring packages computes, beside sums by hand and enumeration."""
+
+import json
+import sys
+from argparse import Namespace
+from importlib.util import module_from_spec, spec_from_file_location
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import peers
+
+    yield peers
+    for name in ("peers", "distractors"):
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def score():
+    """What runs in a peer's environment; it imports nothing of ours."""
+    spec = spec_from_file_location("score", BENCHMARKS / "peers" / "score.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(i: int, fold: int = 0, seconds: tuple[float, ...] = (), **more) -> dict:
+    samples = [["s", None, None, None, taken, None] for taken in seconds]
+    return {"id": f"q{i}", "question": f"{i}?", "fold": fold, "samples": samples, **more}
+
+
+@pytest.mark.parametrize(("place", "gain"), [(0, 1), (2, 1 / log2(4)), (4, 1 / log2(6)), (5, 0)])
+def test_one_relevant_passage_gains_by_its_place_among_the_first_five(peers, place, gain):
+    order = [7, 3, 9, 1, 0, 2, 4, 5, 6, 8]
+    assert peers.ndcg(order, gold=order[place]) == pytest.approx(gain)
+
+
+def test_the_least_rate_is_the_first_of_all_cuts_that_is_as_good_as_always(peers):
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        scores = rng.integers(4, size=8).astype(float)  # many ties
+        direct, reading = rng.integers(2, size=(2, 8))
+        enough = [
+            np.mean(scores >= cut)
+            for cut in (np.inf, *scores)
+            if np.where(scores >= cut, reading, direct).sum() >= reading.sum()
+        ]
+        assert peers.least_rate(scores, direct, reading) == pytest.approx(min(enough))
+
+
+def test_a_difference_of_aurocs_is_that_of_the_pairs_in_order(peers):
+    wrong = np.array([1, 0, 1, 0])
+    found = peers.difference(np.array([4.0, 1, 3, 2]), np.array([1.0, 2, 4, 3]), wrong)
+    assert found.value == pytest.approx(4 / 4 - 2 / 4)
+
+
+def test_no_question_is_scored_by_what_learned_from_it(peers):
+    fold, truth = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2]), np.array([0, 1, 0, 1, 0, 1, 0, 1, 0])
+
+    def fit(known):
+        return lambda inside: [float(set(known) == {*range(9)} - {*inside}) for _ in inside]
+
+    scores, _ = peers.unseen(truth, fold, fit)
+    assert scores.tolist() == [1.0] * 9
+
+
+def test_with_one_of_a_kind_to_learn_from_there_is_no_opinion(peers):
+    truth, fold = np.array([1, 0, 0, 1, 0, 0]), np.array([0, 0, 0, 1, 1, 1])
+    scores, _ = peers.unseen(truth, fold, lambda known: lambda inside: [1.0] * len(inside))
+    assert not scores.any()
+
+
+def test_a_peer_judges_each_question_by_the_other_folds(score):
+    rows = [row(i, fold=i % 3) for i in range(6)]
+
+    def judge(known, new):
+        return [
+            1.0 if len(known) == 4 and one["fold"] not in {k["fold"] for k in known} else 0.0
+            for one in new
+        ]
+
+    assert score.by_fold(rows, judge) == [1.0] * 6
+
+
+def test_scores_are_joined_by_the_ids_of_the_questions(peers):
+    rows = [row(i, seconds=(0.1, 0.2 * i), wrong=bool(i)) for i in range(2)]
+    line = {"name": "n", "by": "b", "part": "direct", "scores": {"q1": 0.7, "q0": 0.2}, "ms": 1.0}
+    about, *questions, measure = peers.kept({"model": "m"}, rows, [line])
+    assert about == {"model": "m", "samples_ms": pytest.approx(200.0)}
+    assert questions == [{"id": f"q{i}", "fold": 0, "wrong": bool(i)} for i in range(2)]
+    assert measure["scores"] == [0.2, 0.7]
+
+
+def test_records_print_each_part_that_they_hold(peers, tmp_path, capsys):
+    orders = {"BM25": [1, 0], "MiniLM": [0, 1]}
+    rows = [
+        row(
+            i,
+            wrong=i % 2 == 0,
+            reading_wrong=i % 4 == 3,
+            gold=0,
+            orders=orders,
+            right={"BM25": False, "MiniLM": True},
+        )
+        for i in range(8)
+    ]
+    rising = {f"q{i}": float(i % 2 == 0) for i in range(8)}
+    by = {"by": "theirs", "version": "1", "licence": "MIT", "scores": rising, "ms": 2.0}
+    measures = [by | {"name": peers.PLAIN, "part": part} for part in ("direct", "gate")]
+    measures.append(by | {"name": "decider", "part": "gate", "decides": True})
+    about = {"model": "m", "rankers": {"BM25": 1.0, "MiniLM": 20.0}}
+    path = tmp_path / "records.jsonl.gz"
+    peers.write(path, peers.kept(about, rows, measures))
+    peers.table(Namespace(records=path))
+    lines = capsys.readouterr().out.splitlines()
+    [answers] = [line for line in lines if line.startswith("closed book, 4 of 8 right")]
+    assert "AUROC of wrong" in answers
+    assert any("1.000 (1.000 to 1.000)" in line for line in lines)  # it tells all failures
+    [decided] = [line for line in lines if line.strip().startswith("decider")]
+    assert "1.000 at 50%" in decided  # all wrong ones retrieve, and are right then
+    [never] = [line for line in lines if line.startswith("whether to retrieve")]
+    assert "never 0.500, always 0.750 right" in never
+    [last] = [line for line in lines if line.strip().startswith("BM25")]
+    assert f"{1 / log2(3):.3f}" in last  # gold comes second
+    assert json.loads(json.dumps(peers.stored(path)[0]))["samples_ms"] == 0.0
