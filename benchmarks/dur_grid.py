@@ -304,6 +304,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=100, help="dev_test questions")
     parser.add_argument("--out", type=Path, default=Path("runs/dur_grid.jsonl"))
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--chat", action="store_true", help="wrap prompts in the chat template")
     parser.add_argument("--table", action="store_true", help="only print what is there")
     arguments = parser.parse_args()
@@ -325,9 +326,9 @@ def run(arguments: argparse.Namespace) -> None:
     done = {tuple(cell["key"]) for cell in read(out)}
     chat = None if arguments.chat else False
     if arguments.model == "embedded":
-        inner = embedded(chat=chat)
+        inner = embedded(chat=chat, dtype=arguments.dtype)
     else:
-        inner = TransformersLLM.load(arguments.model, chat=chat)
+        inner = TransformersLLM.load(arguments.model, chat=chat, dtype=arguments.dtype)
     llm = CachedLLM(inner, out.parent / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), out.parent / "vectors.sqlite")
     for data in arguments.data.split(","):

@@ -17,7 +17,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,10 @@ def answered(
             "question": question.text,
             "accepted": question.answers,
             **both,
-            "tokens": [asdict(token) for token in one.draft.tokens or ()],
+            "tokens": [
+                asdict(replace(token, alternatives=token.alternatives[:2]))
+                for token in one.draft.tokens or ()
+            ],
             "search": [passage.score for passage in answer.passages],
             "right": {name: bool(contains(text, question.answers)) for name, text in both.items()},
         }
