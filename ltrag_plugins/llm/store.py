@@ -68,7 +68,8 @@ class SQLiteFile:
             except IndexError:
                 # mode=rw: a file that was deleted meanwhile is an error, not an empty database
                 options: Any = {"isolation_level": None, "check_same_thread": False, "uri": True}
-                connection = sqlite3.connect(f"{self.path.as_uri()}?mode=rw", _PATIENCE, **options)
+                where = f"{self.path.as_uri()}?mode=rw"
+                connection = sqlite3.connect(where, timeout=_PATIENCE, **options)
             try:
                 connection.execute("PRAGMA synchronous = NORMAL")
                 yield connection
