@@ -99,7 +99,8 @@ def _evaluate(
     # what cannot end well is refused before a model is loaded
     [run] = options.changed(words, _RunSettings())
     words_of_gates, measures = [one for one in _split(gate) if one != "none"], _split(metrics)
-    gatings = [options.changed(None, RunGate(one), rate=rate)[0] for one in words_of_gates]
+    [gating] = options.changed(None, RunGate("fit"), rate=rate)
+    gatings = [replace(gating, spec=word) for word in words_of_gates]
     metrics_named(measures)
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:
