@@ -82,7 +82,7 @@ def report_page(folder: Path) -> Path:
     write_questions(folder)
     files = {name: str(folder / f"{name}.jsonl") for name in ("questions", "labelled", "passages")}
     command = [
-        *(sys.executable, "-m", "ltrag_plugins.cli", "evaluate", files.pop("questions")),
+        *(sys.executable, "-m", "ltrag_plugins", "evaluate", files.pop("questions")),
         *(word for name, file in files.items() for word in (f"--{name}", file)),
         *("--methods", "direct,single:k=1,single:k=3", "--gate", "fit", "--rate", "0.5"),
         *("--metrics", "contains", "--set", "trace=true", "--out", str(folder / "smollm2")),
