@@ -60,11 +60,11 @@ def _item(row: dict) -> Item:
     return Item(question, gold)
 
 
-def model(source: str, *, adapter: str | None = None) -> TransformersLLM:
+def model(source: str, *, adapter: str | None = None, dtype: str = "auto") -> TransformersLLM:
     """ "embedded", a folder, or a GGUF file; with an adapter over it, if one is named."""
     if source == "embedded":
-        return embedded(adapter=adapter)
-    return TransformersLLM.load(source, adapter=adapter)
+        return embedded(adapter=adapter, dtype=dtype)
+    return TransformersLLM.load(source, adapter=adapter, dtype=dtype)
 
 
 def templates(few_shot: bool) -> PromptTemplates:

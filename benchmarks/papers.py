@@ -518,6 +518,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", help=f"one of {', '.join(names())}")
     parser.add_argument("--model", default="embedded", help="'embedded', a folder, or a GGUF file")
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--limit", type=int, help="questions of each run; 0: all")
     parser.add_argument("--out", type=Path, default=Path("runs/papers"))
     options = parser.parse_args()
@@ -526,7 +527,11 @@ def main() -> None:
 
     @cache
     def load(adapter: Path | None) -> LLM:
-        return model(options.model, adapter=None if adapter is None else str(adapter))
+        return model(
+            options.model,
+            adapter=None if adapter is None else str(adapter),
+            dtype=options.dtype,
+        )
 
     try:
         paper, out = RunFile.read(options.name), options.out / options.name

@@ -112,12 +112,13 @@ def wrong(label: str, unsure: list[float], right: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
-    llm = CachedLLM(model(options.model), options.cache)
+    llm = CachedLLM(model(options.model, dtype=options.dtype), options.cache)
     way, encoder = (
         settings(options.few_shot, rounds=0, score_documents="always"),
         embedded_encoder(),

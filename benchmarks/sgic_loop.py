@@ -234,6 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--adapter")
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--variants", default="documents,scores,answers")
@@ -252,7 +253,7 @@ def main() -> None:
         parser.error(f"--oracle is about rounds; give --rounds 1 or more, not {options.rounds}")
     if options.samples is None:
         options.samples = options.rounds
-    local = model(options.model, adapter=options.adapter)
+    local = model(options.model, adapter=options.adapter, dtype=options.dtype)
     llm = CachedLLM(local, options.cache)
     for name in options.sets.split(","):
         found = items(name, "dev_test", options.limit)

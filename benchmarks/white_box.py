@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
+from distractors import model
 from scipy.stats import spearmanr
 
 from ltrag_plugins.errors import CalibrationError
@@ -45,8 +46,7 @@ from ltrag_plugins.gece.score import mean_gradients, quality_of, references_like
 from ltrag_plugins.gece.signals import drafting, with_gradient_term
 from ltrag_plugins.llm.base import Direction, GradientLLM
 from ltrag_plugins.llm.cached import CachedLLM
-from ltrag_plugins.llm.embedded import embedded, embedded_encoder
-from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.types import GradientAgreement, Question
@@ -246,13 +246,14 @@ def with_gradients(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="embedded", help="'embedded', or a folder or hub name")
+    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--few-shot", action="store_true", help="for base models")
     parser.add_argument("--limit", type=int, default=500, help="questions per split")
     parser.add_argument("--gradients", type=int, default=500, help="of these, with gradients")
     parser.add_argument("--data", default="popqa,triviaqa,nq_open")
     parser.add_argument("--cache", type=Path, default=Path("runs/white_box"))
     arguments = parser.parse_args()
-    llm = embedded() if arguments.model == "embedded" else TransformersLLM.load(arguments.model)
+    llm = model(arguments.model, dtype=arguments.dtype)
     settings = GECESettings(prompt=FEW_SHOT) if arguments.few_shot else GECESettings()
     world = World(
         llm=CachedLLM(llm, arguments.cache / "answers.sqlite"), encoder=embedded_encoder()
