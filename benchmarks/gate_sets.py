@@ -26,9 +26,17 @@ import numpy as np
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.evaluate import cell_of
 from ltrag_plugins.flow import World, run_many
-from ltrag_plugins.gece import Evidence, GECESettings, Outcome, fit_outcomes
+from ltrag_plugins.gece import (
+    Evidence,
+    GECESettings,
+    Outcome,
+    WordFrequencies,
+    fit_outcomes,
+    gece_score,
+)
 from ltrag_plugins.gece.fit import Labels, _area, _cross_validated
 from ltrag_plugins.gece.labels import answers_agree
+from ltrag_plugins.gece.score import quality_of
 from ltrag_plugins.gece.signals import available_signals, drafting, features
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
@@ -38,6 +46,7 @@ from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, paired_bootstrap
 from ltrag_plugins.retrieval.dense import DenseRetriever
 from ltrag_plugins.types import Generation, Passage, Question, Token
+from ltrag_plugins.uncertainty import mean_probability
 
 PARTS = ("train", "dev_test")
 SHARES = (0.2, 0.4, 0.6, 0.8)
@@ -200,13 +209,40 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
     failure, _ = _cross_validated(features(evidence, names, None), labels, names, GECESettings())
     assert labels.mended is not None
     all_right = 1 - labels.fails
+    over_all = {"gate, cross-validated *": failure} | with_reference(train + test, evidence)
+    for row, found in over_all.items():
+        print(line(row, found, labels.fails, labels.gain, all_right, labels.mended))
+    probable = np.array([mean_probability(one.draft) for one in evidence])
     print(
-        line(
-            "gate, cross-validated *", failure, labels.fails, labels.gain, all_right, labels.mended
-        )
-        + f"   * over all {len(everything)}: never {all_right.mean():.3f}, "
-        f"always {labels.mended.mean():.3f}"
+        f"* over all {len(everything)}: never {all_right.mean():.3f}, "
+        f"always {labels.mended.mean():.3f}; mean token probability of wrong drafts "
+        f"{probable[labels.fails == 1].mean():.3f}, of right ones "
+        f"{probable[labels.fails == 0].mean():.3f}"
     )
+
+
+def with_reference(
+    rows: Sequence[dict[str, Any]], evidence: Sequence[Evidence]
+) -> dict[str, np.ndarray]:
+    """GECE (eq. 2) by the accepted answers, with word frequencies and its numerator alone; its
+    gradients need the model's weights."""
+    frequencies = WordFrequencies()
+    scores = {}
+    for name, statistics in (("eq. 2, no gradients *", True), ("its numerator *", False)):
+        settings = GECESettings(statistics=statistics, semantics=False)
+        scores[name] = np.array(
+            [
+                gece_score(
+                    meteor=quality_of(row["draft"], row["accepted"]),
+                    mean_probability=mean_probability(one.draft),
+                    word_frequency=frequencies.mean(row["question"]),
+                    gradient_agreement=0.0,
+                    settings=settings,
+                ).value
+                for row, one in zip(rows, evidence, strict=True)
+            ]
+        )
+    return scores
 
 
 def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) -> str:
