@@ -60,7 +60,6 @@ def main() -> None:
     parser.add_argument("--form", choices=("direct", "sgic"), required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", default="embedded")
-    parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--questions", type=int, default=100, help="of each set; 0: all")
     parser.add_argument("--leave", type=int, default=200, help="the first of each set, left out")
@@ -76,7 +75,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parser.parse_args()
-    local = model(options.model, dtype=options.dtype)
+    local = model(options.model)
     dataset = build(
         questions_of(options.sets, options.questions, options.leave),
         CachedLLM(local, options.cache),
