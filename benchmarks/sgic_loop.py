@@ -63,11 +63,13 @@ class Progress:
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 
-def way(variant: Any, rounds: int, few_shot: bool) -> SGICSettings:
-    """A row of table 5, with the prompts of these benchmarks."""
+def way(variant: Any, rounds: int, few_shot: bool, *, line: bool = True) -> SGICSettings:
+    """A row of table 5, with the prompts of these benchmarks; `line`: and ours on earlier answers,
+    which the paper has not."""
     paper, ours = SGICSettings.paper(variant), settings(few_shot, rounds=rounds)
     return replace(
         ours,
+        templates=ours.templates if line else replace(ours.templates, about_answers=""),
         earlier=paper.earlier,
         documents=paper.documents,
         choose=paper.choose,
@@ -78,7 +80,10 @@ def way(variant: Any, rounds: int, few_shot: bool) -> SGICSettings:
 
 def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
     for variant in options.variants.split(","):
-        last, settings = variant == "documents", way(variant, options.rounds, options.few_shot)
+        last, settings = (
+            variant == "documents",
+            way(variant, options.rounds, options.few_shot, line=not options.no_line),
+        )
         _, report = fit(
             [item.question for item in found],
             llm,
@@ -150,7 +155,10 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
     calibration, report = fit(
         known,
         llm,
-        settings=replace(way("documents", options.rounds, options.few_shot), certain_below=20.0),
+        settings=replace(
+            way("documents", options.rounds, options.few_shot, line=not options.no_line),
+            certain_below=20.0,
+        ),
         observers=[Progress(f"{name}, fit on train")],
         batch=options.batch,
     )
@@ -203,7 +211,7 @@ def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[flo
 
 def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
     """Answers of each round where the scores that the model is shown are true (table 6)."""
-    ours = way("documents", options.rounds, options.few_shot)
+    ours = way("documents", options.rounds, options.few_shot, line=not options.no_line)
     settings = replace(ours, source="oracle", choose="last")
     questions = [item.question for item in found]
     flows = [
@@ -236,6 +244,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--few-shot", action="store_true")
+    parser.add_argument("--no-line", action="store_true", help="without ours on earlier answers")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--variants", default="documents,scores,answers")
     parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")

@@ -7,6 +7,7 @@ import pytest
 from cli_parts import ltrag, one_line
 
 from ltrag_plugins.cli.options import load_llm
+from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.types import GenerationSettings
 from tests.finetune_parts import TAUGHT, tiny
 
@@ -44,6 +45,9 @@ def test_it_trains_tells_what_it_did_and_the_adapter_goes_with_the_model(base, d
     assert re.search(r"^left_out +id q4, tokens ", done.stdout, re.MULTILINE)
     plain, tuned = load_llm(str(base)), load_llm(tuned_name)
     assert plain.name != tuned.name
+    fast = TransformersLLM.load(base, dtype="fast", adapter=out)
+    assert load_llm(f"{base}+fast+adapter:{out}").name == fast.name
+    assert load_llm(f"{base}+fast").name == TransformersLLM.load(base, dtype="fast").name
     again = ltrag(*told, *QUICK, "--json")
     found = json.loads(again.stdout)
     assert (found["examples"], found["held_out"], found["steps"]) == (3, 1, 2)

@@ -187,6 +187,8 @@ def test_a_folder_or_file_that_is_no_model_is_named(tmp_path):
         (GATE, ["--model", ""], "is no model"),
         (GATE, ["--model", "openai:x@http://h+adapter:a"], "openai:x@http://h+adapter:a"),
         (GATE, ["--model", "openai:x+adapter:a"], "openai:x+adapter:a"),
+        (GATE, ["--model", "openai:x@http://h+fast"], "openai:x@http://h+fast"),
+        (GATE, ["--model", "embedded+adapter:a+fast"], "embedded+adapter:a+fast"),
         (GATE, ["--model", "embedded+adapter:gone"], "embedded+adapter:gone"),
         (GATE, ["--encoder", "nonesuch"], "nonesuch"),
         (GATE, ["--rate", "1.5"], "target_rate must be a number, from 0 to 1"),

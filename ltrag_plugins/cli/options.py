@@ -28,7 +28,8 @@ _NOTES = "command.json"
 _SERVER = re.compile(r"openai:(?P<name>[^@]+)(?:@(?P<url>https?://.+))?")
 _MODEL = (
     "[bold]embedded[/] (SmolLM2-135M); a folder or .gguf file; [bold]hf:ORG/NAME[/] from the hub; "
-    "each may end in [bold]+adapter:DIR[/], a folder of 'ltrag calibrate finetune'; or "
+    "each may end in [bold]+fast[/] (bfloat16 on a CPU that computes in it), then in "
+    "[bold]+adapter:DIR[/], a folder of 'ltrag calibrate finetune'; or "
     "[bold]openai:NAME@BASE_URL[/] for any OpenAI-compatible server (its key is read from "
     "OPENAI_API_KEY)."
 )
@@ -73,7 +74,8 @@ def _checked_model(spec: str | None) -> str | None:
         return spec
     raise typer.BadParameter(
         f"{spec!r} is no model; say embedded, a folder or .gguf file that is there, or hf:ORG/NAME "
-        "(each with +adapter:FOLDER or without), or openai:NAME@BASE_URL (http or https)"
+        "(each with +fast, +adapter:FOLDER, both in this order, or none), or "
+        "openai:NAME@BASE_URL (http or https)"
     )
 
 
@@ -137,13 +139,13 @@ def pool_of(path: Path | None, questions: Sequence[Question]) -> list[Passage]:
 
 def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) -> "LLM":
     """The model that a MODEL names; None for `chat`: local weights use the template they have."""
-    name, _, folder = spec.partition("+adapter:")
-    adapter = Path(folder).expanduser() if folder else None
+    name, fast, adapter = _parts(spec)
+    weights: Any = {"dtype": "fast" if fast else "auto", "chat": chat, "adapter": adapter}
     with _loading("model", spec):
         if name == "embedded":
             from ltrag_plugins.llm.embedded import embedded
 
-            llm: LLM = embedded(chat=chat, adapter=adapter)
+            llm: LLM = embedded(**weights)
         elif server := _SERVER.fullmatch(name):
             from ltrag_plugins.llm.openai import OpenAICompatibleLLM
 
@@ -151,7 +153,7 @@ def load_llm(spec: str, *, cache: Path | None = None, chat: bool | None = None) 
         else:
             from ltrag_plugins.llm.transformers import TransformersLLM
 
-            llm = TransformersLLM.load(_source(name), chat=chat, adapter=adapter)
+            llm = TransformersLLM.load(_source(name), **weights)
     if cache is not None:
         from ltrag_plugins.llm.cached import CachedLLM
 
@@ -213,9 +215,17 @@ def noted(
 
 
 def _is_model(spec: str) -> bool:
+    name, fast, adapter = _parts(spec)
+    if _SERVER.fullmatch(name):
+        return not fast and adapter is None
+    return _is_weights(name) and (adapter is None or adapter.is_dir())
+
+
+def _parts(spec: str) -> tuple[str, bool, Path | None]:
+    """What a MODEL names, whether it ends in +fast, and its adapter's folder."""
     name, adapted, folder = spec.partition("+adapter:")
-    known = _is_weights(name) and (not adapted or Path(folder).expanduser().is_dir())
-    return not adapted if _SERVER.fullmatch(name) else known
+    alone = name.removesuffix("+fast")
+    return alone, alone != name, Path(folder).expanduser() if adapted else None
 
 
 def _is_weights(spec: str) -> bool:
