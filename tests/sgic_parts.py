@@ -9,7 +9,7 @@ import numpy as np
 
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.llm.scripted import ScriptedLLM
-from ltrag_plugins.sgic import CalibratedAnswer, FitReport, calibrate
+from ltrag_plugins.sgic import CalibratedAnswer, FitReport, SGICSettings, calibrate
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 QUESTION = "Where is Dirleton Castle?"
@@ -120,8 +120,12 @@ class Sampler:
         return [self.by_seed[settings.seed] for _ in prompts]
 
 
+LOOKING = SGICSettings(rounds=5)
+"""The loop of the paper, with our rules when to stop."""
+
+
 def answered(llm, passages=THREE, *, question=QUESTION, **told) -> CalibratedAnswer:
-    return run(calibrate(question, passages, **told), World(llm=llm))
+    return run(calibrate(question, passages, **({"settings": LOOKING} | told)), World(llm=llm))
 
 
 def asked(count=40, passages=THREE, answers=("right",)):

@@ -114,7 +114,7 @@ REACHED = [
     ("k-samples", 5, {}),
     ("k-samples", 2, {"samples": 2}),
     # of the first answer, three documents, five rounds
-    *(("sgic", most, {"loop": SGICSettings(max_calls=most)}) for most in (5, 9)),
+    *(("sgic", most, {"loop": SGICSettings(rounds=5, max_calls=most)}) for most in (5, 9)),
 ]
 
 

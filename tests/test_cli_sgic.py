@@ -248,7 +248,7 @@ def test_the_defaults_of_build_are_the_functions_and_other_data_is_one_line(
     sgic("build", questions, *told)
     manifest = load(tmp_path).manifest
     assert manifest["corpus"] == asdict(CorpusSettings())
-    assert manifest["settings"]["rounds"] == SGICSettings().rounds
+    assert manifest["settings"]["rounds"] == SGICSettings(rounds=5).rounds
     line = one_line(ltrag("sgic", "build", questions, *told, "--set", "include_direct=none"))
     assert "corpus.include_direct was 'all' and is now 'none'" in line
 

@@ -26,7 +26,7 @@ from ltrag_plugins.sgic import (
 )
 from ltrag_plugins.types import Passage
 from tests.framework_parts import EACH, FRAMEWORKS, Letters, ladder, told_of
-from tests.sgic_parts import THREE, answered, documents_in, rounds_in, said
+from tests.sgic_parts import LOOKING, THREE, answered, documents_in, rounds_in, said
 
 WAYS = [(framework, way) for framework in FRAMEWORKS for way in framework.ways]
 EVERY_WAY = pytest.mark.parametrize(("framework", "way"), WAYS)
@@ -40,10 +40,11 @@ def calibration(**settings) -> Calibration:
     """P(wrong) is the logistic function of score / 100 - 0.5, which is 0.5 at a score of 50."""
     scale = ScoreScale("product", (0.5,))
     wrongness = WrongnessCalibration(Platt(1.0, -0.5), scale, 20, 0.5, 0.8, 0.1)
-    return Calibration(SGICSettings(**settings), scale, wrongness)
+    return Calibration(SGICSettings(**({"rounds": 5} | settings)), scale, wrongness)
 
 
 async def told(framework, way: str = "", llm=None, passages=THREE, **options) -> dict:
+    options = options if "calibration" in options else {"settings": LOOKING} | options
     calibrator = framework.room.SGICCalibrator(llm or ladder(), **options)
     out = await framework.called(calibrator, way or framework.ways[0], passages=passages)
     return framework.told(out)
@@ -127,7 +128,7 @@ async def test_a_model_error_is_raised_or_gives_the_best_answer_so_far(framework
         return ladder().generate([prompt])[0]
 
     llm, *_ = framework.models(write).values()
-    best = {"settings": SGICSettings(on_error="best")}
+    best = {"settings": SGICSettings(rounds=5, on_error="best")}
     for options in [{}] if failing else [{}, best]:
         with pytest.raises(ModelFailed, match="no route") as caught:
             await told(framework, way, llm, **options)
@@ -171,7 +172,7 @@ async def test_a_saved_calibration_is_used_and_another_model_is_refused(framewor
         kind.from_pretrained(tmp_path / "none", llm=ladder())
 
 
-AGAIN = SGICSettings(estimator="agreement")
+AGAIN = SGICSettings(rounds=5, estimator="agreement")
 
 
 @pytest.mark.parametrize("kind", [Calibrator, InLangChain, InLlamaIndex])
@@ -194,7 +195,11 @@ AGAIN = SGICSettings(estimator="agreement")
             InvalidInput,
             "a scale of its own",
         ),
-        ({"settings": SGICSettings(source="relevance")}, InvalidInput, "needs relevance="),
+        (
+            {"settings": SGICSettings(rounds=5, source="relevance")},
+            InvalidInput,
+            "needs relevance=",
+        ),
         ({"settings": SGICSettings(source="encoder")}, InvalidInput, "needs encoder="),
         ({"settings": SGICSettings(source="oracle")}, InvalidInput, "needs truth="),
     ],
@@ -213,13 +218,13 @@ async def test_documents_are_scored_by_a_function_or_by_the_frameworks_embedding
         seen.extend(passages)
         return [float("Berwick" in passage.text) for passage in passages]
 
-    settings = SGICSettings(source="relevance")
+    settings = SGICSettings(rounds=5, source="relevance")
     scored = [replace(passage, score=i / 4) for i, passage in enumerate(THREE)]
     found = await told(framework, passages=scored, settings=settings, relevance=nearest)
     assert [(p.id, p.title, p.score) for p in seen] == [(p.id, p.title, p.score) for p in scored]
     assert [score for _, score, _ in found["documents"]] == [100, 100, 0]
     theirs, ours = [
-        await told(framework, settings=SGICSettings(source="encoder"), encoder=encoder)
+        await told(framework, settings=SGICSettings(rounds=5, source="encoder"), encoder=encoder)
         for encoder in (framework.embeddings(), Letters())
     ]
     assert theirs == ours

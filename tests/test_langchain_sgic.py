@@ -1,7 +1,7 @@
 """SGICCalibrator as a Runnable: streams, chains, retrievers, batches, runs, graphs."""
 
 import copy
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import TypedDict
 
@@ -22,7 +22,9 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings, calibrate
 from tests.framework_parts import LangChain, ladder
 from tests.langchain_parts import FunctionChat, Runs
-from tests.sgic_parts import CASTLE, QUESTION, THREE, said
+from tests.sgic_parts import CASTLE, LOOKING, QUESTION, THREE, said
+
+looking = partial(SGICCalibrator, settings=LOOKING)
 
 DOCUMENTS = [document_of(passage) for passage in THREE]
 GIVEN = {"question": QUESTION, "documents": DOCUMENTS}
@@ -48,7 +50,7 @@ class Search(BaseRetriever):
 
 
 async def test_a_stream_has_one_chunk_a_round_and_then_the_answer():
-    calibrator = SGICCalibrator(chat())
+    calibrator = looking(chat())
     sync = list(calibrator.stream(GIVEN))
     for *rounds, last in (sync, [chunk async for chunk in calibrator.astream(GIVEN)]):
         assert [[r.number for r in chunk["trace"]] for chunk in rounds] == [[0], [1], [2]]
@@ -59,7 +61,7 @@ async def test_a_stream_has_one_chunk_a_round_and_then_the_answer():
 
 async def test_a_round_is_streamed_before_the_next_one_is_asked_for():
     llm, awaited = ladder(), ladder()
-    stream, native = SGICCalibrator(llm).stream(GIVEN), SGICCalibrator(awaited).astream(GIVEN)
+    stream, native = looking(llm).stream(GIVEN), looking(awaited).astream(GIVEN)
     assert [next(stream)["trace"][0].text for _ in "ab"] == ["Fife", "Lothian"]
     stream.close()  # type: ignore[attr-defined]
     assert len(llm.prompts) == 1 + 3 + 1  # leaving early asks for nothing more
@@ -73,7 +75,7 @@ def test_steps_that_are_left_early_close_the_flow():
 
     def flow():
         try:
-            return (yield from calibrate(QUESTION, THREE))
+            return (yield from calibrate(QUESTION, THREE, LOOKING))
         finally:
             closed.append(True)
 
@@ -88,19 +90,19 @@ def test_steps_that_are_left_early_close_the_flow():
 
 
 async def test_it_stands_in_chains_and_a_plain_string_comes_out_for_those_that_want_one():
-    text = SGICCalibrator(chat()).as_text()
+    text = looking(chat()).as_text()
     assert list(text.stream(GIVEN)) == ["East Lothian"]
     assert (text | StrOutputParser()).batch([GIVEN, GIVEN]) == ["East Lothian"] * 2
     prompt = PromptTemplate.from_template("Where is {place}?")
-    chain = prompt | SGICCalibrator(chat(), Search()).as_text() | StrOutputParser()
+    chain = prompt | looking(chat(), Search()).as_text() | StrOutputParser()
     assert chain.invoke({"place": "Dirleton Castle"}) == "East Lothian"
     assert await chain.ainvoke({"place": "Dirleton Castle"}) == "East Lothian"
-    reading = {"documents": Search(), "question": RunnablePassthrough()} | SGICCalibrator(ladder())
+    reading = {"documents": Search(), "question": RunnablePassthrough()} | looking(ladder())
     assert reading.invoke(QUESTION)["answer"] == "East Lothian"
     keys = {"question_key": "input", "documents_key": "context"}
     given = {"input": QUESTION, "context": DOCUMENTS}
-    assert SGICCalibrator(ladder(), **keys).invoke(given)["answer"] == "East Lothian"
-    refusing = SGICCalibrator(ladder(), refuse_above=4.9, refusal="Pass.").as_text()
+    assert looking(ladder(), **keys).invoke(given)["answer"] == "East Lothian"
+    refusing = looking(ladder(), refuse_above=4.9, refusal="Pass.").as_text()
     assigned = RunnablePassthrough.assign(out=refusing)
     assert assigned.invoke(GIVEN) == {**GIVEN, "out": "Pass."}
 
@@ -113,20 +115,20 @@ async def test_it_stands_in_chains_and_a_plain_string_comes_out_for_those_that_w
 )  # fmt: skip
 async def test_a_retriever_inside_finds_the_documents(question):
     search = Search()
-    calibrator = SGICCalibrator(ladder(), search)
+    calibrator = looking(ladder(), search)
     out = calibrator.invoke(question)
     assert out == await calibrator.ainvoke(question) == calibrator.batch([question])[0]
     out.pop("messages", None)
-    assert out == SGICCalibrator(ladder()).invoke(GIVEN)
+    assert out == looking(ladder()).invoke(GIVEN)
     assert search.asked == [(QUESTION, 3)] * 3
     assert search.native == [QUESTION]
 
 
 async def test_k_and_the_arguments_of_a_call_reach_the_retriever():
     search = Search()
-    calibrator = SGICCalibrator(ladder(), search, k=2)
+    calibrator = looking(ladder(), search, k=2)
     assert len(calibrator.invoke(QUESTION)["documents"]) == 2
-    free = SGICCalibrator(ladder(), search)
+    free = looking(ladder(), search)
     for out in (free.invoke(QUESTION, k=1), await free.ainvoke(QUESTION, k=1)):
         assert len(out["documents"]) == 1
     assert len(free.batch([QUESTION], k=1)[0]["documents"]) == 1
@@ -134,14 +136,14 @@ async def test_k_and_the_arguments_of_a_call_reach_the_retriever():
     with pytest.raises(InvalidInput, match=r"\['k'\] are for the retriever"):
         free.invoke(GIVEN, k=1)
     assert len(search.asked) == 4  # documents that are given are not searched for
-    deaf = SGICCalibrator(ladder(), RunnableLambda(lambda _: DOCUMENTS), k=1)
+    deaf = looking(ladder(), RunnableLambda(lambda _: DOCUMENTS), k=1)
     assert [d.id for d in deaf.invoke(QUESTION)["documents"]] == ["a"]
 
 
 def test_for_an_empty_question_nothing_is_searched():
     search = Search()
     with pytest.raises(EmptyQuestion):
-        SGICCalibrator(ladder(), search).invoke(" ?")
+        looking(ladder(), search).invoke(" ?")
     assert search.asked == []
 
 
@@ -150,17 +152,17 @@ def test_for_an_empty_question_nothing_is_searched():
 )
 def test_without_documents_and_retriever_the_error_says_what_to_give(given):
     with pytest.raises(InvalidInput, match=r"'documents'.*no retriever"):
-        SGICCalibrator(ladder()).invoke(given)
+        looking(ladder()).invoke(given)
 
 
 @pytest.mark.parametrize("wrong", ["text", [THREE[0]], ["text"], 7, DOCUMENTS[0], {"a": 1}])
 def test_documents_of_another_type_are_refused_wherever_they_come_from(wrong):
     with pytest.raises(InvalidInput, match="under 'documents'"):
-        SGICCalibrator(ladder()).invoke({**GIVEN, "documents": wrong})
+        looking(ladder()).invoke({**GIVEN, "documents": wrong})
     with pytest.raises(InvalidInput, match="from the retriever"):
-        SGICCalibrator(ladder(), RunnableLambda(lambda _: wrong)).batch([QUESTION])
+        looking(ladder(), RunnableLambda(lambda _: wrong)).batch([QUESTION])
     with pytest.raises(InvalidInput, match="PassageRetriever"):
-        SGICCalibrator(ladder(), wrong)
+        looking(ladder(), wrong)
 
 
 async def test_documents_come_out_as_copies_with_fresh_scores_and_nothing_else_is_changed():
@@ -168,7 +170,7 @@ async def test_documents_come_out_as_copies_with_fresh_scores_and_nothing_else_i
     old = [Document("x", id=i, metadata={"sgic": {"score": 99.0}, "source": "s"}) for i in "12"]
     given = {"question": QUESTION, "documents": list(old)}
     before = (language.model_dump(), copy.deepcopy(given))
-    calibrator = SGICCalibrator(language, search, k=2)
+    calibrator = looking(language, search, k=2)
     out = calibrator.invoke(given)
     assert out == await calibrator.ainvoke(given) == calibrator.batch([given, QUESTION])[0]
     for found, document in zip(out["documents"], old, strict=True):
@@ -182,10 +184,10 @@ async def test_documents_come_out_as_copies_with_fresh_scores_and_nothing_else_i
 def test_a_batch_asks_once_a_round_for_all_questions():
     llm = ladder()
     inputs = [{**GIVEN, "question": f"{QUESTION} {i}"} for i in range(4)]
-    together = SGICCalibrator(llm).batch(inputs)
-    assert together == [SGICCalibrator(ladder()).invoke(one) for one in inputs]
+    together = looking(llm).batch(inputs)
+    assert together == [looking(ladder()).invoke(one) for one in inputs]
     assert [len(call) for call in llm.calls] == [4, 12, 4, 4]
-    assert SGICCalibrator(llm).batch([]) == []
+    assert looking(llm).batch([]) == []
 
 
 def test_a_failing_question_keeps_its_place_in_the_batch():
@@ -194,7 +196,7 @@ def test_a_failing_question_keeps_its_place_in_the_batch():
             raise LookupError("index")
         return DOCUMENTS
 
-    calibrator = SGICCalibrator(ladder(), RunnableLambda(search))
+    calibrator = looking(ladder(), RunnableLambda(search))
     inputs = [QUESTION, "", "lost", {"q": 1}, GIVEN]
     first, *wrong, last = calibrator.batch(inputs, return_exceptions=True)
     assert first["answer"] == last["answer"] == "East Lothian"
@@ -219,7 +221,7 @@ def test_agreement_asks_for_no_log_probabilities():
 @pytest.mark.parametrize("way", LangChain.ways)
 async def test_every_model_and_retriever_run_is_a_child_of_the_calibrators(way):
     runs = Runs()
-    calibrator = SGICCalibrator(chat(), Search(), name="sure")
+    calibrator = looking(chat(), Search(), name="sure")
     config = {"callbacks": [runs], "metadata": {"user": 7}}
     await LangChain.called(calibrator, way, passages=None, config=config)
     [top] = runs.named("sure")
@@ -235,7 +237,7 @@ async def test_every_model_and_retriever_run_is_a_child_of_the_calibrators(way):
 def test_in_a_batch_every_prompt_belongs_to_its_own_question():
     runs = Runs()
     inputs = [{**GIVEN, "question": f"Where is {place}?"} for place in ("Ayr", "Bute", "Crail")]
-    SGICCalibrator(chat()).batch(inputs, {"callbacks": [runs]})
+    looking(chat()).batch(inputs, {"callbacks": [runs]})
     asked = runs.named("ltrag_call")
     assert len(asked) == 3 * 6
     for run_ in asked:
@@ -260,7 +262,7 @@ async def test_a_graph_looks_for_more_while_the_answer_is_uncertain_and_then_giv
         return {"documents": found[: len(state.get("documents", ())) + 1]}
 
     options = {"settings": SGICSettings(rounds=0), "refuse_above": 50, "refusal": "Pass."}
-    calibrator = SGICCalibrator(ScriptedLLM(alone), **options)
+    calibrator = looking(ScriptedLLM(alone), **options)
     builder = StateGraph(State)
     builder.add_node("search", search)
     builder.add_node("answer", calibrator.pick(["answer", "score", "documents"]))

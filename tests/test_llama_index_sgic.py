@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from functools import partial
 
 import pytest
 from llama_index.core import Settings
@@ -26,7 +27,9 @@ from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.sgic import SGICSettings
 from tests.framework_parts import LlamaIndex, dumped
 from tests.llama_index_parts import AwaitedRetriever, FunctionLLM, traced
-from tests.sgic_parts import QUESTION, THREE, answered, model, said
+from tests.sgic_parts import LOOKING, QUESTION, THREE, answered, model, said
+
+looking = partial(SGICCalibrator, settings=LOOKING)
 
 ONCE = SGICSettings(rounds=0)
 
@@ -51,9 +54,9 @@ def nodes() -> list[NodeWithScore]:
 
 
 @pytest.mark.parametrize("settings", [
-    SGICSettings(),
-    SGICSettings(keep_prompts=True, document_words=2, cut_to=1),
-    SGICSettings(keep_prompts=True, estimator="agreement", samples=2),
+    LOOKING,
+    SGICSettings(rounds=5, keep_prompts=True, document_words=2, cut_to=1),
+    SGICSettings(rounds=5, keep_prompts=True, estimator="agreement", samples=2),
 ])  # fmt: skip
 def test_the_metadata_is_json_and_has_all_that_is_known_of_documents_and_rounds(settings):
     llm = mending()
@@ -73,12 +76,12 @@ def test_the_metadata_is_json_and_has_all_that_is_known_of_documents_and_rounds(
 async def test_the_text_alone_is_that_of_the_response_or_the_refusal():
     chunks = [node.node.get_content() for node in nodes()]
     for options, text in (({}, "in East Lothian"), ({"refuse_above": 9, "refusal": "?"}, "?")):
-        calibrator = SGICCalibrator(mending(), **options)
+        calibrator = looking(mending(), **options)
         assert calibrator.get_response(QUESTION, chunks) == text
         assert await calibrator.aget_response(QUESTION, chunks) == text
     llm = mending()
     with pytest.raises(EmptyQuestion):
-        SGICCalibrator(llm).get_response(" ", chunks)
+        looking(llm).get_response(" ", chunks)
     assert llm.calls == []
 
 
@@ -87,7 +90,7 @@ def test_nothing_handed_in_is_changed():
     llm = theirs()
     manager, query = llm.callback_manager, QueryBundle(QUESTION)
     before = (dumped(given), dumped(more), llm.model_dump(), query.to_dict())
-    calibrator = SGICCalibrator(llm)
+    calibrator = looking(llm)
     calibrator.callback_manager = CallbackManager([])
     response = calibrator.synthesize(query, given, more)
     assert (dumped(given), dumped(more), llm.model_dump(), query.to_dict()) == before
@@ -106,11 +109,11 @@ def test_a_node_is_read_as_it_shows_itself_to_language_models():
         excluded_llm_metadata_keys=["secret"],
     )
     llm = mending()
-    SGICCalibrator(llm).synthesize(QUESTION, [NodeWithScore(node=node)])
+    looking(llm).synthesize(QUESTION, [NodeWithScore(node=node)])
     [line] = [x for x in llm.prompts[0].splitlines() if x.startswith("Document [")]
     assert line == "Document [1]: Castle: county: Lothian A fortress."
     node.excluded_llm_metadata_keys = ["secret", "title"]
-    SGICCalibrator(llm).synthesize(QUESTION, [NodeWithScore(node=node)])
+    looking(llm).synthesize(QUESTION, [NodeWithScore(node=node)])
     assert "Castle:" not in llm.calls[-1][0]
 
 
@@ -123,7 +126,7 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
             cancelled.wait(60)
         return said(f"answer {len(begun)}", 0.3)
 
-    calibrator = SGICCalibrator(LlamaIndex.models(slow)["completion"])
+    calibrator = looking(LlamaIndex.models(slow)["completion"])
     task = asyncio.create_task(calibrator.asynthesize(QUESTION, nodes()))
     while len(begun) < 2:
         await asyncio.sleep(0.01)
@@ -136,18 +139,18 @@ async def test_a_cancellation_with_a_synchronous_model_begins_no_further_call():
 
 
 async def test_a_stream_is_the_finished_answer_in_one_piece():
-    calibrator = SGICCalibrator(mending(), streaming=True)
+    calibrator = looking(mending(), streaming=True)
     stream = calibrator.synthesize(QUESTION, nodes())
     assert stream.metadata["sgic"]["score"] < 50  # known before anything is read
     assert list(stream.response_gen) == ["in East Lothian"]
     astream = await calibrator.asynthesize(QUESTION, [])
     assert [piece async for piece in astream.async_response_gen()] == ["in Fife"]
-    plain = SGICCalibrator(mending()).synthesize(QUESTION, nodes())
+    plain = looking(mending()).synthesize(QUESTION, nodes())
     assert (stream.metadata, stream.source_nodes) == (plain.metadata, plain.source_nodes)
 
 
 def test_keywords_and_prompts_that_would_be_ignored_are_refused():
-    calibrator = SGICCalibrator(mending())
+    calibrator = looking(mending())
     with pytest.raises(InvalidInput, match="text_qa_template"):
         calibrator.synthesize(QUESTION, nodes(), text_qa_template="x")
     engine = calibrator.query_engine(AwaitedRetriever())
@@ -158,7 +161,7 @@ def test_keywords_and_prompts_that_would_be_ignored_are_refused():
 
 @pytest.mark.parametrize("way", ["synthesize", "asynthesize"])
 async def test_events_and_spans_are_those_of_a_synthesizer(way):
-    calibrator = SGICCalibrator(theirs())
+    calibrator = looking(theirs())
     assert isinstance(calibrator, BaseSynthesizer)
     with traced() as trace:
         response = getattr(calibrator, way)(QUESTION, nodes())

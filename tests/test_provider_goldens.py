@@ -67,7 +67,7 @@ class TestTheReply:
 
     async def test_without_any_it_is_refused_or_asked_for_again_as_was_chosen(self, answers):
         with pytest.raises(NoTokenProbabilities, match="estimator='agreement'"):
-            await anext(answers(SILENT, SGICSettings()))
+            await anext(answers(SILENT, SGICSettings(rounds=5)))
         agreeing = SGICSettings(estimator="agreement", samples=3, rounds=0)
         async for told in answers(SILENT, agreeing):
             assert (told["uncertainty"], told["calls"]) == (0.0, 4)

@@ -206,7 +206,7 @@ def test_questions_side_by_side_send_no_more_than_each_may(data):
 @pytest.mark.parametrize(("most", "notes"), [(1000, 1), (4000, 0)])
 def test_a_first_answer_that_shows_a_long_system_text_is_the_last(most, notes):
     llm = Contrary([("a", 0.3)], size=lambda prompt: len(prompt.split()) + 3000)
-    told = SGICSettings(max_tokens=most, certain_below=0, least_gain=None)
+    told = SGICSettings(rounds=5, max_tokens=most, certain_below=0, least_gain=None)
     answer = answered(llm, (CASTLE,), settings=told)
     # 30 words, 3000 beside them, and 32 for the answer
     assert (answer.stop, answer.calls, answer.tokens) == ("max_tokens", 1, 3062)
@@ -215,7 +215,7 @@ def test_a_first_answer_that_shows_a_long_system_text_is_the_last(most, notes):
 
 def test_a_model_that_writes_more_than_it_was_asked_for_ends_the_rounds():
     wordy = Generation("b " * 9000, tokens("b", 0.3), prompt_tokens=100, completion_tokens=9000)
-    told = SGICSettings(max_tokens=9500, documents="none")
+    told = SGICSettings(rounds=5, max_tokens=9500, documents="none")
     answer = answered(ScriptedLLM(lambda p: wordy), settings=told)
     assert (answer.stop, answer.calls) == ("max_tokens", 1)
 
@@ -253,7 +253,7 @@ def test_an_overlong_answer_does_not_swell_the_next_prompt():
 ])  # fmt: skip
 def test_the_limit_on_calls_is_met_exactly(told, calls, stop):
     llm = unsure()
-    answer = answered(llm, settings=SGICSettings(**told))
+    answer = answered(llm, settings=SGICSettings(**({"rounds": 5} | told)))
     assert (answer.calls, len(llm.prompts), answer.stop) == (calls, calls, stop)
 
 

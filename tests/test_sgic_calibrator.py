@@ -3,6 +3,7 @@
 import copy
 import inspect
 import logging
+from functools import partial
 from typing import get_type_hints
 
 import pytest
@@ -27,7 +28,9 @@ from ltrag_plugins.sgic import (
     WrongnessCalibration,
 )
 from ltrag_plugins.sgic.calibrator import CalibratorOptions
-from tests.sgic_parts import QUESTION, THREE, answered, asked, model, said
+from tests.sgic_parts import LOOKING, QUESTION, THREE, answered, asked, model, said
+
+looking = partial(Calibrator, settings=LOOKING)
 
 LADDER = [said("Fife", 0.2), said("Lothian", 0.6), said("East Lothian", 0.95)]
 """Three rounds, the last certain: uncertainties 0.8, 0.4, 0.05."""
@@ -36,12 +39,12 @@ SCALE = ScoreScale("product", (0.5,))
 
 def calibration(**settings) -> Calibration:
     wrongness = WrongnessCalibration(Platt(1.0, -0.5), SCALE, 20, 0.5, 0.8, 0.1)
-    return Calibration(SGICSettings(**settings), SCALE, wrongness)
+    return Calibration(SGICSettings(**({"rounds": 5} | settings)), SCALE, wrongness)
 
 
 async def test_every_way_of_asking_gives_what_the_flow_gives():
     expected = answered(model(LADDER))
-    calibrator = Calibrator(model(LADDER))
+    calibrator = looking(model(LADDER))
     assert calibrator.answer(QUESTION, THREE) == expected
     assert await calibrator.aanswer(QUESTION, THREE) == expected
     streamed = list(calibrator.stream(QUESTION, THREE))
@@ -51,14 +54,14 @@ async def test_every_way_of_asking_gives_what_the_flow_gives():
 
 def test_a_round_is_streamed_before_the_next_is_asked_for():
     llm = model(LADDER)
-    first = next(Calibrator(llm).stream(QUESTION, THREE))
+    first = next(looking(llm).stream(QUESTION, THREE))
     assert isinstance(first, Round)
     assert (first.text, len(llm.prompts)) == ("Fife", 1)
 
 
 def test_a_round_of_many_questions_is_one_call():
     llm = model(LADDER)
-    together = Calibrator(llm).answer_many(iter(asked(4)))
+    together = looking(llm).answer_many(iter(asked(4)))
     assert [len(call) for call in llm.calls] == [4, 12, 4, 4]
     assert together == [answered(model(LADDER), question=one.text) for one in asked(4)]
 
@@ -66,7 +69,7 @@ def test_a_round_of_many_questions_is_one_call():
 def test_an_answer_is_kept_back_by_its_score_or_by_p_wrong():
     llm = model([said("Fife", 0.4)])  # a score of 60
     for limit, refused in ((59.0, True), (61.0, False)):
-        calibrator = Calibrator(llm, refuse_above=limit, refusal="Ask a person.")
+        calibrator = looking(llm, refuse_above=limit, refusal="Ask a person.")
         answer = calibrator.answer(QUESTION, THREE)
         assert calibrator.refusal.refuses(answer) is refused
         assert calibrator.refusal.said(answer) == ("Ask a person." if refused else "Fife")
@@ -81,7 +84,7 @@ def test_an_answer_is_kept_back_by_its_score_or_by_p_wrong():
         assert alone.p_wrong is None
         assert any("without documents" in note for note in alone.notes)
         assert fitted.refusal.refuses(alone)
-    assert not Calibrator(llm, refuse_above=99.0).refusal.refuses(alone)
+    assert not looking(llm, refuse_above=99.0).refusal.refuses(alone)
 
 
 def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
@@ -108,7 +111,7 @@ def test_a_fit_is_saved_and_loaded_and_answers_the_same(tmp_path):
 
 def test_settings_beside_a_calibration_keep_its_scale():
     told = {"settings": SGICSettings(rounds=0), "calibration": calibration(rounds=5)}
-    both = Calibrator(model(LADDER), **told)
+    both = looking(model(LADDER), **told)
     answer = both.answer(QUESTION, THREE)
     assert (len(answer.trace), answer.p_wrong is not None) == (1, True)
     assert (both.calibration or calibration()).settings == both.settings
@@ -118,9 +121,9 @@ def test_settings_beside_a_calibration_keep_its_scale():
     ({"settings": {}}, "settings must be"),
     ({"scale": 0.5}, "scale must be"),
     ({"calibration": "folder"}, "calibration must be"),
-    ({"settings": SGICSettings(source="encoder")}, "needs encoder="),
-    ({"settings": SGICSettings(source="relevance")}, "source='relevance' needs"),
-    ({"settings": SGICSettings(source="oracle")}, "source='oracle' needs"),
+    ({"settings": SGICSettings(rounds=5, source="encoder")}, "needs encoder="),
+    ({"settings": SGICSettings(rounds=5, source="relevance")}, "source='relevance' needs"),
+    ({"settings": SGICSettings(rounds=5, source="oracle")}, "source='oracle' needs"),
     ({"refuse_p_wrong_above": 0.5}, "refuse_p_wrong_above needs a calibration"),
     ({"llm": "no model"}, "llm must be"),
 ])  # fmt: skip
@@ -142,11 +145,14 @@ def warnings_of(caplog) -> list[str]:
 
 
 @pytest.mark.parametrize(("told", "warned"), [
-    ({}, ["up to 5 rounds", "not tried on this model", "'ltrag sgic fit' (sgic.fit)"]),
+    ({}, []),
+    ({"settings": LOOKING},
+     ["up to 5 rounds", "not tried on this model", "'ltrag sgic fit' (sgic.fit)"]),
     ({"settings": SGICSettings(rounds=1)}, ["up to 1 round after"]),
-    ({"scale": ScoreScale("product")}, ["not tried"]),  # a scale alone is no trial
+    # a scale alone is no trial
+    ({"settings": LOOKING, "scale": ScoreScale("product")}, ["not tried"]),
     ({"settings": SGICSettings(rounds=0)}, []),
-    ({"calibration": Calibration(SGICSettings(), SCALE)}, []),
+    ({"calibration": Calibration(LOOKING, SCALE)}, []),
     ({"calibration": Calibration(SGICSettings(rounds=0), SCALE),
       "settings": SGICSettings(rounds=3)}, []),
     ({"calibration": calibration()}, []),
@@ -165,12 +171,13 @@ def test_rounds_that_nobody_tried_are_warned_of_once_as_it_is_made(told, warned,
 
 
 def test_in_a_framework_a_use_or_a_copy_warns_no_more(caplog, tmp_path):
-    made = InLangChain(model(LADDER))
+    made = InLangChain(model(LADDER), settings=LOOKING)
     made.invoke({"question": QUESTION, "documents": []})
     made.with_config(tags=["x"]).batch([{"question": QUESTION, "documents": []}])
     copy.copy(made)
-    InLlamaIndex(model(LADDER)).get_response(QUESTION, [one.text for one in THREE])
-    Calibration(SGICSettings(), SCALE).save(tmp_path, llm=model(LADDER))
+    llama = InLlamaIndex(model(LADDER), settings=LOOKING)
+    llama.get_response(QUESTION, [one.text for one in THREE])
+    Calibration(LOOKING, SCALE).save(tmp_path, llm=model(LADDER))
     for room in (InLangChain, InLlamaIndex):
         room.from_pretrained(tmp_path, llm=model(LADDER))
     assert len(warnings_of(caplog)) == 2
@@ -198,7 +205,7 @@ def test_a_calibration_by_agreement_asks_for_no_log_probabilities_when_it_is_loa
             return super()._call(*args, **kwargs)
 
     chat = Strict(responses=["Paris"])
-    settings = SGICSettings(estimator="agreement")
+    settings = SGICSettings(rounds=5, estimator="agreement")
     built = InLangChain(chat, settings=settings)
     Calibration(settings, ScoreScale("agreement"), None).save(tmp_path, llm=built.llm)
     again = InLangChain.from_pretrained(tmp_path, llm=chat)

@@ -1,6 +1,7 @@
 """Documents, answers and questions that try to be more than that."""
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -13,6 +14,7 @@ from ltrag_plugins.types import Generation, Passage
 from tests.sgic_parts import (
     BAY,
     CASTLE,
+    LOOKING,
     TOWN,
     answered,
     by_document,
@@ -144,7 +146,7 @@ def obedient() -> ScriptedLLM:
 def both(fake: str, **told):
     """The models and answers of three documents, and of the same with a fake in the middle."""
     llms, seconds = (obedient(), obedient()), (BAY, Passage(fake, title=fake))
-    answers = [answered(llm, (CASTLE, second, TOWN), settings=SGICSettings(**told))
+    answers = [answered(llm, (CASTLE, second, TOWN), settings=replace(LOOKING, **told))
                for llm, second in zip(llms, seconds, strict=True)]  # fmt: skip
     return llms, answers
 

@@ -24,6 +24,7 @@ from ltrag_plugins.types import Generation, Passage, Token
 from tests.sgic_parts import (
     BAY,
     CASTLE,
+    LOOKING,
     QUESTION,
     THREE,
     TOWN,
@@ -95,7 +96,7 @@ TIGHT, WIDE = ScoreScale("product", (0.01,)), ScoreScale("product", (0.99,))
     # settled: the same answer again without gain
     ([("East Lothian", 0.5), ("the east lothian.", 0.5)], {}, "settled", "East Lothian", 2),
     ([("a", 0.3), ("a", 0.4), ("a", 0.5), ("a", 0.5)], {}, "settled", "a", 4),
-    ([("a", 0.3), ("a", 0.4)], {"settings": SGICSettings(least_gain=15)}, "settled", "a", 2),
+    ([("a", 0.3), ("a", 0.4)], {"settings": replace(LOOKING, least_gain=15)}, "settled", "a", 2),
     ([("a", 0.3)], {"settings": SGICSettings(least_gain=None, rounds=3)}, "rounds", "a", 4),
     # a sign makes another number, other writing does not
     ([("-5", 0.5), ("5", 0.5), ("5.0", 0.5)], {}, "settled", "-5", 3),
@@ -123,8 +124,8 @@ def test_each_round_is_judged_on_the_mean_of_its_own():
 
 
 @pytest.mark.parametrize(("settings", "calls", "scores"), [
-    (SGICSettings(), 1, [None] * 3),
-    (SGICSettings(score_documents="always"), 4, [0, 50, 100]),
+    (SGICSettings(rounds=5), 1, [None] * 3),
+    (SGICSettings(rounds=5, score_documents="always"), 4, [0, 50, 100]),
 ])  # fmt: skip
 def test_beside_a_certain_answer_documents_are_scored_only_if_told_so(settings, calls, scores):
     answer = answered(model([said("a", 0.95)], by_document), settings=settings)
@@ -223,7 +224,7 @@ async def test_a_relevance_function_takes_the_place_of_single_answers():
 ])  # fmt: skip
 def test_a_relevance_function_that_fails_is_named(function, match):
     with pytest.raises(InvalidInput, match=match):
-        answered(model(UNSURE), settings=SGICSettings(source="relevance"), relevance=function)
+        answered(model(UNSURE), settings=replace(LOOKING, source="relevance"), relevance=function)
 
 
 def test_an_encoder_scores_by_nearness():
@@ -314,7 +315,7 @@ def test_agreement_serves_models_without_probabilities():
     assert (answer.calls, answer.tokens, len(answer.trace[0].samples)) == (4, None, 3)
     assert [how for _, *how in llm.asked] == [[0.0, None], *([0.7, seed] for seed in range(3))]
     with pytest.raises(NoTokenProbabilities, match="estimator='agreement'"):
-        answered(llm, settings=SGICSettings(on_error="best"))
+        answered(llm, settings=SGICSettings(rounds=5, on_error="best"))
 
 
 def test_samples_that_are_all_the_answer_are_remarked_on():
@@ -327,7 +328,7 @@ def test_samples_that_are_all_the_answer_are_remarked_on():
 
 
 FOUR = {7: said("a", 0.3), 8: said("b", 0.8), 9: said("", 0.99), 10: said("d", 0.5)}
-SEVEN = SGICSettings(seed=7, max_tokens=None)
+SEVEN = SGICSettings(rounds=5, seed=7, max_tokens=None)
 
 
 def drawn_by(llm, samples, settings):
@@ -350,23 +351,25 @@ def test_samples_are_ranked_by_the_likeliest_token_where_it_is_told():
         tops = (("x", math.log(best)), (text, math.log(own)))
         return Generation(text, (Token(text, math.log(own), alternatives=tops),))
 
-    answer = drawn_by(Sampler({0: draw("a", 0.1, 0.9), 1: draw("b", 0.3, 0.7)}), 2, SGICSettings())
+    answer = drawn_by(
+        Sampler({0: draw("a", 0.1, 0.9), 1: draw("b", 0.3, 0.7)}), 2, SGICSettings(rounds=5)
+    )
     assert [r.uncertainty for r in answer.trace] == pytest.approx([0.1, 0.3])
     assert answer.text == "a"
 
 
 def test_samples_stop_before_a_limit():
     llm = Sampler(FOUR)
-    answer = drawn_by(llm, 4, SGICSettings(seed=7, max_calls=2))
+    answer = drawn_by(llm, 4, SGICSettings(rounds=5, seed=7, max_calls=2))
     assert (len(llm.asked), answer.calls, answer.stop) == (2, 2, "max_calls")
     with pytest.raises(InvalidInput, match="max_tokens"):
-        drawn_by(llm, 4, SGICSettings(max_tokens=5))
+        drawn_by(llm, 4, SGICSettings(rounds=5, max_tokens=5))
 
 
 def test_agreement_holds_each_sample_against_the_others_without_another_call():
     texts = {0: "East Lothian", 1: "Fife", 2: "in East Lothian"}
     llm = Sampler({seed: Generation(text) for seed, text in texts.items()})
-    answer = drawn_by(llm, 3, SGICSettings(estimator="agreement"))
+    answer = drawn_by(llm, 3, SGICSettings(rounds=5, estimator="agreement"))
     alone = 1 - 2 * 2 / (2 + 3) / 2
     assert [r.uncertainty for r in answer.trace] == pytest.approx([alone, 1.0, alone])
     assert (answer.text, len(llm.asked)) == ("East Lothian", 3)
@@ -377,7 +380,7 @@ def test_agreement_holds_each_sample_against_the_others_without_another_call():
 def test_a_number_of_samples_that_makes_no_sense_is_refused(samples, estimator):
     llm = Sampler(FOUR)
     with pytest.raises(InvalidInput, match="samples must be a whole number"):
-        drawn_by(llm, samples, SGICSettings(estimator=estimator))
+        drawn_by(llm, samples, SGICSettings(rounds=5, estimator=estimator))
     assert llm.asked == []
 
 
@@ -404,7 +407,7 @@ def test_an_error_after_the_first_answer_leaves_the_best_so_far(call, rounds):
 def test_a_prompt_that_grew_too_long_is_such_an_error():
     error = PromptTooLong("more than it reads")
     llm = gone(model([said("a", 0.5)]), lambda prompt: bool(rounds_in(prompt)), error)
-    answer = answered(llm, settings=SGICSettings(on_error="best"))
+    answer = answered(llm, settings=SGICSettings(rounds=5, on_error="best"))
     assert (answer.text, answer.stop, answer.error) == ("a", "error", f"PromptTooLong: {error}")
 
 
@@ -433,7 +436,7 @@ async def test_a_cancelled_question_asks_nothing_more():
             await asyncio.sleep(60)
         return said("a", 0.5)
 
-    flow = calibrate(QUESTION, THREE, SGICSettings(on_error="best", documents="none"))
+    flow = calibrate(QUESTION, THREE, SGICSettings(rounds=5, on_error="best", documents="none"))
     task = asyncio.create_task(arun(flow, World(llm=ScriptedLLM(slow))))
     while len(asked) < 2:
         await asyncio.sleep(0)
@@ -443,7 +446,7 @@ async def test_a_cancelled_question_asks_nothing_more():
     assert len(asked) == 2
 
 
-ORACLE = SGICSettings(source="oracle")
+ORACLE = SGICSettings(rounds=5, source="oracle")
 
 
 @pytest.mark.parametrize(("told", "error", "match"), [
@@ -455,8 +458,8 @@ ORACLE = SGICSettings(source="oracle")
     ({"scale": ScoreScale("entropy")}, ArtifactMismatch, "'entropy'.*'product'"),
     ({"settings": ORACLE, "truth": Truth((True,), ("a",))}, InvalidInput, "about 1 .* are 3"),
     ({"settings": ORACLE}, InvalidInput, "needs truth="),
-    ({"settings": SGICSettings(source="relevance")}, InvalidInput, "needs relevance="),
-    ({"settings": SGICSettings(max_tokens=50)}, InvalidInput, "could pass max_tokens=50"),
+    ({"settings": SGICSettings(rounds=5, source="relevance")}, InvalidInput, "needs relevance="),
+    ({"settings": SGICSettings(rounds=5, max_tokens=50)}, InvalidInput, "could pass max_tokens=50"),
 ])  # fmt: skip
 def test_what_cannot_be_answered_is_refused_before_a_call(told, error, match):
     llm = model(UNSURE)

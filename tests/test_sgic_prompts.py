@@ -126,7 +126,7 @@ def test_a_cut_is_a_beginning_within_its_budget(text, words):
 def test_what_was_cut_is_said():
     long = Passage("A sentence of words. " * 100, title="Long")
     llm = model([said("a", 0.9)])
-    answer = answered(llm, (long, *THREE), settings=SGICSettings(document_words=50))
+    answer = answered(llm, (long, *THREE), settings=SGICSettings(rounds=5, document_words=50))
     assert answer.notes == ("1 of 4 documents were cut to 50 words",)
     whole = "Long: " + " ".join(("A sentence of words. " * 100).split())
     line = llm.prompts[0].splitlines()[2]

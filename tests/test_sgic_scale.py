@@ -205,9 +205,9 @@ def with_fitted(scale):
      InvalidInput, r"no calibration 'isotonik'.*platt, isotonic"),
     (lambda: with_fitted(None), ArtifactMismatch, "another scale"),
     (lambda: with_fitted(ScoreScale("product", (0.4, 0.7))), ArtifactMismatch, "another scale"),
-    (lambda: Calibration(SGICSettings(), ScoreScale("product"), fitted()), ArtifactMismatch,
+    (lambda: Calibration(SGICSettings(rounds=5), ScoreScale("product"), fitted()), ArtifactMismatch,
      "another scale"),
-    (lambda: Calibration(SGICSettings(estimator="entropy"), SCALE), ArtifactMismatch,
+    (lambda: Calibration(SGICSettings(rounds=5, estimator="entropy"), SCALE), ArtifactMismatch,
      r"'product'.*'entropy'"),
 ])  # fmt: skip
 def test_what_is_out_of_range_or_does_not_belong_together_is_refused(call, error, match):

@@ -40,7 +40,7 @@ from ltrag_plugins.sgic import SGICSettings
     ({"stop": b"x"}, "stop must be a tuple of strings, none empty, got b'x'"),
     ({"stop": None}, "stop must be a tuple of strings, none empty, got None"),
     ({"templates": "{question}"}, "templates must be a PromptTemplates.* got '{question}'"),
-    ({"earlier": "none", "documents": "none"}, "asks what was asked before"),
+    ({"rounds": 1, "earlier": "none", "documents": "none"}, "asks what was asked before"),
     ({"earlier": "none", "rounds": 2}, "all 2 rounds ask the same"),
     ({"estimator": "agreement", "samples": 5, "max_calls": 5}, "takes more than max_calls=5"),
 ], ids=str)  # fmt: skip

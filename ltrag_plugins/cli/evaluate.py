@@ -224,7 +224,7 @@ def _settings(
         "gate": ("gate fit, gate score", gece.GECESettings(), Targets()),
         "rerank": ("rerank train", dur.DURSettings(), TrainingBounds()),
         "calibrate": ("calibrate fit, calibrate answer", *calibrating),
-        "build": ("calibrate build", sgic.SGICSettings(), training.CorpusSettings()),
+        "build": ("calibrate build", sgic.SGICSettings(rounds=5), training.CorpusSettings()),
         "finetune": ("calibrate finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }

@@ -96,7 +96,9 @@ class Opt:
     NotedModel = Annotated[str | None, option("Model", _NOTED, callback=_checked_model)]
     Encoder = Annotated[str, option("Model", _ENCODER, callback=_checked_encoder)]
     NotedEncoder = Annotated[str | None, option("Model", _NOTED, callback=_checked_encoder)]
-    Rounds = Annotated[int | None, option("Method", "K: most looks after the first answer.")]
+    Rounds = Annotated[
+        int | None, option("Method", "K: most looks after the first answer; fit, build: 5.")
+    ]
     Rate = Annotated[float | None, option("Method", "Share that may retrieve (0.2).")]
     Set = Annotated[
         list[str] | None, option("Method", "NAME=VALUE; see 'ltrag settings'.", "--set")

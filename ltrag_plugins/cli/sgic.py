@@ -40,7 +40,7 @@ def _fit(
     """
     from ltrag_plugins.sgic.fitting import FitOptions
 
-    settings, how = options.changed(words, sgic.SGICSettings(), FitOptions(), rounds=rounds)
+    settings, how = options.changed(words, sgic.SGICSettings(rounds=5), FitOptions(), rounds=rounds)
     counts = [*filter(None, map(str.strip, cut_to.split(",")))]
     if not all(count.isdecimal() and int(count) for count in counts):
         raise typer.BadParameter(f"{cut_to!r} is no list of whole numbers from 1 on, such as 1,2,3")
@@ -72,7 +72,7 @@ def _answer(
     batch: Opt.Batch = 16,
     as_data: Opt.Json = False,
 ) -> None:
-    """Answer from passages, say how sure that is, and look again where it is not.
+    """Answer from passages, say how sure that is, and with rounds look again where it is not.
 
     [dim]ltrag calibrate answer passages.jsonl --question "who wrote Emma?"[/]
     [dim]ltrag calibrate answer questions.jsonl --calibration calibration/ --json > answers.jsonl[/]
@@ -135,7 +135,7 @@ def _build(
 
     [dim]ltrag calibrate build train.jsonl --model hf:ORG/NAME --out data/[/]
     """
-    both = sgic.SGICSettings(), training.CorpusSettings()
+    both = sgic.SGICSettings(rounds=5), training.CorpusSettings()
     settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
     io.checked_folder(out)
     found = _asked(questions, limit, pool)

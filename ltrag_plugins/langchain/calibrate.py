@@ -38,7 +38,7 @@ class _Options(CalibratorOptions, total=False):
 
 
 class SGICCalibrator(Component):
-    """Answers from documents, says how sure it is, and looks again while it is unsure.
+    """Answers from documents, says how sure it is, and with rounds looks again while it is unsure.
 
     Put in a question, where there is a retriever, or `{"question": ..., "documents": [...]}`; or
     messages, or a graph's state that holds some: then the output has `messages` too, the answer

@@ -34,7 +34,7 @@ _dispatcher = get_dispatcher(__name__)
 
 
 class SGICCalibrator(NoPrompts, BaseSynthesizer):
-    """Answers from nodes, measures how sure the answer is, and looks again where it is not.
+    """Answers from nodes, measures how sure the answer is, and with rounds looks again.
 
     For `RetrieverQueryEngine(retriever, SGICCalibrator(llm))`. What is known of the answer is
     in the response's `metadata["sgic"]`, as plain values: `uncertainty` in [0, 1], `score` 0-100

@@ -19,7 +19,7 @@ class SGICMethodSettings(Settings):
     k: Count = 3
     """Passages to answer from."""
     loop: SGICSettings = field(
-        default_factory=lambda: SGICSettings(document_words=200, answer_tokens=24)
+        default_factory=lambda: SGICSettings(rounds=5, document_words=200, answer_tokens=24)
     )
     """The rounds; by default they read and write as much as other methods do."""
     scale: ScoreScale | None = None

@@ -128,13 +128,13 @@ class _FitArguments(TypedDict, total=False):
 
 @final
 class Calibrator:
-    """Answers from passages, says how sure it is, and looks again while it is unsure; safe to share
-    between threads. What is of another type or out of its range raises `InvalidInput`; a scale or
+    """Answers from passages, says how sure it is, and with rounds looks again while it is unsure;
+    safe to share between threads. What is of another type or out of its range raises `InvalidInput`; a scale or
     calibration of another estimator `ArtifactMismatch`.
 
     Args:
         calibration: what a fit on your questions found; the log warns of rounds without one.
-        settings: None: those of the calibration, or the defaults.
+        settings: None: those of the calibration, or the defaults, which have no rounds.
         scale: without a calibration; None: 0.5 in every round.
         relevance, encoder: score passages, for the settings' `source` of that name.
         refuse_above, refuse_p_wrong_above, refusal: see `Refusal`; a limit on P(wrong) needs a

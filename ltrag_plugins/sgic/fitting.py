@@ -180,7 +180,8 @@ def fit(
     Args:
         questions: with accepted answers and passages; 100 or more are better, under 10 nothing but
             the direct answer is kept.
-        settings: how rounds ask, score and stop; its `rounds` is the most that is tried.
+        settings: how rounds ask, score and stop; its `rounds` is the most that is tried. None: 5
+            rounds, and the defaults.
         metric, level, method: see `FitOptions`.
         cut_to: the m of "one more look at the m surest documents alone"; empty: none.
         samples: K sampled answers beside it, at 1..K; "equal": as many as the dearest variant
@@ -195,7 +196,7 @@ def fit(
             only where the model failed before the rounds.
     """
     require("fit")
-    questions, settings = list(questions), settings or SGICSettings()
+    questions, settings = list(questions), settings or SGICSettings(rounds=5)
     if not questions:
         raise CalibrationError("no questions to fit on; give some with answers, better 100 or more")
     check_labelled(questions, passages=True)

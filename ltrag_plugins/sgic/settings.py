@@ -19,8 +19,9 @@ _PaperRow = Literal["documents", "scores", "answers"]
 class SGICSettings(Settings):
     """How an answer is calibrated; `InvalidInput` of values out of range or that exclude others."""
 
-    rounds: Whole = 5
-    """K: most rounds after the first answer (paper: 5); 0: the first answer, measured."""
+    rounds: Whole = 0
+    """K: most rounds after the first answer (paper: 5, for a tuned model). 0: the first answer,
+    measured; whether rounds pay for a model, `fit` says."""
     estimator: str = "product"
     """Of answers and documents: a name of `uncertainty.TOKEN_SIGNALS` (paper: "product"), or
     "agreement", which needs no token probabilities and `samples` calls more an answer."""
@@ -101,9 +102,8 @@ class SGICSettings(Settings):
         answers without scores, of which the repeated one is taken. One mean for all rounds (eq. 2),
         and no word on what to do with earlier answers (table 1)."""
         as_printed = PromptTemplates(about_answers="")
-        to_the_end = cls(
-            certain_below=0.0, least_gain=None, means=1, templates=as_printed, seed=seed
-        )
+        fixed: Any = {"rounds": 5, "certain_below": 0.0, "least_gain": None, "means": 1}
+        to_the_end = cls(templates=as_printed, seed=seed, **fixed)
         if variant == "documents":
             return to_the_end
         more: Any = {} if variant == "scores" else {"earlier": "text", "choose": "repeated"}

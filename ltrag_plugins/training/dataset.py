@@ -93,8 +93,8 @@ def build(
         questions: with accepted answers and passages. Tune and judge on different ones.
         llm: the model that is to be tuned; a `CachedLLM` keeps its answers in a file of yours
             instead. None will do for `form="direct"`.
-        settings: how rounds ask and score; its `rounds` is k. None: `SGICSettings()`. Stop
-            rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
+        settings: how rounds ask and score; its `rounds` is k. None: 5 rounds, and the defaults.
+            Stop rules count for nothing: rounds run to their end, as the means of eq. 2 are of all.
         scale: for the scores of answers; None: the mean of each round over these questions.
         relevance, encoder: for the settings' `source`.
         batch: most prompts of one model call, and so the most that a kill loses.
@@ -109,7 +109,7 @@ def build(
     """
     folder, corpus = Path(out), corpus or CorpusSettings()
     to_the_end = {"certain_below": 0.0, "least_gain": None, "choose": "last"}
-    settings = replace(settings or SGICSettings(), **to_the_end, keep_prompts=True)
+    settings = replace(settings or SGICSettings(rounds=5), **to_the_end, keep_prompts=True)
     if corpus.form == "sgic" and (llm is None or not settings.rounds):
         given = f"got llm={llm}, rounds={settings.rounds}"
         raise InvalidInput(f"give a model and rounds, or form='direct'; {given}")
