@@ -129,8 +129,8 @@ class _FitArguments(TypedDict, total=False):
 @final
 class Calibrator:
     """Answers from passages, says how sure it is, and with rounds looks again while it is unsure;
-    safe to share between threads. What is of another type or out of its range raises `InvalidInput`; a scale or
-    calibration of another estimator `ArtifactMismatch`.
+    safe to share between threads. What is of another type or out of its range raises
+    `InvalidInput`; a scale or calibration of another estimator `ArtifactMismatch`.
 
     Args:
         calibration: what a fit on your questions found; the log warns of rounds without one.
