@@ -76,6 +76,8 @@ class Row:
     figures: str
     ranker: str
     """Of several, with "," between them, the best by data set."""
+    batches: tuple[int | None, int | None] = (None, None)
+    """From where to where in the training, for a value that is of these."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +87,17 @@ class Table:
     title: str
     data: Sequence[str]
     rows: Sequence[Row]
-    value: Callable[[dict], float | None] = lambda cell: cell["scores"]["accuracy"]
+    value: Callable[[dict, Row], float | None] = lambda cell, _: cell["scores"]["accuracy"]
     turned: Sequence[str] = ()
     """Where the rows are a ladder: the share of questions that turn on it, and of these the hard.
     One mean over all data sets, each."""
+
+
+def loss_left(cell: dict, row: Row) -> float | None:
+    """The mean size of the loss in some batches, as a share of that in the first five."""
+    sizes = [abs(loss) for loss in cell.get("loss", ())]
+    some, first = sizes[slice(*row.batches)], sum(sizes[:5]) / 5
+    return statistics.mean(some) / first if some and first else None
 
 
 def ours(figures: str = "", name: str = "Ours", change: str = "") -> list[Row]:
@@ -147,7 +156,7 @@ PAPER = {
             replace(row, figures=f"- - - - - {_HARD.get(row.name, '-')}")
             for row in [*BASELINES[1:], *ours()]
         ],
-        value=lambda cell: cell["scores"]["hard"],
+        value=lambda cell, _: cell["scores"]["hard"],
     ),
     "dur-fig-5": Table(  # the text gives no figures, and of the data sets only NatQA
         "figure 5: accuracy by number of shots",
@@ -163,7 +172,21 @@ PAPER = {
         "figure 8: shots in the prompts of the first epoch, as a share of PromptPG's",
         ["pubmedqa", "ethos", "nq"],
         ours("33.8 65.2 35.3"),
-        value=lambda cell: (cell.get("shots_by_epoch") or [None])[0],
+        value=lambda cell, _: (cell.get("shots_by_epoch") or [None])[0],
+    ),
+    "dur-fig-9": Table(  # the text gives no figures and data sets: near 0 within 15 batches
+        "figure 9: loss of a batch, mean size as a share of the first five batches'",
+        ["ethos", "climate"],
+        [
+            replace(row, name=name, batches=some)
+            for row in ours()
+            for name, some in (
+                ("6 to 10", (5, 10)),
+                ("11 to 15", (10, 15)),
+                ("the last five", (-5, None)),
+            )
+        ],
+        value=loss_left,
     ),
 }
 _NAME = re.compile(r"(.+?)(?:; (\d+) shots)?(?:; (\d+) preselected)?(?:; from (\w+))?")
@@ -246,6 +269,7 @@ def ranker(
         "calls": result.calls,
         "answer_shots": result.ranker.shots,
         "choice": result.choice and {**asdict(result.choice), "head": result.choice.head},
+        "loss": [round(b.loss, 4) for b in result.history],
         "reward": [round(b.reward, 4) for b in result.history],
         "sigma": [round(b.sigma, 4) for b in result.history],
     }
@@ -426,8 +450,8 @@ def percent(values: Sequence[float], theirs: str | None) -> str:
 
 def best(cells: Cells, column: tuple, row: Row, value: Callable) -> list[float]:
     """The values over seeds of the row's ranker, or of the best of several."""
-    ranked = [map(value, cells.get((*column, name), [])) for name in row.ranker.split(",")]
-    known = [[x for x in values if x is not None] for values in ranked]
+    ranked = [cells.get((*column, name), []) for name in row.ranker.split(",")]
+    known = [[x for c in some if (x := value(c, row)) is not None] for some in ranked]
     return max(known, key=lambda values: statistics.mean(values) if values else -1.0)
 
 

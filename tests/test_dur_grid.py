@@ -157,3 +157,16 @@ def test_a_head_that_learned_elsewhere_ranks_the_examples_of_this_data_set(
     result = by_hand.fit(grid.split("ethos", "candidates"), grid.split("ethos", "validation"))
     assert ranker.head.weight.tobytes() == result.ranker.head.weight.tobytes()
     assert candidates == grid.split("climate", "candidates")
+
+
+def test_a_loss_that_dies_away_is_a_small_share_of_the_first_five(grid, small, capsys):
+    run, _ = small
+    words = ("--paper", "dur-fig-9", "--data", "climate", "--rankers", "DUR", "--seeds", "1")
+    cell = run(*words)[-1]
+    out = Path(sys.argv[-1])
+    cell["loss"] = [-1.0, 3.0, -2.0, 1.0, -3.0, 1.0, -1.0, 1.0, -1.0, 1.0, *[0.5] * 5, *[0.25] * 30]
+    out.write_text(json.dumps(cell) + "\n")
+    capsys.readouterr()
+    run(*words, "--table")
+    shares = [line for line in capsys.readouterr().out.splitlines() if "| DUR |" in line]
+    assert [line.split(" | ")[2] for line in shares] == ["50.0", "25.0", "12.5"]
