@@ -246,6 +246,8 @@ def test_no_key_is_refused_at_openai_and_fine_elsewhere(monkeypatch):
                 OpenAICompatibleLLM("m")
             assert model(server, api_key=None).generate(["ab"])[0].text == "ba"
             monkeypatch.setenv("OPENAI_API_KEY", "")  # and an empty one is none
+        monkeypatch.setenv("OPENAI_BASE_URL", server.base_url)
+        assert OpenAICompatibleLLM("m").generate(["ab"])[0].text == "ba"
 
 
 def test_an_azure_client_answers_on_an_event_loop_as_itself():

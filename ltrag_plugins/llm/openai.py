@@ -38,7 +38,7 @@ class OpenAICompatibleLLM(RequestLLM):
     Args:
         model: the model's name on the server.
         base_url: where the server is, up to and with "/v1"; None: `OPENAI_BASE_URL`, or OpenAI.
-        api_key: None: `OPENAI_API_KEY`; a server at a `base_url` may do without.
+        api_key: None: `OPENAI_API_KEY`; a server of your own may do without.
         chat: send the prompt as one user message; False: as text to continue.
         logprobs, top_logprobs: ask for log-probabilities, and how many alternatives (0 to 20).
         timeout: seconds for an answer as a whole, with repetitions and the waiting between them.
@@ -83,7 +83,8 @@ class OpenAICompatibleLLM(RequestLLM):
         if client is None and async_client is not None:
             client = OpenAI(**_like(async_client))
         if client is None:
-            if base_url is not None and api_key is None and not os.environ.get("OPENAI_API_KEY"):
+            own_server = base_url is not None or os.environ.get("OPENAI_BASE_URL")
+            if own_server and api_key is None and not os.environ.get("OPENAI_API_KEY"):
                 api_key = _NO_KEY
             how: Any = {"base_url": base_url, "timeout": timeout, "max_retries": max_retries}
             try:
