@@ -178,7 +178,8 @@ def areas(title: str, rows: list[dict], recorded: list[Outcome], folds: int) -> 
 
 
 def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcome]) -> None:
-    """AUROC of "the direct answer fails" with true labels, and with agreement in their place."""
+    """AUROC of "the direct answer fails", and the area above a random choice, with true labels and
+    with agreement in their place."""
     (columns, known, _), (new, others, _) = table(train), table(test)
     fails, wrong = known.fails, others.fails
     pairs = [(row["no_retrieval"] or "", row["one_retrieval_bm25_15"] or "") for row in rows]
@@ -187,18 +188,19 @@ def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcom
         f"\n## {title}: the two answers agree on {1 - differs.mean():.1%}; as a label right "
         f"on {np.mean(differs == fails):.1%}"
     )
-    for size in (100, 300, 1000, len(train)):
+    for size in (100, 400, 1600, len(train)):
         if size > len(train):
             continue
         draws = DRAWS if size < len(train) else 1
         some = [np.random.default_rng(i).permutation(len(train))[:size] for i in range(draws)]
-        by_labels, by_agreement = (
-            np.mean([auroc(fit_failure(columns[s], y[s], 0)[0](new), wrong) for s in some])
+        (by_labels, gain), (by_agreement, other) = (
+            np.mean([(auroc(p, wrong), _area(p, others.gain)) for p in scores], axis=0)
             for y in (fails, differs)
+            if (scores := [fit_failure(columns[s], y[s], 0)[0](new) for s in some])
         )
         print(
             f"{size:>5} questions, {draws} draws: labels {by_labels:.3f}, agreement "
-            f"{by_agreement:.3f} ({by_agreement - by_labels:+.3f})"
+            f"{by_agreement:.3f} ({by_agreement - by_labels:+.3f}); area {gain:+.4f}, {other:+.4f}"
         )
 
 
