@@ -200,7 +200,7 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
         if row == "gate, labels":
             for signal in ("mean_logprob", "product", "least_probability"):
                 scores[signal] = np.array([d.ingredients[signal] for d in judged])
-    scores["perfect"] = gain
+    scores |= {"wrong drafts known": fails, "perfect": gain}
     for row, found in scores.items():
         print(line(row, found, fails, gain, right, mended))
     everything = outcomes(train + test, encoder, agreement=False)
