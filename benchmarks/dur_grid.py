@@ -96,8 +96,8 @@ class Table:
 def loss_left(cell: dict, row: Row) -> float | None:
     """The mean size of the loss in some batches, as a share of that in the first five."""
     sizes = [abs(loss) for loss in cell.get("loss", ())]
-    some, first = sizes[slice(*row.batches)], sum(sizes[:5]) / 5
-    return statistics.mean(some) / first if some and first else None
+    some, first = sizes[slice(*row.batches)], sizes[:5]
+    return statistics.mean(some) / statistics.mean(first) if some and any(first) else None
 
 
 def ours(figures: str = "", name: str = "Ours", change: str = "") -> list[Row]:

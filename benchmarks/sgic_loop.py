@@ -64,8 +64,8 @@ class Progress:
 
 
 def way(variant: Any, rounds: int, few_shot: bool, *, line: bool = True) -> SGICSettings:
-    """A row of table 5, with the prompts of these benchmarks; `line`: and ours on earlier answers,
-    which the paper has not."""
+    """A row of table 5, with the prompts of these benchmarks; with `line` they say what to do with
+    earlier answers, which the paper's do not."""
     paper, ours = SGICSettings.paper(variant), settings(few_shot, rounds=rounds)
     return replace(
         ours,
@@ -78,12 +78,14 @@ def way(variant: Any, rounds: int, few_shot: bool, *, line: bool = True) -> SGIC
     )
 
 
+def asked_for(variant: Any, options: argparse.Namespace) -> SGICSettings:
+    """That row, as the options say."""
+    return way(variant, options.rounds, options.few_shot, line=not options.no_line)
+
+
 def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
     for variant in options.variants.split(","):
-        last, settings = (
-            variant == "documents",
-            way(variant, options.rounds, options.few_shot, line=not options.no_line),
-        )
+        last, settings = variant == "documents", asked_for(variant, options)
         _, report = fit(
             [item.question for item in found],
             llm,
@@ -155,10 +157,7 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
     calibration, report = fit(
         known,
         llm,
-        settings=replace(
-            way("documents", options.rounds, options.few_shot, line=not options.no_line),
-            certain_below=20.0,
-        ),
+        settings=replace(asked_for("documents", options), certain_below=20.0),
         observers=[Progress(f"{name}, fit on train")],
         batch=options.batch,
     )
@@ -211,8 +210,7 @@ def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[flo
 
 def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
     """Answers of each round where the scores that the model is shown are true (table 6)."""
-    ours = way("documents", options.rounds, options.few_shot, line=not options.no_line)
-    settings = replace(ours, source="oracle", choose="last")
+    settings = replace(asked_for("documents", options), source="oracle", choose="last")
     questions = [item.question for item in found]
     flows = [
         calibrate(q.text, q.passages, settings, truth=Truth(item.gold, q.answers))
@@ -244,7 +242,7 @@ def main() -> None:
     parser.add_argument("--adapter")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--few-shot", action="store_true")
-    parser.add_argument("--no-line", action="store_true", help="without ours on earlier answers")
+    parser.add_argument("--no-line", action="store_true", help="on earlier answers, as the paper")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--variants", default="documents,scores,answers")
     parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")

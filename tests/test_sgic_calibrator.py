@@ -170,6 +170,20 @@ def test_rounds_that_nobody_tried_are_warned_of_once_as_it_is_made(told, warned,
     assert len(warnings_of(caplog)) == len(found)
 
 
+def test_by_default_there_is_one_call_and_its_measure():
+    llm = model(LADDER)
+    answer = Calibrator(llm).answer(QUESTION, THREE)
+    assert (answer.text, answer.uncertainty, answer.calls) == ("Fife", pytest.approx(0.8), 1)
+    assert [d.uncertainty for d in answer.documents] == [None] * 3
+
+
+def test_a_cut_without_rounds_is_warned_of(caplog):
+    for cut in (SGICSettings(cut_to=2), SGICSettings(rounds=0, cut_to=1)):
+        Calibrator(model(LADDER), settings=cut)
+    said = "cut_to is of rounds, and there are none; set rounds=1 to look again"
+    assert warnings_of(caplog) == [said] * 2
+
+
 def test_in_a_framework_a_use_or_a_copy_warns_no_more(caplog, tmp_path):
     made = InLangChain(model(LADDER), settings=LOOKING)
     made.invoke({"question": QUESTION, "documents": []})

@@ -193,6 +193,8 @@ class Calibrator:
                 "labelled questions, and SGICSettings(rounds=0) leaves them out",
                 plural(settings.rounds, "round"),
             )
+        elif settings.cut_to and not settings.rounds:
+            _log.warning("cut_to is of rounds, and there are none; set rounds=1 to look again")
         elif used.wrongness is not None and calibration != used:
             others = "these are others, so take it as a guess, or fit with these"
             _log.warning("P(wrong) was fitted with the calibration's own settings; %s", others)

@@ -317,7 +317,9 @@ class _Comparison:
             yield "nothing pays with this model: the direct answer is kept"
         elif kept is best and gain == 0:
             yield "what was kept gains nothing when cross-validated, it may be luck: add questions"
-        if rounds:
+        if not rounds:
+            yield "no rounds were tried, as the settings have none; SGICSettings(rounds=...) does"
+        else:
             mended, spoiled = (after & ~before).sum(), (before & ~after).sum()
             yield f"the last of {looks} mends {mended} answers and spoils {spoiled}"
         if rounds and kept.kind != "rounds":

@@ -21,7 +21,7 @@ class SGICSettings(Settings):
 
     rounds: Whole = 0
     """K: most rounds after the first answer (paper: 5, for a tuned model). 0: the first answer,
-    measured; whether rounds pay for a model, `fit` says."""
+    measured. A fit without settings tries up to 5, and says whether they pay."""
     estimator: str = "product"
     """Of answers and documents: a name of `uncertainty.TOKEN_SIGNALS` (paper: "product"), or
     "agreement", which needs no token probabilities and `samples` calls more an answer."""
