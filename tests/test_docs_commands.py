@@ -54,7 +54,8 @@ def test_there_are_some_of_each_room():
 
 @pytest.mark.parametrize("line", SHOWN)
 def test_a_command_that_is_shown_is_taken(line, tmp_path, monkeypatch):
-    (tmp_path / "adapter").mkdir()  # the one part that is looked for while options are read
+    (tmp_path / "adapter").mkdir()  # these two are looked for while options are read
+    (tmp_path / "FILE.gguf").touch()
     monkeypatch.chdir(tmp_path)
     assert len(parsed(shlex.split(line, comments=True))) == 1
 
