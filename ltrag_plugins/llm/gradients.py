@@ -13,7 +13,7 @@ Language Models", eq. 2 (denominator) and appendix A (which weights).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -182,9 +182,8 @@ class FeedForwardTail:
         self._head = _TargetHead(head)
         self._twin.set_output_embeddings(self._head)
         self._stack, self._last = stack, stack[-layers:]
-        self._entered: list[Tensor] = []
-        self._resume_from: Tensor | None = None
-        self._last[0].register_forward_pre_hook(self._enter)
+        self._entrance = _Entrance()
+        self._last[0].register_forward_pre_hook(self._entrance)
         for layer in self._last:
             layer.float().register_forward_pre_hook(
                 lambda _, *given: _widened(given), with_kwargs=True
@@ -202,11 +201,12 @@ class FeedForwardTail:
     @property
     def entered(self) -> Float[Tensor, "batch time dim"]:
         """The states that entered the last layers when the losses were last computed."""
-        return torch.cat([s.expand(len(self._entered[-1]), -1, -1) for s in self._entered], 1)
+        seen = self._entrance.seen
+        return torch.cat([states.expand(len(seen[-1]), -1, -1) for states in seen], 1)
 
     def resume_from(self, entered: Float[Tensor, "batch time dim"]) -> None:
         """From here on leave out the layers below, and let these states enter the last ones."""
-        self._resume_from = entered
+        self._entrance.instead = entered
         for index in range(len(self._stack) - len(self._last)):
             self._stack[index] = _Skipped()
 
@@ -221,7 +221,7 @@ class FeedForwardTail:
         start = batch.shared_prefix() if shared else 0
         start = start if start * (len(ids) - 1) >= _WORTH_SHARING else 0
         rows, columns = targets.nonzero(as_tuple=True)
-        self._entered, cache = [], None
+        self._entrance.seen, cache = [], None
 
         def run(**read: Any) -> Tensor:
             read |= {"past_key_values": cache, "use_cache": cache is not None}
@@ -239,10 +239,19 @@ class FeedForwardTail:
         totals = surprise.new_zeros(len(ids)).index_add(0, rows, surprise)
         return totals / targets.sum(1)
 
-    def _enter(self, module: nn.Module, positional: tuple[Any, ...]) -> tuple[Any, ...]:
-        if self._resume_from is not None:
-            return (self._resume_from, *positional[1:])
-        self._entered.append(positional[0])
+
+@dataclass(slots=True)
+class _Entrance:
+    """A hook: the states that enter the last layers, or those that do so in their place. It knows
+    nothing of the model, which would outlive its last use in a cycle, float32 layers and all."""
+
+    seen: list[Tensor] = field(default_factory=list)
+    instead: Tensor | None = None
+
+    def __call__(self, module: nn.Module, positional: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self.instead is not None:
+            return (self.instead, *positional[1:])
+        self.seen.append(positional[0])
         return positional
 
 
