@@ -17,6 +17,7 @@ from typing import Any
 
 from ltrag_plugins.errors import InvalidInput, ModelError, missing_extra
 from ltrag_plugins.evaluate import Engine, Job, Record, Work
+from ltrag_plugins.evaluate.run import remembering
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece.decision import Gate
 from ltrag_plugins.llm.cached import CachedLLM
@@ -118,8 +119,8 @@ class _Worker:
         parts: Sequence[Any],
     ) -> None:
         world = make_world()
-        if answers is not None and world.llm is not None:
-            world = replace(world, llm=CachedLLM(world.llm, answers))
+        if answers is not None:
+            world = remembering(world, answers)
         gates = {None: None} | {name: make(world) for name, make in makers.items()}
         self._works = [
             replace(work, cell=replace(work.cell, gate=gates[gate]), world=world)

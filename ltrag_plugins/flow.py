@@ -65,6 +65,8 @@ class Ask:
     may_repeat: Callable[[], bool] | None = field(default=None, compare=False)
     """Called before these prompts are sent once more, because a call that they shared failed;
     False gives the flow the failure."""
+    filters: bool = False
+    """For the world's filter, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +128,11 @@ def ask(
     temperature: float = 0.0,
     seed: int | None = None,
     may_repeat: Callable[[], bool] | None = None,
+    filters: bool = False,
 ) -> Flow[list[Generation]]:
-    """Ask the model; one generation per prompt. `may_repeat`: see `Ask`."""
+    """Ask the model; one generation per prompt. `may_repeat`, `filters`: see `Ask`."""
     settings = _settings(max_tokens, tuple(stop), temperature, seed)
-    return (yield Ask(prompts, settings, may_repeat))
+    return (yield Ask(prompts, settings, may_repeat, filters))
 
 
 def fetch(*queries: str, k: int) -> Flow[list[list[Passage]]]:
@@ -207,8 +210,10 @@ def _merge(
 def _kind(request: Request) -> Any:
     """Requests of equal kind can share a call."""
     match request:
-        case Ask(settings=kind) | Fetch(k=kind):
-            return type(request), kind
+        case Ask(settings=settings, filters=filters):
+            return Ask, settings, filters
+        case Fetch(k=k):
+            return Fetch, k
         case Embed() | Score():
             return type(request)
         case Agree():
@@ -240,6 +245,8 @@ class World:
     llm: LLM | None = None
     retriever: Retriever | None = None
     encoder: Encoder | None = None
+    filter: LLM | None = None
+    """FILCO's, where it is a model of its own."""
 
     def reply(self, request: Request) -> Sequence[Any]:
         """Answer one request.
@@ -256,7 +263,8 @@ class World:
     async def areply(self, request: Request) -> Sequence[Any]:
         """As `reply`: awaits what has an async call of its own, moves the rest to a thread."""
         with wrap_provider_errors("retriever" if isinstance(request, Fetch) else "model"):
-            llm, retriever = cast(AsyncLLM, self.llm), cast(AsyncRetriever, self.retriever)
+            llm = cast(AsyncLLM, getattr(self, self._writer(request)))
+            retriever = cast(AsyncRetriever, self.retriever)
             match request:  # hasattr: isinstance of a protocol takes a tenth of a question's time
                 case Ask() if hasattr(llm, "agenerate"):
                     reply = await llm.agenerate(request.prompts, request.settings)
@@ -273,7 +281,7 @@ class World:
     def _reply(self, request: Request) -> Sequence[Any]:
         match request:
             case Ask(prompts, settings):
-                return self._part("llm").generate(prompts, settings)
+                return self._part(self._writer(request)).generate(prompts, settings)
             case Fetch(queries, k):
                 return self._part("retriever").search(queries, k)
             case Embed(texts):
@@ -297,7 +305,11 @@ class World:
                     "Compute. Use 'yield from ask(...)', not 'yield ask(...)'."
                 )
 
-    def _part(self, name: Literal["llm", "retriever", "encoder"]) -> Any:
+    def _writer(self, request: Request) -> Literal["llm", "filter"]:
+        filters = isinstance(request, Ask) and request.filters and self.filter is not None
+        return "filter" if filters else "llm"
+
+    def _part(self, name: Literal["llm", "filter", "retriever", "encoder"]) -> Any:
         if (part := getattr(self, name)) is not None:
             return part
         kind = errors.NoRetriever if name == "retriever" else errors.ModelError

@@ -1,8 +1,11 @@
+import asyncio
 from dataclasses import replace
 
 import pytest
-from method_parts import Shelf, answer
+from method_parts import Shelf, answer, flow_of
 
+from ltrag_plugins.errors import ModelFailed
+from ltrag_plugins.flow import World, arun, run, run_many
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.methods.filco import FILCOSettings
 from ltrag_plugins.prompts.templates import filled, passages_block, reading_prompt
@@ -40,6 +43,30 @@ def test_a_passage_is_cut_to_what_helps_and_another_is_left_out():
     assert llm.prompts[2].startswith("Emma: It was written by Jane Austen.\n\n")
     assert (found.text, found.passages, len(found.trace)) == ("Jane Austen", (left,), 3)
     assert EMMA.text == TEXT
+
+
+def test_a_filter_of_its_own_filters_and_the_model_reads():
+    reads, filters = ScriptedLLM(lambda _: "Jane Austen"), ScriptedLLM(lambda _: "Emma is a novel.")
+    world = World(llm=reads, retriever=Shelf(EMMA, BREAD), filter=filters)
+    runs = [
+        lambda: run(flow_of("filco", "Who?"), world),
+        lambda: asyncio.run(arun(flow_of("filco", "Who?"), world)),
+        lambda: run_many([flow_of("filco", "Who?"), flow_of("direct", "Who?")], world)[0],
+    ]
+    for one in runs:
+        assert one().text == "Jane Austen"
+    asked = tuple(filter_prompt("Who?", passage) for passage in (EMMA, BREAD))
+    assert filters.calls == [asked] * 3
+    assert not {*asked} & {*reads.prompts}
+
+
+def test_what_its_filter_raises_is_the_models_failure():
+    def raises(prompt: str) -> str:
+        raise ConnectionError("no route")
+
+    world = World(ScriptedLLM(str), Shelf(EMMA), filter=ScriptedLLM(raises))
+    with pytest.raises(ModelFailed, match="no route"):
+        run(flow_of("filco", "Who?"), world)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from method_parts import Shelf, answer
 
 from ltrag_plugins.errors import (
+    ArtifactMismatch,
     CalibrationError,
     InvalidInput,
     InvalidLogProbability,
@@ -21,7 +23,7 @@ from ltrag_plugins.methods.filco import (
     filter_examples,
 )
 from ltrag_plugins.prompts.templates import direct_prompt, filled, passages_block, reading_prompt
-from ltrag_plugins.training import load
+from ltrag_plugins.training import keep, load
 from ltrag_plugins.types import Generation, GenerationSettings, Passage, Question, Token
 
 
@@ -166,16 +168,28 @@ def test_training_examples_by_string_inclusion_worked_by_hand():
         "messages": [
             {"role": "user", "content": shown(first)},
             {"role": "assistant", "content": "It was written by Jane Austen."},
-        ]
+        ],
+        "id": "",
     }
 
 
 def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
-    examples = run(filter_examples([WHO]), World())
+    examples = run(filter_examples([replace(WHO, id="w")]), World())
     lines = [json.dumps(example, ensure_ascii=False) for example in examples]
     (tmp_path / "filter.jsonl").write_text("\n".join(lines), encoding="utf-8")
     read = load(tmp_path / "filter.jsonl").examples
     assert [(one.prompt, one.target) for one in read] == [(shown(e), taught(e)) for e in examples]
+    assert {one.id for one in read} == {"w"}  # held out together
+    kept = keep(examples, out=tmp_path / "folder")
+    assert kept.examples == load(tmp_path / "folder").examples == read
+    assert keep(examples, out=tmp_path / "folder") == kept
+    with pytest.raises(ArtifactMismatch, match="other training data"):
+        keep(examples[:1], out=tmp_path / "folder")
+    with pytest.raises(CalibrationError, match="no examples"):
+        keep([], out=tmp_path / "none")
+    with pytest.raises(InvalidInput, match="example 2: expected"):
+        keep([examples[0], {"messages": []}], out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_what_the_filter_is_taught_to_write_is_what_is_parsed():

@@ -107,6 +107,18 @@ def test_a_run_shows_the_fit_of_its_gate_and_goes_on_with_what_is_there(
     assert min(counts) == 24
 
 
+def test_a_filter_may_be_a_model_of_its_own(evaluated, server, tmp_path):
+    own, asked = f"openai:filter@{server[0]}", len(server[1])
+    row = rows_of(evaluated("--methods", "filco", "--set", f"filter={own}", "--json"))["filco"]
+    assert row["scores"]["em"]["value"] == 1.0
+    assert sum("Copy, word for word" in prompt for prompt in server[1][asked:]) == 30
+    assert json.loads((tmp_path / "run.json").read_text())["identity"]["filter"].startswith(
+        "filter"
+    )
+    line = one_line(evaluated("--methods", "single", "--set", f"filter={own}", code=1))
+    assert line == "filter=MODEL is for the method filco; add it to --methods"
+
+
 def test_one_method_with_two_settings_and_a_gate(evaluated, learning, tmp_path):
     more = ("--methods", "direct,single:k=1,single:k=2", "--json")
     rows = rows_of(evaluated(*more, *GATE, *learning))

@@ -230,6 +230,20 @@ def test_the_baselines_data_needs_no_model(questions, tmp_path):
     assert {example.kind for example in load(tmp_path).examples} == {"direct"}
 
 
+def test_the_data_of_a_filter_says_what_to_keep_of_each_passage(questions, tmp_path):
+    told = ("--form", "filter", "--model", questions.parent, "--out", tmp_path / "data", "--json")
+    found = json.loads(sgic("build", questions, *told).stdout)
+    assert found == {"examples": COUNT * DOCUMENTS, "nothing to keep": COUNT * DOCUMENTS}
+    lines = load(tmp_path / "data").examples
+    assert {one.id for one in lines} == {f"q{i}" for i in range(COUNT)}
+    first = record(0)["passages"][0]
+    assert lines[0].prompt.startswith(f"{first['title']}: {first['text']}\n\nCopy, word for word")
+    line = " ".join(ltrag("sgic", "build", questions, *told, "--rounds", 2).stderr.split())
+    assert "there is no setting 'rounds'" in line
+    line = " ".join(ltrag("sgic", "build", questions, "--form", "both", *told[2:]).stderr.split())
+    assert "form must be one of sgic, direct, filter" in line
+
+
 def test_all_pruned_is_one_line_and_a_second_try_asks_nothing(model, asked, tmp_path):
     path = lines_file(tmp_path / "q.jsonl", record(3), record(7))
     told = [*model, "--rounds", 1, "--out", tmp_path / "data"]

@@ -145,6 +145,21 @@ def test_a_disk_that_is_full_loses_no_record_that_was_there(tmp_path):
     assert RunFolder(tmp_path).records("direct") == found
 
 
+def test_a_filter_of_its_own_is_asked_once_and_is_part_of_the_run(tmp_path):
+    filters = ScriptedLLM(lambda _: "none", name="filter")
+    filco, own = Cell(METHODS["filco"]), dataclasses.replace(world(), filter=filters)
+    told = {"questions": QUESTIONS, "cells": [filco], "out": tmp_path}
+    found = evaluate(**told, world=own)
+    asked = len(filters.prompts)
+    assert asked == sum(record.calls - 1 for record in found["filco"]) > 0
+    (tmp_path / "records" / "filco.jsonl").unlink()
+    assert evaluate(**told, world=own).keys() == found.keys()
+    assert len(filters.prompts) == asked  # its answers are kept too
+    for other in (world(), dataclasses.replace(own, filter=ScriptedLLM(str, name="other"))):
+        with pytest.raises(ArtifactMismatch, match="another run: filter"):
+            evaluate(**told, world=other)
+
+
 OTHER_POOL = dataclasses.replace(world(), retriever=BM25Retriever(PASSAGES[:3]))
 
 

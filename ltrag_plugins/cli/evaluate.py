@@ -47,6 +47,8 @@ class _RunSettings(Settings):
     """Learn from the first so many of `--labelled` alone."""
     head: str | None = None
     """Folder of 'ltrag rerank train', for the method dur."""
+    filter: str | None = None
+    """The model that filters for the method filco, named as `--model` is; None: the same one."""
     recorded: str | None = None
     """Files with the answers of a model elsewhere, with commas, in the place of `--model`."""
     recorded_fields: str = "direct,retrieved"
@@ -105,6 +107,8 @@ def _evaluate(
     named = [cell_of(word) if word != _ALL else None for word in _split(methods)]
     if not named:
         raise InvalidInput("name at least one method with --methods; 'ltrag methods' lists them")
+    if run.filter is not None and all(cell and cell.method.name != "filco" for cell in named):
+        raise InvalidInput("filter=MODEL is for the method filco; add it to --methods")
     head = None if run.head is None else Path(run.head).expanduser()
     if encoder == "none" and (head or run.search == "encoder"):
         what = "a head" if head else "search=encoder"
@@ -215,6 +219,7 @@ def _settings(
     """
     from ltrag_plugins.evaluate import LongTailSettings
     from ltrag_plugins.gece.settings import Targets
+    from ltrag_plugins.methods.filco import FilterDataSettings
     from ltrag_plugins.sgic.calibrator import Refusal
     from ltrag_plugins.sgic.fitting import FitOptions
 
@@ -225,6 +230,7 @@ def _settings(
         "rerank": ("rerank train", dur.DURSettings(), TrainingBounds()),
         "calibrate": ("calibrate fit, calibrate answer", *calibrating),
         "build": ("calibrate build", sgic.SGICSettings(rounds=5), training.CorpusSettings()),
+        "filter": ("calibrate build --form filter", FilterDataSettings()),
         "finetune": ("calibrate finetune", training.FinetuneSettings()),
         "evaluate": ("evaluate", _RunSettings()),
     }
@@ -300,7 +306,8 @@ def _world(model: str, encoder: str, run: _RunSettings, pool: Sequence[Passage])
             retriever = DenseRetriever(pool, vectors)
     elif pool:
         retriever = BM25Retriever(pool, engine="auto")
-    return World(llm=llm, retriever=retriever, encoder=vectors)
+    own = None if run.filter is None else options.load_llm(run.filter)
+    return World(llm=llm, retriever=retriever, encoder=vectors, filter=own)
 
 
 def _alone(

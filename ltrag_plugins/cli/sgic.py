@@ -1,6 +1,6 @@
 """`ltrag calibrate ...`: how sure is the answer, can another look mend it, can a model learn to?"""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from textwrap import shorten
@@ -120,7 +120,9 @@ def _build(
     pool: Opt.Pool = None,
     limit: Opt.Limit = None,
     model: Opt.Model = "embedded",
-    form: Annotated[str | None, option("Method", "direct: for the baseline.")] = None,
+    form: Annotated[
+        str | None, option("Method", "direct: the baseline; filter: for FILCO.")
+    ] = None,
     rounds: Opt.Rounds = None,
     words: Opt.Set = None,
     cache: Opt.Cache = None,
@@ -131,10 +133,21 @@ def _build(
     """Ask each question in all rounds, and write the prompts that a model can learn from.
 
     The prompt of a question's first right answer is learned. What was stopped goes on with the
-    same command.
+    same command. With --form filter the examples are of a filter for 'ltrag evaluate --methods
+    filco --set filter=MODEL': passages, and what to keep of each.
 
     [dim]ltrag calibrate build train.jsonl --model hf:ORG/NAME --out data/[/]
+    [dim]ltrag calibrate build train.jsonl --form filter --out data/[/]
     """
+    if form == "filter":
+        made = _filter_data(_asked(questions, limit, pool), words, model, cache, rounds)
+        examples = training.keep(made, out=out).examples
+        none = sum(one.target == "none" for one in examples)
+        io.say(f"the training data is in {out}")
+        io.show({"examples": len(examples), "nothing to keep": none}, as_data)
+        return
+    if form not in (None, "sgic", "direct"):
+        raise typer.BadParameter(f"form must be one of sgic, direct, filter, got {form!r}")
     both = sgic.SGICSettings(rounds=5), training.CorpusSettings()
     settings, corpus = options.changed(words, *both, rounds=rounds, form=form)
     io.checked_folder(out)
@@ -154,6 +167,23 @@ def _build(
         all_kept = manifest["wrong"] == manifest["pruned"]
         more = "" if all_kept else ", or keep those that were never right (--set keep_wrong=1)"
         io.say(f"note: only {looks} examples of looking again; add questions{more}")
+
+
+def _filter_data(
+    questions: Sequence[Question],
+    words: Sequence[str] | None,
+    model: str,
+    cache: Path | None,
+    rounds: int | None,
+) -> list[dict[str, Any]]:
+    from ltrag_plugins.flow import World, run
+    from ltrag_plugins.methods.filco import FilterDataSettings, filter_examples
+
+    [settings] = options.changed(words, FilterDataSettings(), rounds=rounds)
+    scores = settings.measure == "cxmi"
+    world = World(options.load_llm(model, cache=cache) if scores else None)
+    with io.resumable(cache), io.progress(Score=None) as bar:
+        return run(filter_examples(questions, settings), world, observers=[bar])
 
 
 @COMMANDS["calibrate"].command("finetune")

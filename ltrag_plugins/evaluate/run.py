@@ -230,7 +230,7 @@ def evaluate(
             versions[name] = version(name)
     with folder.held():
         folder.begin(identity, {"versions": versions, "told": {"batch": batch, **(told or {})}})
-        asking = replace(world, llm=world.llm and CachedLLM(world.llm, folder.answers))
+        asking = remembering(world, folder.answers)
         start = Work(cells[0], None, asking, measures, batch, trace)
         known = {cell.name: {one.id: one for one in folder.records(cell.name)} for cell in cells}
 
@@ -262,6 +262,13 @@ def evaluate(
         for name, new in engine(jobs()):
             keep(name, new)
         return {name: [found[one.id] for one in questions] for name, found in known.items()}
+
+
+def remembering(world: World, answers: str | Path) -> World:
+    """The same world, whose models keep their answers in a file."""
+    models = {"llm": world.llm, "filter": world.filter}
+    kept = {part: CachedLLM(llm, answers) for part, llm in models.items() if llm is not None}
+    return replace(world, **kept)
 
 
 def check_begun(folder: RunFolder, **asked: Any) -> None:
@@ -301,6 +308,7 @@ def _identity(
         "model": _named(world.llm),
         "retriever": _named(world.retriever),
         "encoder": _named(world.encoder),
+        "filter": _named(world.filter),
         "questions": digest_of(questions),
         "labelled": digest_of(labelled),
         "metrics": list(metrics_named(metrics)),

@@ -1,8 +1,8 @@
 """FILCO: passages are filtered, sentence by sentence, before they are read.
 
-The filter is a prompt to the model that then reads (in Wang et al., 2023,
-https://arxiv.org/abs/2311.08377, section 2, two trained models). `filter_examples` makes data to
-train it to filter: lines of chat JSON, as `ltrag sgic finetune` takes them. Our wording.
+The filter is a prompt to the world's filter, or where it has none to the model that then reads (in
+Wang et al., 2023, https://arxiv.org/abs/2311.08377, section 2, two trained models).
+`filter_examples` makes data to train a filter: lines of chat JSON. Our wording.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.flow import Flow, ask, fetch, score, together
@@ -28,7 +28,7 @@ _FILTER_PROMPT = (
     "the question. If no sentence helps, write: none\nQuestion: {question}\nSentences:"
 )
 _FilterTemplate = Annotated[str, Holds("passage", "question")]
-_Chat = dict[str, list[dict[str, str]]]
+_Chat = dict[str, Any]
 _NONE = "none"  # what the filter writes where no sentence helps
 _FEWEST_WORDS = 4  # a shorter piece of a sentence may stand anywhere by chance
 
@@ -70,7 +70,7 @@ def _answer(question: Question, settings: FILCOSettings, _: None) -> Flow[Answer
     """One search, a prompt for each passage, one answer from what was kept; if nothing, of all."""
     [found] = yield from fetch(question.text, k=settings.k)
     prompts = [_filter_prompt(question.text, p, settings.filter_template) for p in found]
-    asked = ask(*prompts, max_tokens=settings.filter_tokens, stop=("\n\n",))
+    asked = ask(*prompts, max_tokens=settings.filter_tokens, stop=("\n\n",), filters=True)
     replies, left = (yield from asked) if found else [], []
     for passage, reply in zip(found, replies, strict=True):
         kept = _kept_sentences(reply.text, _as_shown(passage))
@@ -148,7 +148,8 @@ def _examples(question: Question, settings: FilterDataSettings) -> Flow[list[_Ch
         best = sorted(nlargest(settings.most, helping, key=value.__getitem__))
         prompt = _filter_prompt(question.text, passage, settings.template)
         reply = {"role": "assistant", "content": " ".join(own[i] for i in best) or _NONE}
-        examples.append({"messages": [{"role": "user", "content": prompt}, reply]})
+        messages = [{"role": "user", "content": prompt}, reply]
+        examples.append({"messages": messages, "id": question.id})
     return examples
 
 

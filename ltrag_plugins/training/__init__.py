@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from ltrag_plugins.lazy import lazily
 
 if TYPE_CHECKING:
-    from ltrag_plugins.training.dataset import Dataset, Example, build, load
+    from ltrag_plugins.training.dataset import Dataset, Example, build, keep, load
     from ltrag_plugins.training.settings import CorpusSettings, FinetuneSettings
     from ltrag_plugins.training.tuning import FinetuneResult, FinetuneStep, finetune
 
 __all__ = [
     "CorpusSettings", "Dataset", "Example", "FinetuneResult", "FinetuneSettings", "FinetuneStep",
-    "build", "finetune", "load",
+    "build", "finetune", "keep", "load",
 ]  # fmt: skip
 _MODULES = {
-    "dataset": "Dataset Example build load",
+    "dataset": "Dataset Example build keep load",
     "settings": "CorpusSettings FinetuneSettings",
     "tuning": "FinetuneResult FinetuneStep finetune",
 }

@@ -129,18 +129,11 @@ def build(
     origin |= {"corpus": asdict(corpus) | rules, "given_scale": scale and scale.means}
     origin["judge"] = judge.get(settings.source)
     origin = json.loads(json.dumps(origin))
-    if (folder / _MANIFEST).exists():
-        done = load(folder)
-        before, now = ({name: one.get(name) for name in _SAME} for one in (done.manifest, origin))
-        remedy = f"Name another folder, or move its {_LINES} and {_MANIFEST} away."
-        check_same(f"{folder} holds other training data", before, now, remedy)
+    if (done := _built(folder, origin, _SAME)) is not None:
         _forget(folder)
         return done
     with writing(folder), TemporaryFile(dir=folder):  # found out before anything is paid for
         pass
-    if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
-        lost = f"{folder} holds a {_LINES} and no {_MANIFEST}"
-        raise errors.ArtifactMismatch(f"{lost}. Move it away.")
     if model is None:
         return _write(folder, direct, origin | _counts(direct, [], len(asked), 0))
     own = isinstance(model, CachedLLM)
@@ -162,6 +155,23 @@ def build(
     dataset = _write(folder, examples, origin | {"scale": of})
     _forget(folder)
     return dataset
+
+
+def keep(lines: Iterable[object], *, out: str | PathLike[str]) -> Dataset:
+    """Write examples that were made elsewhere, lines of chat JSON as `load` reads them, to a folder
+    as `build` does. What a folder may hold before, and what is raised, are as there;
+    `CalibrationError` also of no lines, `InvalidInput` of one that is no example."""
+    folder, examples = Path(out), []
+    for place, line in enumerate(lines, start=1):
+        try:
+            examples.append(_example(line))
+        except ValueError as error:
+            raise InvalidInput(f"example {place}: {error}") from error
+    if not examples:
+        raise CalibrationError("no examples to learn from; give some")
+    counts = {"version": __version__, "examples": len(examples)}
+    made = counts | {"sha256": hashlib.sha256(_content(examples)).hexdigest()}
+    return _built(folder, made, ("examples", "sha256")) or _write(folder, examples, counts)
 
 
 def load(path: str | PathLike[str]) -> Dataset:
@@ -264,15 +274,34 @@ def _counts(
     return {**told, "first_right_in_round": turns}
 
 
-def _write(folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]) -> Dataset:
-    """Write the lines, then the manifest, each in one step."""
+def _built(folder: Path, origin: Mapping[str, Any], names: Sequence[str]) -> Dataset | None:
+    """The data that the folder holds, if any; what of it must be the same is checked."""
+    if (folder / _MANIFEST).exists():
+        done = load(folder)
+        before, now = ({name: one.get(name) for name in names} for one in (done.manifest, origin))
+        remedy = f"Name another folder, or move its {_LINES} and {_MANIFEST} away."
+        check_same(f"{folder} holds other training data", before, now, remedy)
+        return done
+    if (folder / _LINES).exists() and not (folder / _UNFINISHED).exists():
+        lost = f"{folder} holds a {_LINES} and no {_MANIFEST}"
+        raise errors.ArtifactMismatch(f"{lost}. Move it away.")
+    return None
+
+
+def _content(examples: Sequence[Example]) -> bytes:
+    """Lines of chat JSON."""
     lines = ""
     for one in examples:
         said = {"user": one.prompt, "assistant": one.target}
         messages = [{"role": role, "content": text} for role, text in said.items()]
         line = {"messages": messages, "id": one.id, "kind": one.kind, "round": one.round}
         lines += f"{json.dumps(line, ensure_ascii=False)}\n"
-    content = lines.encode()
+    return lines.encode()
+
+
+def _write(folder: Path, examples: Sequence[Example], manifest: Mapping[str, Any]) -> Dataset:
+    """Write the lines, then the manifest, each in one step."""
+    content = _content(examples)
     told = {"format": _FORMAT, **manifest, "sha256": hashlib.sha256(content).hexdigest()}
     text = json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False)
     with writing(folder):
