@@ -5,7 +5,9 @@ from method_parts import Library, says, spelled
 from method_parts import answer as ask
 
 from ltrag_plugins.errors import InvalidLogProbability
-from ltrag_plugins.methods.self_rag import _reflection_value
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.methods import METHODS
+from ltrag_plugins.methods.self_rag import SelfRAGSettings, _reflection_value
 from ltrag_plugins.prompts.templates import direct_prompt, reading_prompt
 from ltrag_plugins.types import Generation, Passage, Token
 from ltrag_plugins.uncertainty import yes_probability
@@ -95,6 +97,87 @@ def test_a_single_weight_decides_between_critiques(weight, expected):
     answer = ask("self-rag", QUESTION, llm, SHELF, **weights)
     assert answer.text == expected
     assert answer.mode == "yes-no texts"
+
+
+LONG = {"w_likelihood": 0.0, "w_usefulness": 0.0, "segments": 3}
+GEORGE, JANE_WROTE = "George wrote it.", "Jane wrote it."
+
+
+def storyteller() -> ScriptedLLM:
+    """Two passages; what it writes after each, and how far it is relevant and supported."""
+    return says(
+        ("so far: Jane wrote it. In 1815.\nWould you", "no"),
+        ("look something up", "yes"),
+        (f"Answer: {GEORGE}\nDoes", yes(0.9)),
+        (f"Answer: {JANE_WROTE}\nDoes", yes(0.7)),
+        ("Answer: In 1815.\nDoes", yes(0.99)),
+        ("Answer: Perhaps not.\nDoes", yes(0.1)),
+        ("Is this a useful", "yes"),
+        ("Middlemarch.\n\nQuestion: Who wrote Emma?\nDoes", yes(0.6)),
+        ("Austen.\n\nQuestion: Who wrote Emma?\nDoes", yes(0.5)),
+        (f"Answer: {GEORGE}", "Perhaps not. More of this."),
+        (f"Answer: {JANE_WROTE} In 1815.", "In 1815."),
+        (f"Answer: {JANE_WROTE}", "In 1815. And so on"),
+        ("Middlemarch.\n\nAnswer", f"{GEORGE} He did."),
+        ("Austen.\n\nAnswer", JANE_WROTE),
+    )
+
+
+@pytest.mark.parametrize(
+    ("beam", "text", "passages"),
+    [
+        # George 0.6 + 0.9, Jane 0.5 + 0.7; then 0.6 + 0.1 more for George, 0.6 + 0.99 for Jane
+        (1, f"{GEORGE} Perhaps not.", (ELIOT,)),
+        (2, f"{JANE_WROTE} In 1815.", (EMMA, ELIOT)),
+    ],
+)
+def test_an_answer_of_several_segments_is_the_best_of_a_beam_by_its_segments_mean(
+    beam, text, passages
+):
+    asked = {QUESTION: [ELIOT, EMMA]}
+    asked |= {f"{QUESTION} {one}": [ELIOT, EMMA] for one in (GEORGE, JANE_WROTE, "Perhaps not.")}
+    library = Library(asked)
+    answer = ask("self-rag", QUESTION, storyteller(), library, beam=beam, **LONG)
+    assert (answer.text, answer.passages) == (text, passages)
+    values = [relevant + support for _, relevant, support, _ in answer.critiques]
+    assert values == pytest.approx([0.6 + 0.9, 0.6 + 0.1] if beam == 1 else [0.5 + 0.7, 0.6 + 0.99])
+    assert library.queries[:2] == [QUESTION, f"{QUESTION} {GEORGE}"]
+    most = METHODS["self-rag"].most_calls(SelfRAGSettings(k=2, beam=beam, **LONG))
+    assert len(answer.trace) <= most
+
+
+def test_what_is_no_whole_sentence_or_nothing_new_ends_an_answer():
+    llm = says(("look something up", "no"), ("Answer: Jane wrote it.", "Jane wrote it."),
+               ("Answer:", "Jane wrote it. And"))  # fmt: skip
+    told = {"segments": 9}
+    answer = ask("self-rag", QUESTION, llm, SHELF, **told)
+    direct, so_far = direct_prompt(QUESTION), f"{QUESTION}\nAnswer so far: Jane wrote it."
+    assert answer.text == "Jane wrote it."
+    assert llm.prompts == [
+        SEARCH,
+        direct,
+        SEARCH.replace(QUESTION, so_far),
+        f"{direct} {answer.text}",
+    ]
+    short = says(("look something up", "no"), ("Answer:", "Jane Austen"))
+    assert ask("self-rag", QUESTION, short, SHELF, **told).text == "Jane Austen"
+    assert len(short.prompts) == 2
+
+
+def test_by_reflection_tokens_a_segment_ends_where_the_next_begins_and_usefulness_ends_all():
+    first = f"{TRAINED}[Retrieval]<paragraph>Emma\n{EMMA.text}</paragraph>"
+    wrote = "[Relevant]Jane wrote it.[Fully supported]"
+    llm = says(
+        (f"{wrote}[No Retrieval]", "In 1815.[Utility:5]"),
+        (wrote, "[No Retrieval]"),
+        ("</paragraph>", f"{wrote}[Continue to Use Evidence] In 1815."),
+        ("Response:", "[Retrieval]"),
+    )
+    answer = ask("self-rag", QUESTION, llm, {QUESTION: [EMMA]}, segments=5, **REFLECTING)
+    assert (answer.text, answer.passages) == ("Jane wrote it. In 1815.", (EMMA,))
+    assert answer.mode == "reflection tokens"
+    after = f"{first}{wrote}"
+    assert llm.prompts == [TRAINED, first, after, f"{after}[No Retrieval]"]
 
 
 def test_what_the_model_is_sure_to_know_is_answered_without_a_search():

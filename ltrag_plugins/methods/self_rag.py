@@ -9,22 +9,26 @@ r"""Self-RAG: search on demand, answer from each passage, keep the answer that c
 A model that was trained to write reflection tokens judges by these, in the form of its training.
 Any other replies to yes-or-no questions: s is the probability of yes, for usefulness 2 p - 1.
 
-After Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1, section 3.3, eq. 3-4 (one
-segment, as their short-form tasks); the yes-or-no questions are ours.
+After Asai et al., ICLR 2024, https://arxiv.org/abs/2310.11511, table 1, section 3.3, eq. 3-4 and
+algorithm 1: all this for each segment of an answer, with a beam of answers in progress, ranked by
+the mean f of their segments; one segment for short-form tasks. The yes-or-no questions and the mean
+are ours.
 """
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul
+from statistics import fmean
 from typing import Annotated
 
-from ltrag_plugins.flow import Flow, ask, fetch
+from ltrag_plugins.flow import Flow, ask, fetch, together
 from ltrag_plugins.llm.base import checked_token
 from ltrag_plugins.methods.method import Method, ReadingSettings
 from ltrag_plugins.prompts import templates
-from ltrag_plugins.settings import Range, Share
+from ltrag_plugins.prompts.replies import first_sentence
+from ltrag_plugins.settings import Count, Range, Share
 from ltrag_plugins.types import Answer, Generation, Passage, Question, Token
 from ltrag_plugins.uncertainty import YES_NO_TOKENS, mean_logprob, yes_probability
 
@@ -41,6 +45,8 @@ _NOT_ANSWER = re.compile(
     + "|".join(re.escape(token) for group in _REFLECTION.values() for token in group),
     re.S,
 )
+_NEXT_SEGMENT = ("[Retrieval]", "[No Retrieval]", "[Continue to Use Evidence]")
+_MODES = ("yes-no texts", "yes-no probabilities", "reflection tokens")
 _DECISION_TOKENS = 8  # the reflection token, also where it is spelled in several
 
 _TRAINED_PROMPT = "### Instruction:\n{question}\n\n### Response:\n"
@@ -74,6 +80,10 @@ class SelfRAGSettings(ReadingSettings):
     none, it is judged by yes and no as any other."""
     threshold: Share = 0.2
     """Search where the probability that it is needed is above this (paper: 0.2); 1: never."""
+    segments: Count = 1
+    """Most segments of an answer, a sentence each (paper: 1 for short answers)."""
+    beam: Count = 2
+    """Answers in progress that go on at each segment (paper: 2)."""
     w_likelihood: _Weight = 1.0
     """Weight of the answer's likelihood; all four as in the paper."""
     w_relevance: _Weight = 1.0
@@ -91,76 +101,153 @@ class SelfRAGAnswer(Answer):
     mode: str = "yes-no probabilities"
     """What the critiques were read from: these, "yes-no texts" or "reflection tokens"."""
     critiques: tuple[tuple[float, ...], ...] = ()
-    """For each passage found, likelihood (geometric mean of the token probabilities, 0 without),
-    relevance and support, in [0, 1], and usefulness, in [-1, 1]."""
+    """For each passage found (of several segments for the one that each was written after),
+    likelihood (geometric mean of the token probabilities, 0 without), relevance and support, in
+    [0, 1], and usefulness, in [-1, 1]."""
+
+
+_Critiques = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """An answer in progress."""
+
+    text: str = ""
+    last: str = ""
+    """Its last segment."""
+    said: str = ""
+    """What stands behind the trained prompt: all segments, with reflection tokens and passages."""
+    passages: tuple[Passage, ...] = ()
+    critiques: _Critiques = ()
+    values: tuple[float, ...] = ()
+    """Of its segments; those without a passage are not judged."""
+    ended: bool = False
+
+    @property
+    def value(self) -> float:
+        return fmean(self.values or (0.0,)) if self.text else -math.inf
 
 
 def _answer(question: Question, settings: SelfRAGSettings, _: None) -> Flow[SelfRAGAnswer]:
-    """At most one search; by reflection tokens at most 1 + `k` model calls, else 1 + 4 `k`."""
-    asked, need, answering, begun = question.text, None, _by_tokens, []
+    """A segment takes at most one search, and 1 + 4 `k` calls; by reflection tokens 1 + `k`."""
+    begun, trace, modes, judged = [_Begun()], list[Generation](), set[str](), _Critiques()
+    for _number in range(settings.segments):
+        going = [one for one in begun if not one.ended]
+        grown = yield from together([_grown(question.text, one, settings) for one in going])
+        longer = [one for one in begun if one.ended]
+        for candidates, critiques, replies, mode in grown:
+            judged = critiques
+            longer += candidates
+            trace += replies
+            modes.add(mode)
+        ranked = sorted(longer, key=lambda one: one.value, reverse=True)
+        distinct = {one.text: one for one in reversed(ranked)}
+        begun = [*reversed(distinct.values())][: settings.beam]
+        if all(one.ended for one in begun):
+            break
+    best, mode = begun[0], next(mode for mode in _MODES if mode in modes)
+    judged = best.critiques if settings.segments > 1 else judged
+    read = {(passage.title, passage.text): passage for passage in best.passages}
+    return SelfRAGAnswer(best.text, None, tuple(read.values()), tuple(trace), mode, judged)
+
+
+def _grown(
+    question: str, begun: _Begun, settings: SelfRAGSettings
+) -> Flow[tuple[list[_Begun], _Critiques, list[Generation], str]]:
+    """The answer with one segment more, after each passage or after none; the critiques, all
+    replies, and what the critiques were read from."""
+    need, answering, asked = None, _by_tokens, list[Generation]()
     if settings.reflection_tokens:
-        prompt = templates.filled(_TRAINED_PROMPT, question=asked)
-        begun += yield from ask(prompt, max_tokens=_DECISION_TOKENS)
-        need = _reflection_value(begun[0], "retrieve")
+        prompt = templates.filled(_TRAINED_PROMPT, question=question) + begun.said
+        asked += yield from ask(prompt, max_tokens=_DECISION_TOKENS)
+        need = _reflection_value(asked[0], "retrieve")
     if need is None:
-        begun += yield from ask(
-            templates.filled(_SEARCH_PROMPT, question=asked), max_tokens=YES_NO_TOKENS
-        )
-        need, answering = yes_probability(begun[-1]), _by_yes_and_no
+        so_far = f"\nAnswer so far: {begun.text}" if begun.text else ""
+        prompt = templates.filled(_SEARCH_PROMPT, question=question + so_far)
+        asked += yield from ask(prompt, max_tokens=YES_NO_TOKENS)
+        need, answering = yes_probability(asked[-1]), _by_yes_and_no
     found: list[Passage] = []
     if need > settings.threshold:
-        [found] = yield from fetch(asked, k=settings.k)
-    texts, drafts, values, judged = yield from answering(asked, found, settings)
-    trace, mode = (*begun, *drafts, *judged), "reflection tokens"
+        [found] = yield from fetch(f"{question} {begun.last}".strip(), k=settings.k)
+    segments, drafts, values, judged = yield from answering(question, begun, found, settings)
+    mode = _MODES[-1]
     if answering is _by_yes_and_no:
-        known = all(reply.tokens is not None for reply in (begun[-1], *judged))
-        mode = "yes-no probabilities" if known else "yes-no texts"
-    if not found:
-        return SelfRAGAnswer(texts[0], trace=trace, mode=mode)
+        mode = _MODES[all(reply.tokens is not None for reply in (asked[-1], *judged))]
     likely = [math.exp(mean_logprob(draft)) if draft.tokens else 0.0 for draft in drafts]
-    critiques = tuple((p, *three) for p, three in zip(likely, values, strict=True))
+    critiques = (
+        tuple((p, *three) for p, three in zip(likely, values, strict=False)) if found else ()
+    )
     weights = settings.w_likelihood, settings.w_relevance, settings.w_support, settings.w_usefulness
-    weighed = [sum(map(mul, weights, four)) for four in critiques]
-    best = max(range(len(found)), key=lambda i: weighed[i] if texts[i] else -math.inf)
-    return SelfRAGAnswer(texts[best], None, (found[best],), trace, mode, critiques)
+    longer = []
+    for i, one in enumerate(segments):
+        if begun.text and (not one.last or one.last in begun.text):
+            longer.append(replace(begun, ended=True))  # it has nothing more to say
+            continue
+        whole = f"{begun.text} {one.last}".strip()
+        on = replace(begun, text=whole, last=one.last, said=begun.said + one.said, ended=one.ended)
+        if found:
+            on = replace(
+                on,
+                passages=(*begun.passages, found[i]),
+                critiques=(*begun.critiques, critiques[i]),
+                values=(*begun.values, sum(map(mul, weights, critiques[i]))),
+            )
+        longer.append(on)
+    return longer, critiques, [*asked, *drafts, *judged], mode
 
 
-# a text for each passage (or one), the replies they are from, what was judged of each, by which
-_Answered = tuple[list[str], list[Generation], list[list[float]], list[Generation]]
+# a segment for each passage (or one), the replies they are from, what was judged of each, by which
+_Answered = tuple[list[_Begun], list[Generation], list[list[float]], list[Generation]]
 
 
 def _by_tokens(
-    question: str, found: Sequence[Passage], settings: SelfRAGSettings
+    question: str, begun: _Begun, found: Sequence[Passage], settings: SelfRAGSettings
 ) -> Flow[_Answered]:
     """A reflection token that the model did not write counts as 0 (authors' code)."""
     shown = [f"{passage.title}\n{templates.beginning(passage.text)}" for passage in found]
     begins = [f"[Retrieval]<paragraph>{text}</paragraph>" for text in shown] or ["[No Retrieval]"]
-    prompts = [templates.filled(_TRAINED_PROMPT, question=question) + begin for begin in begins]
-    replies = yield from ask(*prompts, max_tokens=settings.max_tokens)
-    texts = [" ".join(_NOT_ANSWER.sub(" ", reply.text).split()) for reply in replies]
+    before = templates.filled(_TRAINED_PROMPT, question=question) + begun.said
+    prompts = [before + begin for begin in begins]
+    stop = _NEXT_SEGMENT if settings.segments > 1 else ()
+    replies = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=stop)
     groups = ("relevant", "support", "useful")
-    values = [[_reflection_value(reply, group) or 0.0 for group in groups] for reply in replies]
-    return texts, replies, values, []
+    read = [[_reflection_value(reply, group) for group in groups] for reply in replies]
+    segments = [
+        _Begun(
+            last=" ".join(_NOT_ANSWER.sub(" ", reply.text).split()),
+            said=begin + reply.text,
+            ended=useful is not None,
+        )
+        for begin, reply, (*_, useful) in zip(begins, replies, read, strict=True)
+    ]
+    return segments, replies, [[value or 0.0 for value in values] for values in read], []
 
 
 def _by_yes_and_no(
-    question: str, found: Sequence[Passage], settings: SelfRAGSettings
+    question: str, begun: _Begun, found: Sequence[Passage], settings: SelfRAGSettings
 ) -> Flow[_Answered]:
+    """A segment is a sentence; what does not end as one ends the answer."""
     read = [templates.reading_prompt(question, [one], settings.template) for one in found]
-    prompts = read or [templates.direct_prompt(question)]
+    after = f" {begun.text}" if begun.text else ""
+    prompts = [prompt + after for prompt in read or [templates.direct_prompt(question)]]
     drafts = yield from ask(*prompts, max_tokens=settings.max_tokens, stop=("\n",))
     texts, judging = [draft.text.strip() for draft in drafts], []
+    if settings.segments > 1:
+        texts = [*map(first_sentence, texts)]
     for passage, text in zip(found, texts, strict=False):
         shown = templates.passages_block([passage])
+        whole = f"{begun.text} {text}".strip()
         judging += [
             templates.filled(_RELEVANT_PROMPT, passage=shown, question=question),
             templates.filled(_SUPPORT_PROMPT, passage=shown, question=question, answer=text),
-            templates.filled(_USEFUL_PROMPT, question=question, answer=text),
+            templates.filled(_USEFUL_PROMPT, question=question, answer=whole),
         ]
     judged = (yield from ask(*judging, max_tokens=YES_NO_TOKENS)) if found else []
     yes = [*map(yes_probability, judged)]
     values = [[yes[i], yes[i + 1], 2 * yes[i + 2] - 1] for i in range(0, len(yes), 3)]
-    return texts, drafts, values, judged
+    segments = [_Begun(last=text, said=text, ended=text[-1:].isalnum()) for text in texts]
+    return segments, drafts, values, judged
 
 
 def _reflection_value(reply: Generation, group: str) -> float | None:
@@ -195,5 +282,8 @@ METHOD = Method(
     source="Asai et al., ICLR 2024",
     settings=SelfRAGSettings,
     answer=_answer,
-    most_calls=lambda settings: 1 + 4 * settings.k + settings.reflection_tokens,
+    most_calls=lambda settings: (
+        (1 + settings.beam * (settings.segments - 1))
+        * (1 + 4 * settings.k + settings.reflection_tokens)
+    ),
 )

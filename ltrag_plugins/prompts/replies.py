@@ -45,9 +45,14 @@ _AROUND = " \t\"'“”*"
 def next_thought(text: str) -> str:
     """The first sentence of the first line that is not blank, without its bullet or number; ""
     where it says what the answer is ("the answer is", in any case), which is no thought."""
-    line = next((line for line in text.splitlines() if line.strip()), "")
-    thought = _to_its_end(_BULLET.sub("", line).strip())
+    thought = first_sentence(text)
     return "" if _MARKED.search(thought) else thought
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the first line that is not blank, without its bullet or number."""
+    line = next((line for line in text.splitlines() if line.strip()), "")
+    return _to_its_end(_BULLET.sub("", line).strip())
 
 
 def concluded(text: str) -> str:
