@@ -189,6 +189,9 @@ def test_its_chat_lines_are_what_the_fine_tuning_reads(tmp_path):
         keep([], out=tmp_path / "none")
     with pytest.raises(InvalidInput, match="example 2: expected"):
         keep([examples[0], {"messages": []}], out=tmp_path / "none")
+    half = {"messages": [{"role": "user", "content": "\ud800"}, examples[0]["messages"][1]]}
+    with pytest.raises(InvalidInput, match=r"example 1: .*surrogates not allowed"):
+        keep([half], out=tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
 

@@ -165,6 +165,7 @@ def keep(lines: Iterable[object], *, out: str | PathLike[str]) -> Dataset:
     for place, line in enumerate(lines, start=1):
         try:
             examples.append(_example(line))
+            _content(examples[-1:])  # not of half a surrogate pair
         except ValueError as error:
             raise InvalidInput(f"example {place}: {error}") from error
     if not examples:
