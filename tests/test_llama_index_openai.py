@@ -181,7 +181,9 @@ async def test_what_the_server_refuses_is_left_out_from_then_on_and_said_once(re
         assert len(requests) == 2 + len(refused)
         assert [g.tokens for g in await llm.agenerate(["c"])] == [None]
         assert len(requests) == 3 + len(refused)
-    said = [r.getMessage().split(" refuses ")[1].split(";")[0] for r in caplog.records]
+    # a client that another test left behind may be collected here, and its loop says so
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("ltrag_plugins")]
+    said = [message.split(" refuses ")[1].split(";")[0] for message in ours]
     assert sorted(said) == sorted(refused)
 
 
