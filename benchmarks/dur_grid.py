@@ -15,7 +15,6 @@ ethos" (the head learned on that data set).
 """
 
 import argparse
-import gzip
 import hashlib
 import json
 import math
@@ -28,6 +27,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+
+from records import read
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.dur import FORMATS, DURSettings, DURTrainer
@@ -347,7 +348,7 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     out: Path = arguments.out
     out.parent.mkdir(parents=True, exist_ok=True)
-    done = {tuple(cell["key"]) for cell in read(out)}
+    done = {tuple(cell["key"]) for cell in (read(out) if out.exists() else [])}
     chat = None if arguments.chat else False
     if arguments.model == "embedded":
         inner = embedded(chat=chat, dtype=arguments.dtype)
@@ -387,14 +388,6 @@ def run(arguments: argparse.Namespace) -> None:
                 with out.open("a") as file:
                     file.write(json.dumps(cell) + "\n")
                 print(key, cell["scores"], cell["seconds"], "s", flush=True)
-
-
-def read(out: Path) -> list[dict]:
-    if not out.exists():
-        return []
-    opened = gzip.open if out.suffix == ".gz" else open
-    with opened(out, "rt") as lines:
-        return [json.loads(line) for line in lines]
 
 
 Cells = Mapping[tuple, list[dict]]

@@ -11,9 +11,7 @@ right that contains an accepted one.
 """
 
 import argparse
-import gzip
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from records import FOLDER, read, write
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.evaluate import cell_of
@@ -51,7 +50,7 @@ from ltrag_plugins.uncertainty import mean_probability
 PARTS = ("train", "dev_test")
 SHARES = (0.2, 0.4, 0.6, 0.8)
 SIZES = (100, 400)
-RECORDS = Path(__file__).parent / "results" / "gate_sets.jsonl.gz"
+RECORDS = FOLDER / "gate_sets.jsonl.gz"
 
 
 def asked(name: str, part: str, limit: int) -> list[Question]:
@@ -88,9 +87,7 @@ def record(options: argparse.Namespace) -> None:
             for start in range(0, len(questions), 16):
                 rows += answered(name, part, questions[start : start + 16], world)
                 print(f"{name} {part} {start + 16}", flush=True)
-            options.records.parent.mkdir(parents=True, exist_ok=True)
-            with gzip.GzipFile(options.records, "wb", mtime=0) as file:
-                file.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+            write(options.records, rows)
 
 
 def answered(
@@ -115,11 +112,6 @@ def answered(
             "search": [passage.score for passage in answer.passages],
             "right": {name: bool(contains(text, question.answers)) for name, text in both.items()},
         }
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def outcomes(

@@ -5,23 +5,32 @@ and alone it prints the share of questions retrieved for, the differences in F1 
 alone and from as many questions chosen at random (what is expected of them), with 95 % intervals of
 a paired bootstrap, and the speed-up; then F1 and speed-up at other thresholds than the one that was
 fitted: a question whose score is above is charged the gate's draft and the method, another the
-draft alone.
+draft alone. With --keep all that takes is written to a file, which can be named in the place of
+the run; then the run's own table is printed first.
 
 Usage:
 
-    python benchmarks/gate_speed.py RUN/ [METRIC]
+    python benchmarks/gate_speed.py RUN/ [METRIC] [--keep FILE]
+    python benchmarks/gate_speed.py FILE [METRIC]
 """
 
-import sys
-from collections.abc import Sequence
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from records import read, write
 
-from ltrag_plugins.evaluate.folder import Run, read_run_folder
+from ltrag_plugins.evaluate import summarize
+from ltrag_plugins.evaluate.folder import read_run_folder
 from ltrag_plugins.evaluate.records import Record
 from ltrag_plugins.evaluate.spec import CellName, direct_of
 from ltrag_plugins.metrics.calibration import paired_bootstrap
 
+Records = Mapping[str, Sequence[Record]]
+"""By cell."""
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 
 
@@ -56,9 +65,9 @@ def at_rates(
     return found
 
 
-def both_ways(run: Run) -> dict[str, str]:
+def both_ways(records: Records) -> dict[str, str]:
     """Cells behind a gate, and the name of the same without it."""
-    pairs = {name: CellName.parse(name).alone for name in run.records}
+    pairs = {name: CellName.parse(name).alone for name in records}
     return {name: alone for name, alone in pairs.items() if name != alone and alone in pairs}
 
 
@@ -75,12 +84,12 @@ def share(gated: Sequence[Record]) -> float:
     return float(np.mean([bool(r.decision and r.decision["retrieve"]) for r in gated]))
 
 
-def as_fitted(run: Run, metric: str) -> str:
+def as_fitted(records: Records, metric: str) -> str:
     """A row a method: what the gate of the run did."""
-    records, direct = run.records, direct_answers(run)
+    direct = direct_answers(records)
     heads = (f"{metric} minus alone", f"{metric} minus random")
     lines = [f"{'as fitted':<14}{'retrieved':>10}{heads[0]:>28}{heads[1]:>28}{'speed-up':>10}"]
-    for name, alone in both_ways(run).items():
+    for name, alone in both_ways(records).items():
         gated, without = records[name], records[alone]
         others = (scored(without, metric), at_random(gated, without, direct, metric))
         gains = "".join(f"{_gain(scored(gated, metric), other):>28}" for other in others)
@@ -94,25 +103,58 @@ def _gain(now: np.ndarray, before: np.ndarray) -> str:
     return f"{gain.value:+.3f} ({gain.low:+.3f} to {gain.high:+.3f})"
 
 
-def direct_answers(run: Run) -> Sequence[Record]:
+def direct_answers(records: Records) -> Sequence[Record]:
     """Those that a question below the threshold gets."""
-    direct = direct_of(run.records)
+    direct = direct_of(records)
     if direct is None:
         raise SystemExit("the run has no direct answers, which a question below a threshold gets")
-    return run.records[direct]
+    return records[direct]
 
 
-def at_other_rates(run: Run, metric: str) -> str:
+def at_other_rates(records: Records, metric: str) -> str:
     """A row a method: alone, then each rate."""
-    records, direct = run.records, direct_answers(run)
+    direct = direct_answers(records)
     lines = [f"{metric:<14}{'alone':>7}" + "".join(f"{rate:>14.0%}" for rate in RATES)]
-    for name, alone in both_ways(run).items():
+    for name, alone in both_ways(records).items():
         found = at_rates(records[name], records[alone], direct, metric)
         cells = "".join(f"{value:>8.3f} {speed:>4.1f}x" for value, speed in found)
         lines.append(f"{alone:<14}{scored(records[alone], metric).mean():>7.3f}{cells}")
     return "\n".join(lines)
 
 
+def slim(records: Records) -> Iterator[dict[str, Any]]:
+    """A line a question and cell, without what no table here reads."""
+    for name, some in records.items():
+        for record in some:
+            told = asdict(replace(record, question="", passages=(), trace=None, rounds=None))
+            decision = record.decision and {k: record.decision[k] for k in ("retrieve", "score")}
+            yield {"cell": name} | told | {"decision": decision}
+
+
+def kept(path: Path) -> dict[str, list[Record]]:
+    """What `slim` told, by cell."""
+    found: dict[str, list[Record]] = {}
+    for told in read(path):
+        found.setdefault(told.pop("cell"), []).append(Record(**told))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("run", type=Path)
+    parser.add_argument("metric", nargs="?", default="f1")
+    parser.add_argument("--keep", type=Path, help="a file in benchmarks/results/")
+    options = parser.parse_args()
+    if options.run.is_dir():
+        records: Records = read_run_folder(options.run).records
+    else:
+        records = kept(options.run)
+        print(f"{summarize(records)}\n")
+    if options.keep:
+        write(options.keep, slim(records))
+    ways = as_fitted, at_other_rates
+    print(*(way(records, options.metric) for way in ways), sep="\n\n")
+
+
 if __name__ == "__main__":
-    run, metric = read_run_folder(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "f1"
-    print(as_fitted(run, metric), at_other_rates(run, metric), sep="\n\n")
+    main()

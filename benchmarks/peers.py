@@ -17,7 +17,6 @@ others, in five folds that all share.
 """
 
 import argparse
-import gzip
 import json
 import math
 import os
@@ -32,6 +31,7 @@ from typing import Any
 
 import numpy as np
 from distractors import WORDS, Item, items
+from records import FOLDER, read, write
 from sklearn.metrics import ndcg_score
 from sklearn.model_selection import StratifiedKFold
 
@@ -56,7 +56,7 @@ from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Generation, Question
 from ltrag_plugins.uncertainty import estimate, mean_logprob
 
-RECORDS = Path(__file__).parent / "results" / "peers.jsonl.gz"
+RECORDS = FOLDER / "peers.jsonl.gz"
 READ = 3  # passages
 RESAMPLES = 500
 PLAIN = "mean log-probability"
@@ -170,7 +170,7 @@ def recorded(options: argparse.Namespace) -> None:
         sys.exit("set LTRAG_DATA to the folder that holds adarague_llm_records/")
     rows = []
     for part in ("train", "dev_test"):
-        for line in stored(Path(root) / "adarague_llm_records" / f"{part}.jsonl.gz"):
+        for line in read(Path(root) / "adarague_llm_records" / f"{part}.jsonl.gz"):
             if signals := line.get("seakr_direct"):
                 question = Question(line["question"], tuple(line["answers"]), line["id"])
                 row = question_row(question, Generation(line["no_retrieval"] or ""))
@@ -210,21 +210,9 @@ def reply_of(row: list[Any]) -> Generation:
     return generation_from_json(json.dumps(row))
 
 
-def write(path: Path, lines: Sequence[Row]) -> None:
-    content = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-
-
-def stored(path: Path) -> list[Row]:
-    content = path.read_bytes()
-    content = gzip.decompress(content) if path.suffix == ".gz" else content
-    return [json.loads(line) for line in content.splitlines()]
-
-
 def ours(options: argparse.Namespace) -> None:
     """Our measures, written as the peers' are."""
-    _, *rows = stored(options.folder / "asked.jsonl")
+    _, *rows = read(options.folder / "asked.jsonl")
     encoder, fold = embedded_encoder(), bits(rows, "fold")
     lines = [*of_tokens(rows, fold), *of_gate(rows, fold, encoder)]
     if "reading" in rows[0]:
@@ -342,9 +330,9 @@ def join(options: argparse.Namespace) -> None:
     """One file of all runs."""
     lines = list[Row]()
     for folder in options.folders:
-        about, *rows = stored(folder / "asked.jsonl")
+        about, *rows = read(folder / "asked.jsonl")
         paths = [path for path in sorted(folder.glob("*.jsonl")) if path.name != "asked.jsonl"]
-        lines += kept(about, rows, [line for path in paths for line in stored(path)])
+        lines += kept(about, rows, [line for path in paths for line in read(path)])
     write(options.records, lines)
 
 
@@ -444,7 +432,7 @@ def print_table(title: str, heads: list[str], cells: list[tuple[str, ...]]) -> N
 
 def table(options: argparse.Namespace) -> None:
     """Print the tables of a file of records."""
-    lines = stored(options.records)
+    lines = read(options.records)
     starts = [i for i, line in enumerate(lines) if "model" in line]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         about, rest = lines[start], lines[start + 1 : end]

@@ -10,11 +10,12 @@ row is held against another, in the same file too. Usage:
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import records
 
 from ltrag_plugins.metrics.calibration import Interval, paired_bootstrap
 
@@ -38,17 +39,14 @@ class Row:
 
 def write(rows: Iterable[Row], path: Path) -> None:
     """A JSON line for each; a file that is there is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".new")
-    new.write_text("".join(f"{json.dumps(asdict(row))}\n" for row in rows), encoding="utf-8")
-    new.replace(path)
+    records.write(path, map(asdict, rows))
 
 
 def read(path: Path) -> dict[str, dict[str, Row]]:
     """Rows by name, then by the question's id, in the order of the file."""
     found: dict[str, dict[str, Row]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = Row(**json.loads(line))
+    for line in records.read(path):
+        row = Row(**line)
         found.setdefault(row.row, {})[row.id] = row
     return found
 

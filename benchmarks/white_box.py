@@ -1,14 +1,16 @@
 """GECE and every plain signal against "the direct answer fails", with the model's weights at hand.
 
-For each data set, two tables of AUROCs on `dev_test`, with the rank correlation with PopQA's page
-views. First, every plain signal that a draft gives, and the gate that was fitted on `train`. Then
-what costs gradients: GECE with the reference and its ablations, the gradient terms of the draft,
-and the gates again; with `--gradients` below `--limit` on the first questions alone. Usage:
+Tables of AUROCs on `dev_test`, with the rank correlation with PopQA's page views. First, every
+plain signal that a draft gives, and the gate that was fitted on `train`. Then what costs gradients:
+GECE with the reference and its ablations, the gradient terms of the draft, and the gates again;
+with `--gradients` below `--limit` on the first questions alone. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FOLDER --few-shot
+    python benchmarks/white_box.py --table
 
-Answers and gradient terms are kept in the cache folder, so a run that was stopped goes on. The
+Each question's values are kept in the file of records, from which `--table` prints. Answers and
+gradient terms are kept in the cache folder, so a run that was stopped goes on. The
 first run of a model over three data sets takes about an hour on one core; `--gradients 0` spares
 most of it.
 """
@@ -24,9 +26,11 @@ from copy import copy
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distractors import model
+from records import FOLDER, merged, read
 from scipy.stats import spearmanr
 
 from ltrag_plugins.errors import CalibrationError
@@ -58,6 +62,8 @@ FEW_SHOT = (
     "Question: how many legs has a spider?\nAnswer: eight\n\n"
     "Question: {question}\nAnswer:"
 )
+Row = dict[str, Any]
+DOT = "reference gradient, dot, negated"
 ABLATIONS = {
     "GECE, to the letter (dot)": {},
     "GECE, cosine": {"agreement": "cosine"},
@@ -134,24 +140,53 @@ def reference_scores(
                 for e, q, a in zip(part.evidence, part.questions, agreements, strict=True)
             ]
         )
-    scores["reference gradient, dot, negated"] = np.array([-a.dot for a in agreements])
+    scores[DOT] = np.array([-a.dot for a in agreements])
     scores["reference gradient, cosine, negated"] = np.array([-a.cosine for a in agreements])
     return scores
 
 
-def table(title: str, scores: dict[str, np.ndarray], part: Part) -> dict[str, float]:
-    fails = 1 - part.right.astype(int)
-    popularity = np.array([float(r.get("s_pop") or 0) for r in part.rows])
-    print(f"\n{title}")
-    found = {}
-    for name, values in scores.items():
-        interval = bootstrap_interval(values, fails, statistic=auroc, resamples=500)
-        found[name] = interval.value
-        line = f"  {name:<42} {interval.value:.3f}  ({interval.low:.3f} to {interval.high:.3f})"
-        if popularity.any():
-            line += f"   rank correlation with page views {spearmanr(values, popularity)[0]:+.2f}"
-        print(line, flush=True)
-    return found
+def row(title: str, scores: dict[str, np.ndarray], part: Part) -> Row:
+    """What is kept of the questions of a part."""
+    return {
+        "part": title,
+        "fails": [int(not right) for right in part.right],
+        "views": [float(r.get("s_pop") or 0) for r in part.rows],
+        "scores": {
+            name: [float(f"{v:.6g}") for v in np.asarray(values, dtype=float)]
+            for name, values in scores.items()
+        },
+    }
+
+
+def table(rows: list[Row]) -> None:
+    """For each model and kind of score: AUROCs, a column a data set."""
+    for llm, title in dict.fromkeys((row["model"], row["part"]) for row in rows):
+        some = [row for row in rows if (row["model"], row["part"]) == (llm, title)]
+        heads = [f"{r['set']}, {len(r['fails']) - sum(r['fails'])} of {len(r['fails'])} right"
+                 for r in some]  # fmt: skip
+        print(f"\n{llm}\n{title:<40}{''.join(f'{head:>30}' for head in heads)}   page views")
+        for name in some[0]["scores"]:
+            print(
+                f"{name:<40}{''.join(f'{cell(row, name):>30}' for row in some)}{views(some, name)}"
+            )
+        if agreements := [r["scores"][DOT] for r in some if DOT in r["scores"]]:
+            shares = (f"{np.mean(np.array(values) < 0):.0%}" for values in agreements)
+            print(
+                f"{'reference gradient products above 0':<40}{''.join(f'{s:>30}' for s in shares)}"
+            )
+
+
+def cell(row: Row, name: str) -> str:
+    """AUROC of "the direct answer fails", with its interval."""
+    values, fails = np.array(row["scores"][name]), np.array(row["fails"])
+    found = bootstrap_interval(values, fails, statistic=auroc, resamples=500)
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def views(some: list[Row], name: str) -> str:
+    """The rank correlation with page views, where a data set has them."""
+    found = [spearmanr(r["scores"][name], r["views"])[0] for r in some if any(r["views"])]
+    return "".join(f"{value:>+13.2f}" for value in found)
 
 
 def judged(
@@ -179,7 +214,7 @@ def unembedded(evidence: list[Evidence]) -> list[Evidence]:
     return [replace(e, vectors=None) for e in evidence]
 
 
-def without_gradients(train: Part, test: Part, settings: GECESettings, llm: GradientLLM) -> dict:
+def without_gradients(train: Part, test: Part, settings: GECESettings, llm: GradientLLM) -> Row:
     names = [n for n, s in SIGNALS.items() if s.tier != "gradients" and n != "disagreement"]
     scores = plain_signals(test.evidence, names)
     for name, pair in {
@@ -187,12 +222,12 @@ def without_gradients(train: Part, test: Part, settings: GECESettings, llm: Grad
         "fitted gate, no encoder": (unembedded(train.evidence), unembedded(test.evidence)),
     }.items():
         scores[name] = np.array([d.probability for d in judged(train, pair, settings, llm)])
-    return table(f"without gradients, {len(test.rows)} questions:", scores, test)
+    return row("at run time", scores, test)
 
 
 def with_gradients(
     train: Part, test: Part, settings: GECESettings, llm: GradientLLM, folder: Path
-) -> dict:
+) -> list[Row]:
     means = cache(lambda: mean_gradients(train.prompts, train.references, llm, settings))
     reference = kept(
         folder / "reference.json",
@@ -218,15 +253,9 @@ def with_gradients(
             ),
         )
         held.append([replace(e, agreement=a) for e, a in zip(part.evidence, found, strict=True)])
-    found = table(
-        f"reference form, {len(test.rows)} questions:",
-        reference_scores(test, reference, WordFrequencies()),
-        test,
-    )
-    names = [n for n in SIGNALS if n != "disagreement"]
-    found |= table("plain signals of the draft (online):", plain_signals(held[1], names), test)
-    positive = np.mean([a.dot > 0 for a in reference])
-    print(f"  reference gradient products above 0: {positive:.0%}")
+    with_reference = reference_scores(test, reference, WordFrequencies())
+    names = [n for n, signal in SIGNALS.items() if signal.tier == "gradients"]
+    scores = plain_signals(held[1], names)
     pairs = (train.evidence, test.evidence), (held[0], held[1])
     formula = replace(settings, scorer="gece", calibration="isotonic")
     try:
@@ -234,13 +263,14 @@ def with_gradients(
         online = judged(train, pairs[1], formula, llm)
     except CalibrationError as error:
         print(f"  no gate on these alone: {error}")
-        return found
-    gates = {
-        "fitted gate, without gradients": np.array([d.probability for d in decided[0]]),
-        "fitted gate, with gradients": np.array([d.probability for d in decided[1]]),
-        "GECE, online form (METEOR estimated)": np.array([d.score for d in online]),
-    }
-    return found | table("gates (online):", gates, test)
+    else:
+        scores |= {
+            "fitted gate, without gradients": np.array([d.probability for d in decided[0]]),
+            "fitted gate, with gradients": np.array([d.probability for d in decided[1]]),
+            "GECE, online form (METEOR estimated)": np.array([d.score for d in online]),
+        }
+    kinds = {"with gradients": scores, "with the reference": with_reference}
+    return [row(title, some, test) for title, some in kinds.items()]
 
 
 def main() -> None:
@@ -252,7 +282,15 @@ def main() -> None:
     parser.add_argument("--gradients", type=int, default=500, help="of these, with gradients")
     parser.add_argument("--data", default="popqa,triviaqa,nq_open")
     parser.add_argument("--cache", type=Path, default=Path("runs/white_box"))
+    parser.add_argument("--records", type=Path, default=FOLDER / "white_box.jsonl.gz")
+    parser.add_argument("--table", action="store_true", help="only print what is kept")
     arguments = parser.parse_args()
+    if not arguments.table:
+        run(arguments)
+    table(read(arguments.records))
+
+
+def run(arguments: argparse.Namespace) -> None:
     llm = model(arguments.model, dtype=arguments.dtype)
     settings = GECESettings(prompt=FEW_SHOT) if arguments.few_shot else GECESettings()
     world = World(
@@ -269,11 +307,14 @@ def main() -> None:
             f"{train.right.mean():.3f}, {test.right.mean():.3f}",
             flush=True,
         )
-        without_gradients(train, test, settings, llm)
+        found = [without_gradients(train, test, settings, llm)]
         folder = arguments.cache / f"{llm.name.replace('/', '-')}-{name}-{arguments.gradients}"
         count = arguments.gradients
         if count:
-            with_gradients(train.first(count), test.first(count), settings, llm, folder)
+            firsts = train.first(count), test.first(count)
+            found += with_gradients(*firsts, settings, llm, folder)
+        about = {"model": llm.name, "set": name}
+        merged(arguments.records, (about | one for one in found), "model", "set", "part")
 
 
 if __name__ == "__main__":

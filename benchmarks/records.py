@@ -1,0 +1,33 @@
+"""What a benchmark keeps of each question, so that its table can be printed without a model."""
+
+import gzip
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "results"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The JSON lines of a file, packed or not."""
+    content = path.read_bytes()
+    lines = (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def write(path: Path, rows: Iterable[Any]) -> None:
+    """A JSON line for each; a file that is there is replaced."""
+    content = "".join(f"{json.dumps(row)}\n" for row in rows).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
+    new.replace(path)
+
+
+def merged(path: Path, rows: Iterable[dict[str, Any]], *keys: str) -> None:
+    """Write them into the file; those of the same keys that are there are replaced."""
+    found = list(rows)
+    told = {tuple(row[key] for key in keys) for row in found}
+    before = read(path) if path.exists() else []
+    write(path, [row for row in before if tuple(row[key] for key in keys) not in told] + found)
