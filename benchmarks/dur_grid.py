@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -465,25 +465,49 @@ def turned(ladder: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
 
 
 def table(out: Path) -> None:
+    """Print a table for each model and data set; figures are means over the seeds."""
     cells = grouped(out)
-    for key, members in cells.items():
-        parts = []
-        for field in ("accuracy", "macro_f1", "p_gold", "easy", "hard"):
-            values = [m["scores"][field] for m in members if m["scores"][field] is not None]
-            if values:
-                deviation = f"±{statistics.stdev(values):.3f}" if len(values) > 1 else ""
-                parts.append(f"{field} {statistics.mean(values):.3f}{deviation}")
-        values = [m["calibrated"]["accuracy"] for m in members]
-        parts.append(f"calibrated {statistics.mean(values):.3f}")
-        if "answer_shots" in members[0]:
-            parts.append("shots " + "/".join(str(m["answer_shots"]) for m in members))
-        if members[0].get("shots_by_epoch"):
-            shares = [m["shots_by_epoch"][0] for m in members if m["shots_by_epoch"]]
-            parts.append(f"first epoch's shots {statistics.mean(shares):.0%}")
-        print(
-            f"{key[0].split('@')[0]:<24.24} {key[1]:<9} {key[3]:<23} {len(members)}x  "
-            + "  ".join(parts)
-        )
+    heads = ("macro-F1", "p(gold)", "hard", "calibrated", "first epoch")
+    for model, data, count in sorted({key[:3] for key in cells}):
+        print(f"\n{model.split('@')[0]}, {data}, {count} questions\n{'':<17}  accuracy"
+              + "".join(f"{head:>12}" for head in heads) + "  shots  accuracy by seed")  # fmt: skip
+        for key, members in cells.items():
+            if key[:3] == (model, data, count):
+                print(f"{key[3]:<17}{''.join(figures(members))}".rstrip())
+    for model in sorted({key[0] for key in cells}):
+        gains = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
+        if len(gains) > 1:
+            told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
+            mean = statistics.mean(gain for [gain] in gains.values())
+            print(f"\n{model.split('@')[0]}, DUR over the best baseline: {told}; mean {mean:+.3f}")
+
+
+def above(cells: Cells, key: tuple) -> list[float]:
+    """The accuracy of DUR above that of the best plain ranker; empty but for the cell of DUR."""
+    if key[3] != "DUR":
+        return []
+    plain = Row("", "", ",".join(PLAIN))
+    best_plain, own = (
+        statistics.mean(best(cells, key[:3], row, PAPER["dur-1"].value))
+        for row in (plain, replace(plain, ranker="DUR"))
+    )
+    return [own - best_plain]
+
+
+def figures(members: Sequence[dict]) -> Iterator[str]:
+    """The figures of a line: of a ranker over its seeds; empty where there are none."""
+    each = [member["scores"] for member in members]
+    calibrated = [member["calibrated"]["accuracy"] for member in members]
+    first = [member["shots_by_epoch"][0] for member in members if member.get("shots_by_epoch")]
+    columns = [[one[name] for one in each] for name in ("accuracy", "macro_f1", "p_gold", "hard")]
+    for values in (*columns, calibrated, first):
+        known = [value for value in values if value is not None]
+        wide = 10 if values is columns[0] else 12
+        shown = f"{statistics.mean(known):{'.0%' if values is first else '.3f'}}" if known else ""
+        yield f"{shown:>{wide}}"
+    yield f"{'/'.join(str(m['answer_shots']) for m in members if 'answer_shots' in m):>7}"
+    by_seed = " / ".join(f"{value:.3f}" for value in columns[0])
+    yield f"  {by_seed}" if len(each) > 1 else ""
 
 
 if __name__ == "__main__":

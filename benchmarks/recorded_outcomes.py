@@ -6,6 +6,9 @@ it, by data set; with --labels, fits on whether the two answers agree too. Usage
 
     LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py
     LTRAG_DATA=/path/to/data python benchmarks/recorded_outcomes.py --labels
+    python benchmarks/recorded_outcomes.py --table
+
+What is judged of each question is kept in the file of records, from which `--table` prints.
 """
 
 import argparse
@@ -13,9 +16,12 @@ import gzip
 import json
 import os
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from records import FOLDER, merged, read, short
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, GECESettings, Outcome, fit_outcomes
@@ -34,6 +40,7 @@ from ltrag_plugins.metrics.calibration import (
 )
 from ltrag_plugins.types import Generation
 
+Row = dict[str, Any]
 DRAWS = 3
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
 
@@ -80,60 +87,54 @@ def extra_signals(row: dict, recorded: bool) -> dict[str, float]:
     return extra
 
 
-def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
-    right = np.array([o.right for o in test])
-    mended = np.array([bool(o.right_with_retrieval) for o in test])
-    fails = 1 - right.astype(int)
+def judged(train: list[Outcome], test: list[Outcome]) -> Row:
+    """What a gate that was fitted on `train` says of `test`, and each signal alone."""
     fitted, fit = fit_outcomes(train, target_rate=0.25)
     gate = GECEGate(fitted, World(llm=ScriptedLLM(lambda prompt: "", name="recorded")), fit)
     decisions = [gate.judge(o.evidence) for o in test]
-    probability = np.array([d.probability for d in decisions])
-    score = np.array([d.score for d in decisions])
-    print(f"\n## {title}: {len(train)} questions to fit, {len(test)} to judge")
+    scores = {"gate": [d.score for d in decisions]}
+    scores["fitted P(fails)"] = [d.probability for d in decisions]
+    scores |= {name: [d.ingredients[name] for d in decisions] for name in fitted.names}
+    return {
+        "fit": [len(train), fit.objective, short(fit.auroc.value)],
+        "chosen": [int(d.retrieve) for d in decisions],
+        **known(test, scores),
+    }
+
+
+def known(some: list[Outcome], scores: Mapping[str, Iterable[float]]) -> Row:
+    """Which answers are right, without and with retrieval, and scores, higher: rather retrieve."""
+    return {
+        "right": [int(o.right) for o in some],
+        "mended": [int(bool(o.right_with_retrieval)) for o in some],
+        "scores": {name: [float(f"{v:.6g}") for v in values] for name, values in scores.items()},
+    }
+
+
+def report(title: str, row: Row) -> None:
+    """Print what was kept of `dev_test`."""
+    right, mended = (np.array(row[key], dtype=bool) for key in ("right", "mended"))
+    fails, scores = 1 - right.astype(int), {n: np.array(v) for n, v in row["scores"].items()}
+    questions, objective, cross_validated = row["fit"]
+    print(f"\n## {title}: {questions} questions to fit, {len(right)} to judge")
     print(
         f"EM never {right.mean():.4f}, always {mended.mean():.4f}, "
-        f"either {np.mean(right | mended):.4f}; objective chosen by the fit: {fit.objective}"
+        f"either {np.mean(right | mended):.4f}; objective chosen by the fit: {objective}"
     )
-    names = list(fitted.names)
-    alone = {n: auroc([d.ingredients[n] for d in decisions], fails) for n in names}
+    probability = scores["fitted P(fails)"]
+    alone = {n: auroc(v, fails) for n, v in list(scores.items())[2:]}
     print(
         f"AUROC 'direct fails': fitted {auroc(probability, fails):.4f} "
-        f"(cross-validated on train {fit.auroc.value:.4f}), "
+        f"(cross-validated on train {cross_validated:.4f}), "
         f"ECE {expected_calibration_error(probability, fails):.3f}; alone: "
         + ", ".join(f"{n} {v:.3f}" for n, v in sorted(alone.items(), key=lambda x: -x[1]))
     )
     print(f"{'EM at retrieval rate':<24}" + " ".join(f"{r:>6.0%}" for r in RATES))
-    rows = {"gate": score, "fitted P(fails)": probability}
-    rows |= {n: np.array([d.ingredients[n] for d in decisions]) for n in names}
-    for name, values in rows.items():
-        print(f"{name:<24}" + " ".join(f"{gated(values, right, mended, r):.4f}" for r in RATES))
-    print(
-        f"{'random (expected)':<24}"
-        + " ".join(f"{(1 - r) * right.mean() + r * mended.mean():.4f}" for r in RATES)
-    )
-    curve = np.array(fit.curve).T
-    print(
-        f"{'gate *':<24}"
-        + " ".join(f"{np.interp(r, *curve):.4f}" for r in RATES)
-        + f"   (* on train, cross-validated; never {fit.direct_accuracy:.4f}, "
-        f"always {fit.retrieval_accuracy:.4f})"
-    )
-    # both parts together; no question is judged by a gate that has seen it
-    shares = np.array([len(train), len(test)]) / (len(train) + len(test))
-    print(
-        f"{'gate, all questions':<24}"
-        + " ".join(
-            f"{shares @ [np.interp(r, *curve), gated(score, right, mended, r)]:.4f}" for r in RATES
-        )
-        + f"   (never {shares @ [fit.direct_accuracy, right.mean()]:.4f}, "
-        f"always {shares @ [fit.retrieval_accuracy, mended.mean()]:.4f})"
-    )
-    signals = features([o.evidence for o in train], names, fitted.frequencies).signals
-    known = Labels.of(train)
-    for name, values in zip(names, signals.T, strict=True):
-        found = " ".join(f"{known.gated_accuracy(values, r):.4f}" for r in RATES)
-        print(f"{name + ' *':<24}{found}")
-    chosen = np.array([d.retrieve for d in decisions])
+    for name, values in scores.items():
+        print(f"{name:<24}" + at_rates(values, right, mended))
+    lottery = [(1 - r) * right.mean() + r * mended.mean() for r in RATES]
+    print(f"{'random (expected)':<24}" + " ".join(f"{value:.4f}" for value in lottery))
+    chosen = np.array(row["chosen"], dtype=bool)
     gate_right = np.where(chosen, mended, right)
     versus = paired_bootstrap(gate_right, mended)
     print(
@@ -143,38 +144,52 @@ def report(title: str, train: list[Outcome], test: list[Outcome]) -> None:
     )
 
 
+def at_rates(values: np.ndarray, right: np.ndarray, mended: np.ndarray) -> str:
+    return " ".join(f"{gated(values, right, mended, rate):.4f}" for rate in RATES)
+
+
 def table(recorded: list[Outcome]) -> tuple[Features, Labels, list[str]]:
     evidence = [outcome.evidence for outcome in recorded]
     names = available_signals(evidence, None)
     return features(evidence, names, None), Labels.of(recorded), names
 
 
-def areas(title: str, rows: list[dict], recorded: list[Outcome], folds: int) -> None:
+def cross_validated(rows: list[dict], recorded: list[Outcome], folds: int) -> Row:
     """Each question judged by a gate that was fitted without it."""
     columns, labels, names = table(recorded)
     failure, gain = _cross_validated(columns, labels, names, GECESettings(folds=folds))
-    mended = labels.mended
-    assert mended is not None
-    sets = np.array([row["dataset"] for row in rows])
-    print(f"\n## {title}, cross-validated over {len(rows)} questions, {folds} folds")
+    assert gain is not None
+    scores = {"failure": failure, "gain": gain}
+    return {"folds": folds, "sets": [row["dataset"] for row in rows], **known(recorded, scores)}
+
+
+def areas(title: str, row: Row) -> None:
+    """Print what was kept of all questions, by data set."""
+    right, mended, sets = (np.array(row[key]) for key in ("right", "mended", "sets"))
+    scores = {name: np.array(values) for name, values in row["scores"].items()}
+    gain, fails = (mended - right).astype(float), 1 - right
+    folds = row["folds"]
+    print(f"\n## {title}, cross-validated over {len(sets)} questions, {folds} folds")
     print(
         f"{'area above a random choice':<26}{'failure':>27}{'gain':>27}{'perfect':>9}"
         f"{'AUROC':>7}{'never':>7}{'always':>7}"
     )
     for name in ("all", *dict.fromkeys(sets.tolist())):
         some = np.flatnonzero((sets == name) | (name == "all"))
-        known = labels[some]
         found = [
-            bootstrap_interval(scores[some], known.gain, statistic=_area, resamples=1000)
-            for scores in (failure, gain)
-            if scores is not None
+            bootstrap_interval(values[some], gain[some], statistic=_area, resamples=1000)
+            for values in scores.values()
         ]
         print(
             f"{f'{name} ({len(some)})':<26}"
             + "".join(f"{x.value:>+9.4f} ({x.low:+.4f}, {x.high:+.4f})" for x in found)
-            + f"{_area(known.gain, known.gain):>9.4f}{auroc(failure[some], known.fails):>7.3f}"
-            f"{1 - known.fails.mean():>7.3f}{mended[some].mean():>7.3f}"
+            + f"{_area(gain[some], gain[some]):>9.4f}"
+            f"{auroc(scores['failure'][some], fails[some]):>7.3f}"
+            f"{right[some].mean():>7.3f}{mended[some].mean():>7.3f}"
         )
+    print(f"{'EM at retrieval rate':<24}" + " ".join(f"{r:>6.0%}" for r in RATES))
+    for name, values in scores.items():
+        print(f"{name:<24}" + at_rates(values, right.astype(bool), mended.astype(bool)))
 
 
 def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcome]) -> None:
@@ -214,7 +229,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folds", type=int, default=GECESettings().folds)
     parser.add_argument("--labels", action="store_true", help="labels beside agreement, no gates")
-    options, encoder = parser.parse_args(), embedded_encoder()
+    parser.add_argument("--records", type=Path, default=FOLDER / "recorded_outcomes.jsonl.gz")
+    parser.add_argument("--table", action="store_true", help="only print what is kept")
+    options = parser.parse_args()
+    if not options.table:
+        run(options)
+    if not options.labels:
+        for row in read(options.records):
+            if "judged" in row:
+                report(row["title"], row["judged"])
+            areas(row["title"], row["all"])
+
+
+def run(options: argparse.Namespace) -> None:
+    encoder = embedded_encoder()
     every = [records("train"), records("dev_test")]
     some = [[r for r in rows if r.get("seakr_direct")] for rows in every]
     for title, parts, how in (
@@ -226,9 +254,11 @@ def main() -> None:
         if options.labels:
             labels(title, parts[0], train, test)
             continue
+        row: Row = {"title": title}
         if "second" not in how:
-            report(title, train, test)
-        areas(title, parts[0] + parts[1], train + test, options.folds)
+            row["judged"] = judged(train, test)
+        row["all"] = cross_validated(parts[0] + parts[1], train + test, options.folds)
+        merged(options.records, [row], "title")
 
 
 if __name__ == "__main__":

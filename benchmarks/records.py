@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ def write(path: Path, rows: Iterable[Any]) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
     new.replace(path)
+
+
+def short(value: float) -> float | None:
+    """To nine digits, which keep the order of what differs; none where there is no number."""
+    return None if math.isnan(value) else float(f"{value:.9g}")
 
 
 def merged(path: Path, rows: Iterable[dict[str, Any]], *keys: str) -> None:

@@ -7,17 +7,21 @@ where the least certain fifth is refused. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --few-shot
+    python benchmarks/sgic_documents.py --table
 
-Answers are kept in the cache folder, so a run that was stopped goes on. A hundred questions of each
-set take about half an hour on two cores with SmolLM2.
+Each question's scores are kept in the file of records, from which `--table` prints. Answers are
+kept in the cache folder, so a run that was stopped goes on. A hundred questions of each set take
+about half an hour on two cores with SmolLM2.
 """
 
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from distractors import SETS, Item, items, model, settings
+from records import FOLDER, merged, read, short
 
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
@@ -29,6 +33,7 @@ from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, calibrate
 from ltrag_plugins.types import Passage
 
+Row = dict[str, Any]
 AT_ONCE = 4
 """Questions whose prompts go to the model together."""
 
@@ -59,7 +64,7 @@ def by_words(question: str, passages: tuple[Passage, ...]) -> np.ndarray:
     return scores
 
 
-def row(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
+def ranked(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
     each = [auroc(s, g) for s, g in zip(scores, gold, strict=True)]
     figures = [np.mean(each)]
     figures += [
@@ -69,30 +74,47 @@ def row(name: str, scores: list[np.ndarray], gold: list[np.ndarray]) -> str:
     return f"{name:<28}" + "".join(f"{value:8.3f}" for value in [pooled, *figures])
 
 
-def report(name: str, found: list[Item], answers: list[CalibratedAnswer], encoder) -> None:  # noqa: ANN001
-    gold = [np.array(item.gold) for item in found]
-    print(f"\n{name}: {len(found)} questions, {sum(map(sum, gold)) / len(gold):.1f} gold of "
+def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  # noqa: ANN001
+    """What the tables say of the questions: scores of the passages, higher is better; how unsure
+    the answers are, and whether they are right, from all passages and from each alone."""
+    asked = [item.question for item in found]
+    scores = {
+        "the model's uncertainty": [[1 - unsure(d.uncertainty) for d in a.documents]
+                                    for a in answers],
+        "MiniLM similarity": [by_meaning(q.text, q.passages, encoder) for q in asked],
+        "BM25": [by_words(q.text, q.passages) for q in asked],
+    }  # fmt: skip
+    alone = [(d, q.answers) for a, q in zip(answers, asked, strict=True) for d in a.documents]
+    ways = {"EM": partial(is_right, correct="exact_match"), "contains": contains}
+    said = {
+        f"answer from all passages, right by {label}": [
+            (unsure(a.uncertainty), float(right(a.text, q.answers)))
+            for a, q in zip(answers, asked, strict=True)
+        ]
+        for label, right in ways.items()
+    }
+    said["answers from one passage, by contains"] = [
+        (unsure(d.uncertainty), contains(d.answer or "", accepted)) for d, accepted in alone
+    ]
+    return {
+        "gold": [[*map(int, item.gold)] for item in found],
+        "scores": {name: [[*map(short, each)] for each in some] for name, some in scores.items()},
+        "answers": {name: [[*map(short, pair)] for pair in pairs] for name, pairs in said.items()},
+    }
+
+
+def report(row: Row) -> None:
+    """Print what was kept of a model and data set."""
+    gold = [np.array(each, dtype=bool) for each in row["gold"]]
+    print(f"\n{row['model']}\n{row['set']}: {len(gold)} questions, "
+          f"{sum(map(sum, gold)) / len(gold):.1f} gold of "
           f"{np.mean([len(g) for g in gold]):.1f} passages")  # fmt: skip
     print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}")
-    sure = [np.array([1 - unsure(d.uncertainty) for d in a.documents]) for a in answers]
-    print(row("the model's uncertainty", sure, gold))
-    meaning = [by_meaning(i.question.text, i.question.passages, encoder) for i in found]
-    print(row("MiniLM similarity", meaning, gold))
-    print(row("BM25", [by_words(i.question.text, i.question.passages) for i in found], gold))
-    print(row("chance", [np.zeros(len(g)) for g in gold], gold))
-    each = [unsure(a.uncertainty) for a in answers]
-    exact = partial(is_right, correct="exact_match")
-    for label, right in (("EM", exact), ("contains", contains)):
-        pairs = zip(answers, found, strict=True)
-        score = [float(right(a.text, i.question.answers)) for a, i in pairs]
-        print(wrong(f"answer from all passages, right by {label}", each, score))
-    alone = [
-        (d.answer or "", unsure(d.uncertainty), item.question.answers)
-        for a, item in zip(answers, found, strict=True)
-        for d in a.documents
-    ]
-    score = [contains(text, accepted) for text, _, accepted in alone]
-    print(wrong("answers from one passage, by contains", [u for _, u, _ in alone], score))
+    for name, scores in row["scores"].items():
+        print(ranked(name, [np.array(each) for each in scores], gold))
+    print(ranked("chance", [np.zeros(len(g)) for g in gold], gold))
+    for label, pairs in row["answers"].items():
+        print(wrong(label, *map(list, zip(*pairs, strict=True))))
 
 
 def unsure(value: float | None) -> float:
@@ -127,7 +149,16 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
+    parser.add_argument("--records", type=Path, default=FOLDER / "sgic_documents.jsonl.gz")
+    parser.add_argument("--table", action="store_true", help="only print what is kept")
     options = parser.parse_args()
+    if not options.table:
+        run(options)
+    for row in read(options.records):
+        report(row)
+
+
+def run(options: argparse.Namespace) -> None:
     llm = CachedLLM(model(options.model, dtype=options.dtype), options.cache)
     way, encoder = (
         settings(options.few_shot, rounds=0, score_documents="always"),
@@ -140,7 +171,8 @@ def main() -> None:
             flows = [calibrate(q.text, q.passages, way) for q in asked]
             answers += run_many(flows, World(llm=llm))
             print(f"\r{name}: {len(answers)} of {len(found)}", end="", flush=True)
-        report(name, found, answers, encoder)
+        about = {"model": llm.name, "set": name}
+        merged(options.records, [about | kept(found, answers, encoder)], "model", "set")
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 Draws of `train` are fitted on, the other questions judged: AUROC of "the direct answer fails", mean
 over the draws. "Chosen" is the signal that does best on the questions of the fit, "best" on all of
 the set. Intervals are over the judged questions. Drafts are kept in a file. With --search, BM25's
-best score and its distance to the second are signals too. Usage:
+best score and its distance to the second are signals too. The scores are kept in the file of
+records, from which `--table` prints. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/single_signals.py FILE.gguf --answers FILE.sqlite
+    python benchmarks/single_signals.py --table
 """
 
 import argparse
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from records import FOLDER, merged, read, short
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.flow import World, run_many
@@ -31,6 +34,8 @@ from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
+
+Row = dict[str, Any]
 
 
 def asked(name: str, limit: int) -> list[Question]:
@@ -65,14 +70,27 @@ def table(questions: list[Question], world: World, search: bool) -> tuple[Any, .
 
 
 def judged(columns: Features, fails: Any, quality: Any, fitted: np.ndarray) -> np.ndarray:
-    """What the gate, each signal, the chosen one and METEOR's estimate say; NaN of the fitted."""
-    bare, alone = replace(columns, vectors=columns.vectors[:, :0]), columns.signals
-    chosen = int(np.argmax([auroc(column[fitted], fails[fitted]) for column in alone.T]))
+    """What the gate and METEOR's estimate say, a column each; NaN of the fitted."""
+    bare = replace(columns, vectors=columns.vectors[:, :0])
     gate, _ = fit_failure(columns[fitted], fails[fitted], seed=0)
     meteor, _ = fit_gain(bare[fitted], quality[fitted], seed=0)
-    found = np.column_stack([gate(columns), alone, alone[:, chosen], -meteor(bare)])
+    found = np.column_stack([gate(columns), -meteor(bare)])
     found[fitted] = np.nan
     return found
+
+
+def beside(row: Row) -> tuple[np.ndarray, np.ndarray]:
+    """By question, draw and place: the gate, each signal, the one that is best on the fit, METEOR's
+    estimate; and what failed."""
+    signals = np.array(row["signals"])[:, None, :]
+    drawn, fails = np.array(row["judged"], dtype=float), np.array(row["fails"])
+    alone = np.where(np.isnan(drawn[:, :, :1]), np.nan, signals)
+    chosen = np.full(drawn.shape[:2], np.nan)
+    for draw in range(drawn.shape[1]):
+        fitted = np.isnan(drawn[:, draw, 0])
+        each = [auroc(column[fitted], fails[fitted]) for column in signals[:, 0].T]
+        chosen[:, draw] = alone[:, draw, int(np.argmax(each))]
+    return np.concatenate([drawn[..., :1], alone, chosen[..., None], drawn[..., 1:]], axis=2), fails
 
 
 def mean_auroc(scores: np.ndarray, fails: np.ndarray, place: int) -> float:
@@ -91,24 +109,40 @@ def above(scores: np.ndarray, fails: np.ndarray, place: int) -> Interval:
     return bootstrap_interval(np.arange(len(fails)), statistic=difference, resamples=300)
 
 
-def report(name: str, options: argparse.Namespace, world: World) -> None:
+def kept(name: str, options: argparse.Namespace, world: World) -> Row:
+    """The signals of each question, whether its draft fails, and what was judged of it by draw."""
     questions = asked(name, options.questions)
     columns, fails, quality, names = table(questions, world, options.search)
     orders = [np.random.default_rng(i).permutation(len(fails)) for i in range(options.draws)]
     draws = [order[: options.fit] for order in orders]
-    right = ", ".join(str((1 - fails[some]).sum()) for some in draws)
     scores = np.stack([judged(columns, fails, quality, some) for some in draws], axis=1)
-    best = 1 + int(np.argmax([auroc(column, fails) for column in columns.signals.T]))
+    return {
+        "set": name,
+        "search": options.search,
+        "names": names,
+        "fails": fails.tolist(),
+        "signals": [[*map(short, row)] for row in columns.signals],
+        "judged": [[[*map(short, pair)] for pair in row] for row in scores],
+    }
+
+
+def report(row: Row) -> None:
+    """Print what was kept of a model and data set."""
+    names = row["names"]
+    scores, fails = beside(row)
+    fitted = np.isnan(scores[:, :, 0])
+    right = ", ".join(str((1 - fails[some]).sum()) for some in fitted.T)
+    best = 1 + int(np.argmax([auroc(column, fails) for column in np.array(row["signals"]).T]))
     print(
-        f"\n## {name}: {options.fit} questions to fit, {len(fails) - options.fit} to judge, "
-        f"{options.draws} draws; right in the fit: {right}"
+        f"\n## {row['set']}, {row['model']}: {fitted[:, 0].sum()} questions to fit, "
+        f"{(~fitted[:, 0]).sum()} to judge, {fitted.shape[1]} draws; right in the fit: {right}"
     )
     rows = {"gate": 0, "chosen on the fit": len(names) + 1, f"best, {names[best - 1]}": best}
     rows |= {"1 - METEOR, estimated": len(names) + 2}
     rows |= {f"  {signal}": place for place, signal in enumerate(names, 1)}
-    for row, place in rows.items():
-        line = f"{row:<32}{mean_auroc(scores, fails, place):.3f}"
-        if place > 0 and not row.startswith(" "):
+    for label, place in rows.items():
+        line = f"{label:<32}{mean_auroc(scores, fails, place):.3f}"
+        if place > 0 and not label.startswith(" "):
             more = above(scores, fails, place)
             line += f"   gate {more.value:+.3f} ({more.low:+.3f} to {more.high:+.3f})"
         print(line, flush=True)
@@ -116,7 +150,7 @@ def report(name: str, options: argparse.Namespace, world: World) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", help="a GGUF file, or a folder in transformers' format")
+    parser.add_argument("model", nargs="?", help="a GGUF file, or a folder of weights")
     parser.add_argument("--answers", type=Path, default=Path("runs/single_signals.sqlite"))
     parser.add_argument("--questions", type=int, default=500, help="of each data set")
     parser.add_argument("--fit", type=int, default=200, help="of these, in each draw")
@@ -124,11 +158,23 @@ def main() -> None:
     parser.add_argument("--data", default="popqa,triviaqa,nq_distractor")
     parser.add_argument("--search", action="store_true", help="for questions with passages")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
+    parser.add_argument("--records", type=Path, default=FOLDER / "single_signals.jsonl.gz")
+    parser.add_argument("--table", action="store_true", help="only print what is kept")
     options = parser.parse_args()
+    if not (options.table or options.model):
+        parser.error("name a model, or --table")
+    if not options.table:
+        run(options)
+    for row in read(options.records):
+        report(row)
+
+
+def run(options: argparse.Namespace) -> None:
     model = TransformersLLM.load(options.model, dtype=options.dtype)
     llm = CachedLLM(model, options.answers)
     for name in options.data.split(","):
-        report(name, options, World(llm=llm, encoder=embedded_encoder()))
+        found = kept(name, options, World(llm=llm, encoder=embedded_encoder()))
+        merged(options.records, [{"model": llm.name} | found], "model", "set", "search")
 
 
 if __name__ == "__main__":

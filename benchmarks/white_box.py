@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 from distractors import model
-from records import FOLDER, merged, read
+from records import FOLDER, merged, read, short
 from scipy.stats import spearmanr
 
 from ltrag_plugins.errors import CalibrationError
@@ -152,8 +152,7 @@ def row(title: str, scores: dict[str, np.ndarray], part: Part) -> Row:
         "fails": [int(not right) for right in part.right],
         "views": [float(r.get("s_pop") or 0) for r in part.rows],
         "scores": {
-            name: [float(f"{v:.6g}") for v in np.asarray(values, dtype=float)]
-            for name, values in scores.items()
+            name: [*map(short, np.asarray(values, dtype=float))] for name, values in scores.items()
         },
     }
 

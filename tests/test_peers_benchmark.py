@@ -132,4 +132,4 @@ def test_records_print_each_part_that_they_hold(peers, tmp_path, capsys):
     assert "never 0.500, always 0.750 right" in never
     [last] = [line for line in lines if line.strip().startswith("BM25")]
     assert f"{1 / log2(3):.3f}" in last  # gold comes second
-    assert json.loads(json.dumps(peers.stored(path)[0]))["samples_ms"] == 0.0
+    assert json.loads(json.dumps(peers.read(path)[0]))["samples_ms"] == 0.0

@@ -1,0 +1,114 @@
+"""The pages of results say what the records in the repository say."""
+
+import gzip
+import json
+import re
+import shlex
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs" / "results"
+RECORDS = ROOT / "benchmarks" / "results"
+SHOWN = re.compile(r"^```sh\n([^`]*?)^```\n\n(?:[^`#]|`(?!``))*?^```text\n(.*?)^```$", re.M | re.S)
+FITS = "gate_sets.py table"
+"""It fits gates anew, which takes minutes and whose last digits are another machine's own."""
+
+
+def printed() -> list[tuple[str, str]]:
+    """Commands that print from records, and what their pages show of them."""
+    pages = (page.read_text(encoding="utf-8") for page in sorted(PAGES.glob("*.md")))
+    shown = (
+        (commands.replace("\\\n", " ").splitlines()[-1], text)
+        for page in pages
+        for commands, text in SHOWN.findall(page)
+    )
+    return [pair for pair in shown if re.search(r"^python .*(table|benchmarks/results/)", pair[0])]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"), [one for one in printed() if FITS not in one[0]], ids=lambda one: one[:60]
+)
+def test_a_page_shows_what_its_command_prints_from_the_records(command, text):
+    words = shlex.split(command)[1:]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines() == text.strip().splitlines()
+
+
+def test_each_file_of_records_is_on_a_page():
+    commands = " ".join(command for command, _ in printed())
+    for path in RECORDS.iterdir():
+        script = path.name.partition(".")[0]
+        assert f"{script}.py" in commands or path.name in commands, path.name
+
+
+def kept(name: str) -> list[dict]:
+    with gzip.open(RECORDS / f"{name}.jsonl.gz", "rt", encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def page_of(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_an_auroc_counts_pairs_of_a_failure_and_a_right_answer():
+    for row in kept("white_box"):
+        for name, values in row["scores"].items():
+            pairs = product(*([v for v, f in zip(values, row["fails"], strict=True) if f == kind]
+                              for kind in (1, 0)))  # fmt: skip
+            won = [(a > b) + 0.5 * (a == b) for a, b in pairs]
+            line = re.search(rf"^{re.escape(name)}  .*$", page_of("white-box"), re.M)
+            assert line, name
+            assert f"{sum(won) / len(won):.3f} (" in line[0], (row["set"], name)
+
+
+def test_the_ranker_is_above_the_best_baseline_by_what_the_cells_say():
+    of_model: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for cell in kept("dur_grid"):
+        model, data, count, ranker, _ = cell["key"]
+        if right := cell.get("right"):  # older cells have none
+            assert sum(right) / count == pytest.approx(cell["scores"]["accuracy"])
+        found = of_model.setdefault(model, {}).setdefault(data, {})
+        found.setdefault(ranker, []).append(cell["scores"]["accuracy"])
+    [sets] = [sets for sets in of_model.values() if len(sets) > 1]
+    gains = []
+    for data, rankers in sets.items():
+        means = {name: sum(values) / len(values) for name, values in rankers.items()}
+        plain = [mean for name, mean in means.items() if "DUR" not in name]
+        gains.append(means["DUR"] - max(plain))
+        assert f"{data} {gains[-1]:+.3f}" in page_of("rankers")
+    assert f"mean {sum(gains) / len(gains):+.3f}" in page_of("rankers")
+
+
+def test_the_page_on_gates_counts_as_the_records_do():
+    rows = kept("gate_sets")
+    told = re.findall(
+        r"## (\w+): (\d+) questions to fit, (\d+) to judge; never ([\d.]+) .*?"
+        r"always ([\d.]+) .*?either ([\d.]+)",
+        page_of("gate-sets"),
+    )
+    assert [name for name, *_ in told] == [*dict.fromkeys(row["set"] for row in rows)]
+    for name, fitted, judged, *shares in told:
+        own = [row for row in rows if row["set"] == name]
+        asked = [row for row in own if row["part"] == "dev_test"]
+        assert (int(fitted), int(judged)) == (len(own) - len(asked), len(asked))
+        right = [(_holds(r["draft"], r), _holds(r["answer"], r)) for r in asked]
+        counts = sum(a for a, _ in right), sum(b for _, b in right), sum(a or b for a, b in right)
+        assert [*shares] == [f"{count / len(asked):.3f}" for count in counts]
+
+
+def _holds(answer: str, row: dict) -> bool:
+    """Whether an accepted answer is among the words; articles and punctuation aside."""
+    return any(f" {_plain(one)} " in f" {_plain(answer)} " for one in row["accepted"])
+
+
+def _plain(text: str) -> str:
+    text = re.sub(r"[^\w\s]", "", text.lower())
+    return " ".join(word for word in text.split() if word not in ("a", "an", "the"))
