@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ FOLDER = Path(__file__).parent / "results"
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file, packed or not."""
+    """The JSON lines of a file, packed or not; ends the program where there is none."""
+    if not path.is_file():
+        sys.exit(f"there is no file {path}")
     content = path.read_bytes()
     lines = (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()
     return [json.loads(line) for line in lines]
