@@ -464,13 +464,18 @@ def turned(ladder: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
     ] if hard else []
 
 
+COLUMNS = {"accuracy": 9, "macro-F1": 10, "p(gold)": 9, "hard": 7, "calibrated": 12, "epoch 1": 9}
+"""Of the table, and how wide they are."""
+
+
 def table(out: Path) -> None:
     """Print a table for each model and data set; figures are means over the seeds."""
     cells = grouped(out)
-    heads = ("macro-F1", "p(gold)", "hard", "calibrated", "first epoch")
     for model, data, count in sorted({key[:3] for key in cells}):
-        print(f"\n{model.split('@')[0]}, {data}, {count} questions\n{'':<17}  accuracy"
-              + "".join(f"{head:>12}" for head in heads) + "  shots  accuracy by seed")  # fmt: skip
+        heads = "".join(f"{head:>{wide}}" for head, wide in COLUMNS.items())
+        print(
+            f"\n{model.split('@')[0]}, {data}, {count} questions\n{'':<17}{heads}  shots  by seed"
+        )
         for key, members in cells.items():
             if key[:3] == (model, data, count):
                 print(f"{key[3]:<17}{''.join(figures(members))}".rstrip())
@@ -479,7 +484,7 @@ def table(out: Path) -> None:
         if len(gains) > 1:
             told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
             mean = statistics.mean(gain for [gain] in gains.values())
-            print(f"\n{model.split('@')[0]}, DUR over the best baseline: {told}; mean {mean:+.3f}")
+            print(f"\n{model.split('@')[0]}, DUR over the best baseline:\n{told}; mean {mean:+.3f}")
 
 
 def above(cells: Cells, key: tuple) -> list[float]:
@@ -500,9 +505,8 @@ def figures(members: Sequence[dict]) -> Iterator[str]:
     calibrated = [member["calibrated"]["accuracy"] for member in members]
     first = [member["shots_by_epoch"][0] for member in members if member.get("shots_by_epoch")]
     columns = [[one[name] for one in each] for name in ("accuracy", "macro_f1", "p_gold", "hard")]
-    for values in (*columns, calibrated, first):
+    for values, wide in zip((*columns, calibrated, first), COLUMNS.values(), strict=True):
         known = [value for value in values if value is not None]
-        wide = 10 if values is columns[0] else 12
         shown = f"{statistics.mean(known):{'.0%' if values is first else '.3f'}}" if known else ""
         yield f"{shown:>{wide}}"
     yield f"{'/'.join(str(m['answer_shots']) for m in members if 'answer_shots' in m):>7}"
