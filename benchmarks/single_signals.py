@@ -133,8 +133,9 @@ def report(row: Row) -> None:
     fitted = np.isnan(scores[:, :, 0])
     right = ", ".join(str((1 - fails[some]).sum()) for some in fitted.T)
     best = 1 + int(np.argmax([auroc(column, fails) for column in np.array(row["signals"]).T]))
+    asked = f"{row['set']}{' with search' * row['search']}, {row['model'].partition('@')[0]}"
     print(
-        f"\n## {row['set']}, {row['model']}: {fitted[:, 0].sum()} questions to fit, "
+        f"\n## {asked}: {fitted[:, 0].sum()} questions to fit, "
         f"{(~fitted[:, 0]).sum()} to judge, {fitted.shape[1]} draws; right in the fit: {right}"
     )
     rows = {"gate": 0, "chosen on the fit": len(names) + 1, f"best, {names[best - 1]}": best}
