@@ -69,6 +69,13 @@ def test_an_auroc_counts_pairs_of_a_failure_and_a_right_answer():
             assert f"{sum(won) / len(won):.3f} (" in line[0], (row["set"], name)
 
 
+def test_an_answer_of_the_field_is_right_where_it_holds_an_accepted_one():
+    for row in kept("field"):
+        if row["error"] is None:
+            accepted = {"accepted": row["answers"]}
+            assert row["scores"]["contains"] == _holds(row["prediction"], accepted), row
+
+
 def test_the_ranker_is_above_the_best_baseline_by_what_the_cells_say():
     of_model: dict[str, dict[str, dict[str, list[float]]]] = {}
     for cell in kept("dur_grid"):
