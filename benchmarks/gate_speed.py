@@ -135,6 +135,8 @@ def kept(path: Path) -> dict[str, list[Record]]:
     """What `slim` told, by cell."""
     found: dict[str, list[Record]] = {}
     for told in read(path):
+        if "cell" not in told:
+            raise SystemExit(f"{path} is of another benchmark; name a run, or what --keep wrote")
         found.setdefault(told.pop("cell"), []).append(Record(**told))
     return found
 
@@ -149,6 +151,10 @@ def main() -> None:
         records: Records = read_run_folder(options.run).records
     else:
         records = kept(options.run)
+    known = sorted({name for some in records.values() for record in some for name in record.scores})
+    if options.metric not in known:
+        parser.error(f"the run has no metric {options.metric!r}; it has {', '.join(known)}")
+    if not options.run.is_dir():
         print(f"{summarize(records)}\n")
     if options.keep:
         write(options.keep, slim(records))

@@ -18,10 +18,9 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from records import FOLDER, merged, read, short
+from records import Row, merged, parsed, read, short
 
 from ltrag_plugins.flow import World
 from ltrag_plugins.gece import Evidence, GECEGate, GECESettings, Outcome, fit_outcomes
@@ -40,7 +39,6 @@ from ltrag_plugins.metrics.calibration import (
 )
 from ltrag_plugins.types import Generation
 
-Row = dict[str, Any]
 DRAWS = 3
 RATES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.8)
 
@@ -229,9 +227,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folds", type=int, default=GECESettings().folds)
     parser.add_argument("--labels", action="store_true", help="labels beside agreement, no gates")
-    parser.add_argument("--records", type=Path, default=FOLDER / "recorded_outcomes.jsonl.gz")
-    parser.add_argument("--table", action="store_true", help="only print what is kept")
-    options = parser.parse_args()
+    options = parsed(parser, "recorded_outcomes")
+    if options.table and options.labels:
+        parser.error("of --labels nothing is kept; leave out --table")
     if not options.table:
         run(options)
     if not options.labels:

@@ -1,5 +1,6 @@
 """What a benchmark keeps of each question, so that its table can be printed without a model."""
 
+import argparse
 import gzip
 import json
 import math
@@ -9,9 +10,21 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent / "results"
+Row = dict[str, Any]
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def parsed(parser: argparse.ArgumentParser, name: str) -> argparse.Namespace:
+    """The options, with a file of records: with --table that of the repository, else one of the
+    run's own, if none is named."""
+    parser.add_argument("--records", type=Path, help="file of records")
+    parser.add_argument("--table", action="store_true", help="only print what is kept")
+    options = parser.parse_args()
+    if options.records is None:
+        options.records = (FOLDER if options.table else Path("runs")) / f"{name}.jsonl.gz"
+    return options
+
+
+def read(path: Path) -> list[Row]:
     """The JSON lines of a file, packed or not; ends the program where there is none."""
     if not path.is_file():
         sys.exit(f"there is no file {path}")
@@ -34,7 +47,7 @@ def short(value: float) -> float | None:
     return None if math.isnan(value) else float(f"{value:.9g}")
 
 
-def merged(path: Path, rows: Iterable[dict[str, Any]], *keys: str) -> None:
+def merged(path: Path, rows: Iterable[Row], *keys: str) -> None:
     """Write them into the file; those of the same keys that are there are replaced."""
     found = list(rows)
     told = {tuple(row[key] for key in keys) for row in found}

@@ -7,7 +7,7 @@ where the least certain fifth is refused. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --few-shot
-    python benchmarks/sgic_documents.py --table
+    python benchmarks/sgic_documents.py --table --records runs/sgic_documents.jsonl.gz
 
 Each question's scores are kept in the file of records, from which `--table` prints. Answers are
 kept in the cache folder, so a run that was stopped goes on. A hundred questions of each set take
@@ -17,11 +17,10 @@ about half an hour on two cores with SmolLM2.
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from distractors import SETS, Item, items, model, settings
-from records import FOLDER, merged, read, short
+from records import Row, merged, parsed, read, short
 
 from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
@@ -33,7 +32,6 @@ from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, calibrate
 from ltrag_plugins.types import Passage
 
-Row = dict[str, Any]
 AT_ONCE = 4
 """Questions whose prompts go to the model together."""
 
@@ -149,9 +147,7 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
-    parser.add_argument("--records", type=Path, default=FOLDER / "sgic_documents.jsonl.gz")
-    parser.add_argument("--table", action="store_true", help="only print what is kept")
-    options = parser.parse_args()
+    options = parsed(parser, "sgic_documents")
     if not options.table:
         run(options)
     for row in read(options.records):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from records import FOLDER, merged, read, short
+from records import Row, merged, parsed, read, short
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.flow import World, run_many
@@ -34,8 +34,6 @@ from ltrag_plugins.metrics.answer import is_right
 from ltrag_plugins.metrics.calibration import Interval, auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.types import Question
-
-Row = dict[str, Any]
 
 
 def asked(name: str, limit: int) -> list[Question]:
@@ -159,9 +157,7 @@ def main() -> None:
     parser.add_argument("--data", default="popqa,triviaqa,nq_distractor")
     parser.add_argument("--search", action="store_true", help="for questions with passages")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
-    parser.add_argument("--records", type=Path, default=FOLDER / "single_signals.jsonl.gz")
-    parser.add_argument("--table", action="store_true", help="only print what is kept")
-    options = parser.parse_args()
+    options = parsed(parser, "single_signals")
     if not (options.table or options.model):
         parser.error("name a model, or --table")
     if not options.table:

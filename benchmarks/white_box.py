@@ -26,11 +26,10 @@ from copy import copy
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from distractors import model
-from records import FOLDER, merged, read, short
+from records import Row, merged, parsed, read, short
 from scipy.stats import spearmanr
 
 from ltrag_plugins.errors import CalibrationError
@@ -62,7 +61,6 @@ FEW_SHOT = (
     "Question: how many legs has a spider?\nAnswer: eight\n\n"
     "Question: {question}\nAnswer:"
 )
-Row = dict[str, Any]
 DOT = "reference gradient, dot, negated"
 ABLATIONS = {
     "GECE, to the letter (dot)": {},
@@ -145,7 +143,7 @@ def reference_scores(
     return scores
 
 
-def row(title: str, scores: dict[str, np.ndarray], part: Part) -> Row:
+def record(title: str, scores: dict[str, np.ndarray], part: Part) -> Row:
     """What is kept of the questions of a part."""
     return {
         "part": title,
@@ -164,7 +162,7 @@ def table(rows: list[Row]) -> None:
         heads = [f"{r['set']}, {len(r['fails']) - sum(r['fails'])} of {len(r['fails'])} right"
                  for r in some]  # fmt: skip
         print(f"\n{llm}\n{title:<40}{''.join(f'{head:>30}' for head in heads)}   page views")
-        for name in some[0]["scores"]:
+        for name in dict.fromkeys(name for row in some for name in row["scores"]):
             print(
                 f"{name:<40}{''.join(f'{cell(row, name):>30}' for row in some)}{views(some, name)}"
             )
@@ -176,7 +174,9 @@ def table(rows: list[Row]) -> None:
 
 
 def cell(row: Row, name: str) -> str:
-    """AUROC of "the direct answer fails", with its interval."""
+    """AUROC of "the direct answer fails", with its interval; empty where it was not measured."""
+    if name not in row["scores"]:
+        return ""
     values, fails = np.array(row["scores"][name]), np.array(row["fails"])
     found = bootstrap_interval(values, fails, statistic=auroc, resamples=500)
     return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
@@ -184,7 +184,8 @@ def cell(row: Row, name: str) -> str:
 
 def views(some: list[Row], name: str) -> str:
     """The rank correlation with page views, where a data set has them."""
-    found = [spearmanr(r["scores"][name], r["views"])[0] for r in some if any(r["views"])]
+    measured = [row for row in some if name in row["scores"] and any(row["views"])]
+    found = [spearmanr(row["scores"][name], row["views"])[0] for row in measured]
     return "".join(f"{value:>+13.2f}" for value in found)
 
 
@@ -221,7 +222,7 @@ def without_gradients(train: Part, test: Part, settings: GECESettings, llm: Grad
         "fitted gate, no encoder": (unembedded(train.evidence), unembedded(test.evidence)),
     }.items():
         scores[name] = np.array([d.probability for d in judged(train, pair, settings, llm)])
-    return row("at run time", scores, test)
+    return record("at run time", scores, test)
 
 
 def with_gradients(
@@ -269,7 +270,7 @@ def with_gradients(
             "GECE, online form (METEOR estimated)": np.array([d.score for d in online]),
         }
     kinds = {"with gradients": scores, "with the reference": with_reference}
-    return [row(title, some, test) for title, some in kinds.items()]
+    return [record(title, some, test) for title, some in kinds.items()]
 
 
 def main() -> None:
@@ -281,9 +282,7 @@ def main() -> None:
     parser.add_argument("--gradients", type=int, default=500, help="of these, with gradients")
     parser.add_argument("--data", default="popqa,triviaqa,nq_open")
     parser.add_argument("--cache", type=Path, default=Path("runs/white_box"))
-    parser.add_argument("--records", type=Path, default=FOLDER / "white_box.jsonl.gz")
-    parser.add_argument("--table", action="store_true", help="only print what is kept")
-    arguments = parser.parse_args()
+    arguments = parsed(parser, "white_box")
     if not arguments.table:
         run(arguments)
     table(read(arguments.records))

@@ -31,7 +31,8 @@ def printed() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("command", "text"), [one for one in printed() if FITS not in one[0]], ids=lambda one: one[:60]
+    ("command", "text"),
+    [pytest.param(*one, id=one[0]) for one in printed() if FITS not in one[0]],
 )
 def test_a_page_shows_what_its_command_prints_from_the_records(command, text):
     words = shlex.split(command)[1:]
