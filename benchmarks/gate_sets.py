@@ -1,9 +1,11 @@
 """Gates on what one model answers to real questions, without passages and with two.
 
 `record` asks the model and keeps each question's draft, answer with passages and their labels in
-a file of JSON lines; `table` fits on `train`, judges `dev_test`, and needs no model:
+a file of JSON lines; `gradients` adds what eq. 2 takes of the model's weights, for `dev_test`;
+`table` fits on `train`, judges `dev_test`, and needs no model:
 
     LTRAG_DATA=/path/to/data python benchmarks/gate_sets.py record MODEL.gguf
+    python benchmarks/gate_sets.py gradients MODEL.gguf
     python benchmarks/gate_sets.py table
 
 Passages are found among those of all questions asked, by MiniLM, and cut to 80 words. An answer is
@@ -14,13 +16,16 @@ import argparse
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from distractors import model
 from records import FOLDER, read, write
+from records import short as kept_digits
+from scipy.stats import spearmanr
 
 from ltrag_plugins.data import read_questions
 from ltrag_plugins.evaluate import cell_of
@@ -35,12 +40,16 @@ from ltrag_plugins.gece import (
 )
 from ltrag_plugins.gece.fit import Labels, _area, _cross_validated
 from ltrag_plugins.gece.labels import answers_agree
-from ltrag_plugins.gece.score import quality_of
-from ltrag_plugins.gece.signals import available_signals, drafting, features
+from ltrag_plugins.gece.score import quality_of, references_like
+from ltrag_plugins.gece.signals import (
+    available_signals,
+    drafting,
+    features,
+    with_gradient_term,
+)
 from ltrag_plugins.llm.base import Encoder
 from ltrag_plugins.llm.cached import CachedEncoder, CachedLLM
-from ltrag_plugins.llm.embedded import embedded, embedded_encoder
-from ltrag_plugins.llm.transformers import TransformersLLM
+from ltrag_plugins.llm.embedded import embedded_encoder
 from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval, paired_bootstrap
 from ltrag_plugins.retrieval.dense import DenseRetriever
@@ -50,6 +59,15 @@ from ltrag_plugins.uncertainty import mean_probability
 PARTS = ("train", "dev_test")
 SHARES = (0.2, 0.4, 0.6, 0.8)
 SIZES = (100, 400)
+EQ_2: dict[str, dict[str, Any]] = {
+    "eq. 2": {},
+    "eq. 2, chrF for METEOR": {"quality": "chrf"},
+    "eq. 2, 1-TER for METEOR": {"quality": "ter"},
+    "eq. 2, no statistics": {"statistics": False},
+    "eq. 2, no semantics": {"semantics": False},
+    "its numerator": {"statistics": False, "semantics": False},
+}
+"""The rows of the paper's table 3, and what neither ablation leaves."""
 RECORDS = FOLDER / "gate_sets.jsonl.gz"
 
 
@@ -68,12 +86,9 @@ def short(passage: Passage) -> Passage:
 
 
 def record(options: argparse.Namespace) -> None:
-    how = {"dtype": options.dtype}
-    embeds = options.model == "embedded"
-    model = embedded(**how) if embeds else TransformersLLM.load(options.model, **how)
     folder = options.answers
     folder.mkdir(parents=True, exist_ok=True)
-    llm = CachedLLM(model, folder / "answers.sqlite")
+    llm = CachedLLM(model(options.model, dtype=options.dtype), folder / "answers.sqlite")
     encoder = CachedEncoder(embedded_encoder(), folder / "vectors.sqlite")
     rows = read(options.records) if options.records.exists() else []
     for name in options.data.split(","):
@@ -114,6 +129,38 @@ def answered(
         }
 
 
+def gradients(options: argparse.Namespace) -> None:
+    """The product of each question's gradient with the mean over all of `dev_test`, of the accepted
+    answers: the semantics of eq. 2."""
+    settings, rows = GECESettings.paper(), read(options.records)
+    llm = model(options.model, dtype=options.dtype)
+    for name in options.data.split(","):
+        own = [row for row in rows if row["set"] == name and row["part"] == "dev_test"]
+        questions = [Question(row["question"], tuple(row["accepted"])) for row in own]
+        drafts = [draft_of(row) for row in own]
+        prompts, references = references_like(questions, drafts, settings)
+        along = llm.mean_gradient(prompts, references, layers=settings.layers)
+        known = zip(questions, references, strict=True)
+        terms = [
+            with_gradient_term(Evidence(q.text, Generation(text)), settings, along)
+            for q, text in known
+        ]
+        for row, found in zip(own, run_many(terms, World(llm=llm), batch=16), strict=True):
+            assert found.agreement is not None
+            row["agreement"] = kept_digits(found.agreement.dot)
+        write(options.records, rows)
+        print(f"{name}: {len(own)} gradients", flush=True)
+
+
+def draft_of(row: dict[str, Any]) -> Generation:
+    """As the model wrote it."""
+    tokens = tuple(
+        Token(**{**token, "alternatives": tuple(map(tuple, token["alternatives"]))})
+        for token in row["tokens"]
+    )
+    return Generation("".join(token.text for token in tokens), tokens)
+
+
 def outcomes(
     rows: list[dict[str, Any]], encoder: Encoder, *, agreement: bool, search: bool = False
 ) -> list[Outcome]:
@@ -122,17 +169,12 @@ def outcomes(
     vectors = encoder.encode([text for row in rows for text in (row["question"], row["draft"])])
     made = []
     for row, pair in zip(rows, np.asarray(vectors).reshape(len(rows), 2, -1), strict=True):
-        tokens = tuple(
-            Token(**{**token, "alternatives": tuple(map(tuple, token["alternatives"]))})
-            for token in row["tokens"]
-        )
         first, second = (*row["search"], 0.0, 0.0)[:2]
         extra = {"search_score": -first, "search_margin": second - first} if search else {}
-        draft = Generation("".join(token.text for token in tokens), tokens)
         right, told = row["right"], answers_agree(row["draft"], row["answer"])
         made.append(
             Outcome(
-                Evidence(row["question"], draft, vectors=pair, extra=extra),
+                Evidence(row["question"], draft_of(row), vectors=pair, extra=extra),
                 right=told if agreement else right["draft"],
                 right_with_retrieval=True if agreement else right["answer"],
                 agreement=agreement,
@@ -192,16 +234,26 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
         if row == "gate, labels":
             for signal in ("mean_logprob", "product", "least_probability"):
                 scores[signal] = np.array([d.ingredients[signal] for d in judged])
+    if all("agreement" in row for row in test):
+        scores |= with_reference(test, EQ_2)
     scores |= {"wrong drafts known": fails, "perfect": gain}
     for row, found in scores.items():
         print(line(row, found, fails, gain, right, mended))
+    if "eq. 2" in scores:
+        products = [row["agreement"] for row in test]
+        by = [spearmanr(scores["eq. 2"], part)[0] for part in (scores["its numerator"], products)]
+        print(f"eq. 2: rank correlation with its numerator {by[0]:+.3f}, gradients {by[1]:+.3f}")
     everything = outcomes(train + test, encoder, agreement=False)
     evidence = [one.evidence for one in everything]
     names, labels = available_signals(evidence, None), Labels.of(everything)
     failure, _ = _cross_validated(features(evidence, names, None), labels, names, GECESettings())
     assert labels.mended is not None
     all_right = 1 - labels.fails
-    over_all = {"gate, cross-validated *": failure} | with_reference(train + test, evidence)
+    known = with_reference(
+        train + test, {n: EQ_2[n] for n in ("eq. 2, no semantics", "its numerator")}
+    )
+    over_all = {"gate, cross-validated *": failure}
+    over_all |= {f"{name} *": found for name, found in known.items()}
     for row, found in over_all.items():
         print(line(row, found, labels.fails, labels.gain, all_right, labels.mended))
     probable = np.array([mean_probability(one.draft) for one in evidence])
@@ -214,24 +266,23 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
 
 
 def with_reference(
-    rows: Sequence[dict[str, Any]], evidence: Sequence[Evidence]
+    rows: Sequence[dict[str, Any]], kinds: Mapping[str, dict[str, Any]]
 ) -> dict[str, np.ndarray]:
-    """GECE (eq. 2) by the accepted answers, with word frequencies and its numerator alone; its
-    gradients need the model's weights."""
-    frequencies = WordFrequencies()
+    """GECE (eq. 2) by the accepted answers, with the settings of each kind."""
+    frequencies, drafts = WordFrequencies(), [draft_of(row) for row in rows]
     scores = {}
-    for name, statistics in (("eq. 2, no gradients *", True), ("its numerator *", False)):
-        settings = GECESettings(statistics=statistics, semantics=False)
+    for name, changes in kinds.items():
+        settings = replace(GECESettings.paper(), **changes)
         scores[name] = np.array(
             [
                 gece_score(
-                    meteor=quality_of(row["draft"], row["accepted"]),
-                    mean_probability=mean_probability(one.draft),
+                    meteor=quality_of(row["draft"], row["accepted"], settings.quality),
+                    mean_probability=mean_probability(draft),
                     word_frequency=frequencies.mean(row["question"]),
-                    gradient_agreement=0.0,
+                    gradient_agreement=row["agreement"] if settings.semantics else None,
                     settings=settings,
                 ).value
-                for row, one in zip(rows, evidence, strict=True)
+                for row, draft in zip(rows, drafts, strict=True)
             ]
         )
     return scores
@@ -253,7 +304,7 @@ def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("record", "table"))
+    parser.add_argument("what", choices=("record", "gradients", "table"))
     parser.add_argument("model", nargs="?", help="'embedded', a GGUF file, or a folder")
     parser.add_argument("--records", type=Path, default=RECORDS)
     parser.add_argument("--answers", type=Path, default=Path("runs/gate_sets"))
@@ -261,9 +312,9 @@ def main() -> None:
     parser.add_argument("--data", default="nq_distractor,popqa,hotpotqa")
     parser.add_argument("--dtype", default="fast", help='"fast": bfloat16 where the CPU has it')
     options = parser.parse_args()
-    if options.what == "record" and not options.model:
-        parser.error("record needs a model")
-    {"record": record, "table": table}[options.what](options)
+    if options.what != "table" and not options.model:
+        parser.error(f"{options.what} needs a model")
+    {"record": record, "gradients": gradients, "table": table}[options.what](options)
 
 
 if __name__ == "__main__":

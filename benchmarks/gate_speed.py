@@ -6,12 +6,13 @@ alone and from as many questions chosen at random (what is expected of them), wi
 a paired bootstrap, and the speed-up; then F1 and speed-up at other thresholds than the one that was
 fitted: a question whose score is above is charged the gate's draft and the method, another the
 draft alone. With --keep all that takes is written to a file, which can be named in the place of
-the run; then the run's own table is printed first.
+the run; then the run's own table is printed first. With --behind the decisions of a gate in another
+run of the same questions are put before these methods too; their answers stay as they are.
 
 Usage:
 
     python benchmarks/gate_speed.py RUN/ [METRIC] [--keep FILE]
-    python benchmarks/gate_speed.py FILE [METRIC]
+    python benchmarks/gate_speed.py FILE [METRIC] [--behind RUN/] [--keep FILE]
 """
 
 import argparse
@@ -86,16 +87,25 @@ def share(gated: Sequence[Record]) -> float:
 
 def as_fitted(records: Records, metric: str) -> str:
     """A row a method: what the gate of the run did."""
-    direct = direct_answers(records)
-    heads = (f"{metric} minus alone", f"{metric} minus random")
-    lines = [f"{'as fitted':<14}{'retrieved':>10}{heads[0]:>28}{heads[1]:>28}{'speed-up':>10}"]
-    for name, alone in both_ways(records).items():
+    direct, rows = direct_answers(records), both_ways(records)
+    heads, wide = (f"{metric} minus alone", f"{metric} minus random"), width(rows)
+    lines = [f"{'as fitted':<{wide}}{'retrieved':>10}{heads[0]:>28}{heads[1]:>28}{'speed-up':>10}"]
+    for name, alone in rows.items():
         gated, without = records[name], records[alone]
         others = (scored(without, metric), at_random(gated, without, direct, metric))
         gains = "".join(f"{_gain(scored(gated, metric), other):>28}" for other in others)
         speed = spent(without).sum() / spent(gated).sum()
-        lines.append(f"{alone:<14}{share(gated):>10.0%}{gains}{speed:>9.2f}x")
+        lines.append(f"{shown(name, rows):<{wide}}{share(gated):>10.0%}{gains}{speed:>9.2f}x")
     return "\n".join(lines)
+
+
+def shown(name: str, rows: Mapping[str, str]) -> str:
+    """A row's name; the gate's part of it only where there are several."""
+    return name if len({CellName.parse(one).gate for one in rows}) > 1 else rows[name]
+
+
+def width(rows: Mapping[str, str]) -> int:
+    return max(14, 2 + max((len(shown(name, rows)) for name in rows), default=0))
 
 
 def _gain(now: np.ndarray, before: np.ndarray) -> str:
@@ -113,13 +123,42 @@ def direct_answers(records: Records) -> Sequence[Record]:
 
 def at_other_rates(records: Records, metric: str) -> str:
     """A row a method: alone, then each rate."""
-    direct = direct_answers(records)
-    lines = [f"{metric:<14}{'alone':>7}" + "".join(f"{rate:>14.0%}" for rate in RATES)]
-    for name, alone in both_ways(records).items():
+    direct, rows = direct_answers(records), both_ways(records)
+    wide = width(rows)
+    lines = [f"{metric:<{wide}}{'alone':>7}" + "".join(f"{rate:>14.0%}" for rate in RATES)]
+    for name, alone in rows.items():
         found = at_rates(records[name], records[alone], direct, metric)
         cells = "".join(f"{value:>8.3f} {speed:>4.1f}x" for value, speed in found)
-        lines.append(f"{alone:<14}{scored(records[alone], metric).mean():>7.3f}{cells}")
+        before = scored(records[alone], metric).mean()
+        lines.append(f"{shown(name, rows):<{wide}}{before:>7.3f}{cells}")
     return "\n".join(lines)
+
+
+def behind(records: Records, others: Records) -> dict[str, Sequence[Record]]:
+    """The records, and after each row behind a gate one behind the gate of `others`: the method's
+    record, on top of the draft's cost, where that retrieved, and the direct answer's elsewhere."""
+    gated = next((name for name in others if CellName.parse(name).gate), None)
+    if gated is None:
+        raise SystemExit("the run behind which to put the methods has no gate")
+    gate, direct = CellName.parse(gated).gate, direct_answers(records)
+    decided = {record.id: record.decision for record in others[gated]}
+    if {record.id for record in direct} != decided.keys():
+        raise SystemExit("the run behind which to put the methods has other questions")
+    found, rows = dict[str, Sequence[Record]](), both_ways(records)
+    for name, some in records.items():
+        found[name] = some
+        if name in rows:
+            pairs = zip(records[rows[name]], direct, strict=True)
+            found[f"{rows[name]}+{gate}"] = [_after(*pair, decided[pair[1].id]) for pair in pairs]
+    return found
+
+
+def _after(method: Record, draft: Record, decision: Any) -> Record:
+    if not decision["retrieve"]:
+        return replace(draft, decision=decision)
+    costs = ("calls", "prompt_tokens", "completion_tokens", "retrievals", "ms")
+    paid = {name: getattr(method, name) + getattr(draft, name) for name in costs}
+    return replace(method, decision=decision, **paid)
 
 
 def slim(records: Records) -> Iterator[dict[str, Any]]:
@@ -145,12 +184,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("metric", nargs="?", default="f1")
+    parser.add_argument("--behind", type=Path, help="another run, with a gate")
     parser.add_argument("--keep", type=Path, help="a file in benchmarks/results/")
     options = parser.parse_args()
     if options.run.is_dir():
         records: Records = read_run_folder(options.run).records
     else:
         records = kept(options.run)
+    if options.behind:
+        records = behind(records, read_run_folder(options.behind).records)
     known = sorted({name for some in records.values() for record in some for name in record.scores})
     if options.metric not in known:
         parser.error(f"the run has no metric {options.metric!r}; it has {', '.join(known)}")

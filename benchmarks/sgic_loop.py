@@ -218,17 +218,26 @@ def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Nam
     ]
     seen = [Progress(f"{name}, oracle")]
     answers = run_many(flows, World(llm=llm), observers=seen, batch=options.batch)
-    golds = [question.answers for question in questions]
-    print(f"\n{name}, dev_test, {len(found)} questions, true scores:\n{'':<10}{'EM':>7}{'F1':>7}")
-    for number in range(options.rounds + 1):
-        texts = [answer.trace[number].text for answer in answers]
-        em, overlap = (
-            np.mean([right(*pair) for pair in zip(texts, golds, strict=True)])
-            for right in (normalized_exact_match, f1)
-        )
-        print(f"round {number:<4}{em:>7.3f}{overlap:>7.3f}")
+    ways = [
+        [
+            _row(
+                f"true scores, round {n}",
+                i,
+                replace(a, text=a.trace[n].text, calls=n + 1, tokens=None),
+                [None],
+            )
+            for i, a in zip(found, answers, strict=True)
+        ]
+        for n in range(options.rounds + 1)
+    ]
+    print(f"\n{name}, dev_test, {len(found)} questions, true scores; F1 of each round:", end="")
+    print("".join(f" {np.mean([row.f1 for row in way]):.3f}" for way in ways))
+    first, *others = [{row.id: row for row in way} for way in ways]
+    print(table([(first, other) for other in others]))
     same = [r.text == a.trace[0].text for a in answers for r in a.trace[1:]]
     print(f"rounds that repeat the first answer: {np.mean(same):.3f}\n")
+    if options.out:
+        write((row for way in ways for row in way), options.out / f"{name}_oracle.jsonl")
 
 
 def how_many(value: str) -> int | Literal["equal"]:

@@ -1,6 +1,7 @@
 """Speed-up and score of a gated method at other rates, beside a sum by hand."""
 
 import sys
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -57,3 +58,22 @@ def test_by_lot_each_set_of_as_many_questions_is_as_likely(gate_speed):
     ]
     expected = gate_speed.at_random(gated, alone, direct, "f1").sum()
     assert expected == pytest.approx(sum(drawn) / len(drawn))
+
+
+def test_behind_another_gate_a_question_gets_the_methods_answer_or_the_drafts(gate_speed):
+    direct = [replace(record(i, i / 4, 10), calls=1) for i in range(4)]
+    alone = [replace(record(i, 1 - i / 4, 90), calls=3, retrievals=1) for i in range(4)]
+    old = [record(i, 0, 0, {"score": 0, "retrieve": False}) for i in range(4)]
+    records = {"direct": direct, "sure": alone, "sure+gate": old, "skr": alone}
+    decided = [record(i, 0, 0, {"score": i, "retrieve": i in (0, 3)}) for i in (3, 2, 1, 0)]
+    found = gate_speed.behind(records, {"direct": direct, "single:k=1+eq2": decided})
+    assert list(found) == ["direct", "sure", "sure+gate", "sure+eq2", "skr"]
+    told = [(r.scores["f1"], r.ms, r.calls, r.retrievals) for r in found["sure+eq2"]]
+    assert told == [(1.0, 100, 4, 1), (0.25, 10, 1, 0), (0.5, 10, 1, 0), (0.25, 100, 4, 1)]
+    assert [r.decision["score"] for r in found["sure+eq2"]] == [0, 1, 2, 3]
+    rows = gate_speed.both_ways(found)
+    assert [gate_speed.shown(name, rows) for name in rows] == ["sure+gate", "sure+eq2"]
+    with pytest.raises(SystemExit, match="other questions"):
+        gate_speed.behind(records, {"single+eq2": decided[:3]})
+    with pytest.raises(SystemExit, match="no gate"):
+        gate_speed.behind(records, {"direct": direct})

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -10,6 +11,9 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+
+from ltrag_plugins.gece import WordFrequencies
+from ltrag_plugins.metrics.text import meteor
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs" / "results"
@@ -110,6 +114,31 @@ def test_the_page_on_gates_counts_as_the_records_do():
         right = [(_holds(r["draft"], r), _holds(r["answer"], r)) for r in asked]
         counts = sum(a for a, _ in right), sum(b for _, b in right), sum(a or b for a, b in right)
         assert [*shares] == [f"{count / len(asked):.3f}" for count in counts]
+
+
+@pytest.mark.parametrize(
+    ("label", "statistics", "semantics"),
+    [("eq. 2", True, True), ("eq. 2, no statistics", False, True),
+     ("eq. 2, no semantics", True, False)],
+)  # fmt: skip
+def test_the_fifth_with_the_largest_eq_2_retrieves(label, statistics, semantics):
+    frequencies, page = WordFrequencies(), page_of("gate-sets")
+    rows = [row for row in kept("gate_sets") if row["part"] == "dev_test"]
+    for name in dict.fromkeys(row["set"] for row in rows):
+        own, values = [row for row in rows if row["set"] == name], []
+        for row in own:
+            sure = [math.exp(token["logprob"]) for token in row["tokens"]]
+            off = abs(
+                meteor(row["draft"], row["accepted"]) - (sum(sure) / len(sure) if sure else 0)
+            )
+            by = frequencies.mean(row["question"]) if statistics else 1.0
+            values.append(off / max(by * (row["agreement"] if semantics else 1.0), 1e-9))
+        largest = sorted(range(len(own)), key=lambda i: -values[i])[: round(len(own) / 5)]
+        right = [_holds(r["answer" if i in largest else "draft"], r) for i, r in enumerate(own)]
+        [block] = re.findall(rf"^## {name}: .*?^\* over", page, re.M | re.S)
+        line = re.search(rf"^{re.escape(label)}  .*\)\s+([\d.]+)", block, re.M)
+        assert line, name
+        assert line[1] == f"{sum(right) / len(right):.3f}", name
 
 
 def _holds(answer: str, row: dict) -> bool:
