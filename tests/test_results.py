@@ -81,6 +81,24 @@ def test_an_answer_of_the_field_is_right_where_it_holds_an_accepted_one():
             assert row["scores"]["contains"] == _holds(row["prediction"], accepted), row
 
 
+def test_behind_a_gate_stand_the_methods_own_answers_and_the_direct_ones():
+    cells: dict[str, dict[str, dict]] = {}
+    for row in kept("field"):
+        cells.setdefault(row["cell"], {})[row["id"]] = row
+    composed = [name for name in cells if name.endswith("+eq2")]
+    assert composed
+    for name in composed:
+        for key, row in cells[name].items():
+            method, draft = cells[name.removesuffix("+eq2")][key], cells["direct"][key]
+            chosen = row["decision"]["retrieve"]
+            assert row["prediction"] == (method if chosen else draft)["prediction"]
+            assert row["calls"] == draft["calls"] + chosen * method["calls"]
+        scores = sorted(
+            (r["decision"]["score"], r["decision"]["retrieve"]) for r in cells[name].values()
+        )
+        assert [chosen for _, chosen in scores] == [False] * 80 + [True] * 20
+
+
 def test_the_ranker_is_above_the_best_baseline_by_what_the_cells_say():
     of_model: dict[str, dict[str, dict[str, list[float]]]] = {}
     for cell in kept("dur_grid"):
