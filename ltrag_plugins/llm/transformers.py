@@ -85,7 +85,7 @@ class TransformersLLM:
             source: where the weights are.
             device: "auto" takes CUDA if there is one, else MPS, else the CPU.
             dtype: "auto" takes float32 on the CPU and half precision elsewhere; "fast" takes
-                bfloat16 on a CPU that computes in it, about twice as fast there.
+                bfloat16 on a CPU that computes in it, which is faster there.
             chat, system: as for the class.
             adapter: a folder of `ltrag_plugins.training.finetune`, merged into the weights.
             label: what `name` starts with; None: the last part of `source`.
