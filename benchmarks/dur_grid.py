@@ -405,9 +405,11 @@ def grouped(out: Path) -> Cells:
 def paper_table(out: Path, shown: Table) -> None:
     """Print means and deviations over seeds in per cent, the paper's figures in brackets."""
     cells = grouped(out)
+    asked = {name for row in shown.rows for name in row.ranker.split(",")}
     print(f"Yu et al., NAACL 2025, {shown.title}; in %, in brackets the paper's, of GPT-4")
-    for model in dict.fromkeys(key[0] for key in cells):
-        found = {key[1:3] for key in cells if key[0] == model and key[1] in shown.data}
+    there = [key for key in cells if key[1] in shown.data and key[3] in asked]
+    for model in dict.fromkeys(key[0] for key in there):
+        found = {key[1:3] for key in there if key[0] == model}
         columns = sorted(found, key=lambda column: (shown.data.index(column[0]), column[1]))
         lines = [
             (row, [best(cells, (model, *column), row, shown.value) for column in columns])
@@ -473,9 +475,7 @@ def table(out: Path) -> None:
     cells = grouped(out)
     for model, data, count in sorted({key[:3] for key in cells}):
         heads = "".join(f"{head:>{wide}}" for head, wide in COLUMNS.items())
-        print(
-            f"\n{model.split('@')[0]}, {data}, {count} questions\n{'':<17}{heads}  shots  by seed"
-        )
+        print(f"\n{short(model)}, {data}, {count} questions\n{'':<17}{heads}  shots  by seed")
         for key, members in cells.items():
             if key[:3] == (model, data, count):
                 print(f"{key[3]:<17}{''.join(figures(members))}".rstrip())
@@ -484,7 +484,13 @@ def table(out: Path) -> None:
         if len(gains) > 1:
             told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
             mean = statistics.mean(gain for [gain] in gains.values())
-            print(f"\n{model.split('@')[0]}, DUR over the best baseline:\n{told}; mean {mean:+.3f}")
+            print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean:+.3f}")
+
+
+def short(model: str) -> str:
+    """The model's name, and what it computed in."""
+    name, _, how = model.partition("@")
+    return ", ".join([name, *how.split("/")[1:2]])
 
 
 def above(cells: Cells, key: tuple) -> list[float]:
