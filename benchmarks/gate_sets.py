@@ -306,7 +306,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("record", "gradients", "table"))
     parser.add_argument("model", nargs="?", help="'embedded', a GGUF file, or a folder")
-    parser.add_argument("--records", type=Path, default=RECORDS)
+    parser.add_argument("--records", type=Path, help="file of records")
     parser.add_argument("--answers", type=Path, default=Path("runs/gate_sets"))
     parser.add_argument("--questions", type=int, default=200, help="of each part of a data set")
     parser.add_argument("--data", default="nq_distractor,popqa,hotpotqa")
@@ -314,6 +314,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.what != "table" and not options.model:
         parser.error(f"{options.what} needs a model")
+    if options.records is None:
+        options.records = RECORDS if options.what == "table" else Path("runs") / RECORDS.name
     {"record": record, "gradients": gradients, "table": table}[options.what](options)
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from records import read, write
 
+from ltrag_plugins.errors import LtragError
 from ltrag_plugins.evaluate import summarize
 from ltrag_plugins.evaluate.folder import read_run_folder
 from ltrag_plugins.evaluate.records import Record
@@ -154,10 +155,12 @@ def behind(records: Records, others: Records) -> dict[str, Sequence[Record]]:
 
 
 def _after(method: Record, draft: Record, decision: Any) -> Record:
-    if not decision["retrieve"]:
+    if decision is None or not decision["retrieve"]:
         return replace(draft, decision=decision)
-    costs = ("calls", "prompt_tokens", "completion_tokens", "retrievals", "ms")
-    paid = {name: getattr(method, name) + getattr(draft, name) for name in costs}
+    paid = {}
+    for name in ("calls", "prompt_tokens", "completion_tokens", "retrievals", "ms"):
+        both = getattr(method, name), getattr(draft, name)
+        paid[name] = None if None in both else sum(both)
     return replace(method, decision=decision, **paid)
 
 
@@ -187,16 +190,17 @@ def main() -> None:
     parser.add_argument("--behind", type=Path, help="another run, with a gate")
     parser.add_argument("--keep", type=Path, help="a file in benchmarks/results/")
     options = parser.parse_args()
-    if options.run.is_dir():
-        records: Records = read_run_folder(options.run).records
-    else:
-        records = kept(options.run)
-    if options.behind:
-        records = behind(records, read_run_folder(options.behind).records)
+    try:
+        told = options.run.is_dir()
+        records: Records = read_run_folder(options.run).records if told else kept(options.run)
+        if options.behind:
+            records = behind(records, read_run_folder(options.behind).records)
+    except LtragError as error:
+        parser.error(str(error))
     known = sorted({name for some in records.values() for record in some for name in record.scores})
     if options.metric not in known:
         parser.error(f"the run has no metric {options.metric!r}; it has {', '.join(known)}")
-    if not options.run.is_dir():
+    if not told:
         print(f"{summarize(records)}\n")
     if options.keep:
         write(options.keep, slim(records))

@@ -73,6 +73,10 @@ def test_behind_another_gate_a_question_gets_the_methods_answer_or_the_drafts(ga
     assert [r.decision["score"] for r in found["sure+eq2"]] == [0, 1, 2, 3]
     rows = gate_speed.both_ways(found)
     assert [gate_speed.shown(name, rows) for name in rows] == ["sure+gate", "sure+eq2"]
+    unknown = [replace(one, prompt_tokens=None) for one in alone]
+    failed = [replace(one, decision=None) if one.id == "q3" else one for one in decided]
+    found = gate_speed.behind(records | {"sure": unknown}, {"single+eq2": failed})["sure+eq2"]
+    assert [r.prompt_tokens for r in found] == [None, 0, 0, 0]  # the last question got its draft
     with pytest.raises(SystemExit, match="other questions"):
         gate_speed.behind(records, {"single+eq2": decided[:3]})
     with pytest.raises(SystemExit, match="no gate"):
