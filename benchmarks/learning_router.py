@@ -1,23 +1,24 @@
 """A router that learns while it serves, over recorded answers of Llama-3.1-8B-Instruct.
 
     LTRAG_DATA=/path/to/data python benchmarks/learning_router.py [--signals] [--rate 0.5]
+    python benchmarks/learning_router.py --table
 
 The questions of adarague_llm_records come in random order, 3,000 of them, ten times: what the
 router answers, how much it retrieves, and what its monitor says of the agreement of its direct
 answers, beside the truth, after 100, 300, 1,000 and 3,000. Then those of TriviaQA and, from one
 moment on, of Natural Questions: how soon the monitor says so, and how often it does without a
-change.
+change. Each order's looks are kept in the file of records, from which `--table` prints.
 """
 
 import argparse
 import random
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from recorded_outcomes import extra_signals, records
+from records import Row, merged, parsed, read
 
 from ltrag_plugins.flow import run
 from ltrag_plugins.gece import GECESettings
@@ -111,9 +112,9 @@ class Served:
         return float(np.mean([world.right(*one) for one in given]))
 
 
-def orders(world: Recorded, options: argparse.Namespace) -> None:
-    found, questions = defaultdict[int, list](list), [*world.rows]
-    alarms = 0
+def orders(world: Recorded, options: argparse.Namespace) -> Row:
+    """What each order shows at the looks, and in which there was an alarm."""
+    looks, alarms, questions = list[Row](), list[bool](), [*world.rows]
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.orders):
             served, alarm = Served(world, folder, seed, options), False
@@ -126,34 +127,56 @@ def orders(world: Recorded, options: argparse.Namespace) -> None:
                     alarm |= state.startswith(("drifting", "fit again"))
                 if i + 1 in LOOKS:
                     monitor, truth = served.watch.monitor(), served.truth()
-                    share = np.mean([retrieve for _, retrieve, _ in served.log])
-                    found[i + 1].append((served.accuracy(), share, monitor, truth))
-            alarms += alarm
+                    seen = monitor.agreement
+                    looks.append({
+                        "order": seed,
+                        "after": i + 1,
+                        "em": served.accuracy(),
+                        "retrieved": sum(retrieve for _, retrieve, _ in served.log),
+                        "at work": monitor.promised is not None,
+                        "audits": monitor.audits,
+                        "agreement": seen and [seen.value, seen.low, seen.high],
+                        "truth": truth,
+                    })  # fmt: skip
+            alarms.append(alarm)
             print(f"order {seed}: {served.watch.monitor().state}", flush=True)
-    always = np.mean([world.right(q, world.chain(q)) for q in questions])
-    never = np.mean([world.right(q, world.draft(q)) for q in questions])
-    print(f"EM always {always:.3f}, never {never:.3f}; orders with an alarm: {alarms}")
+    always, never = (
+        float(np.mean([world.right(q, way(q)) for q in questions]))
+        for way in (world.chain, world.draft)
+    )
+    return {"always": always, "never": never, "alarms": alarms, "looks": looks}
+
+
+def orders_report(row: Row) -> None:
+    alarms = sum(row["alarms"])
+    print(
+        f"EM always {row['always']:.3f}, never {row['never']:.3f}; orders with an alarm: {alarms}"
+    )
     print(f"{'after':>6}{'EM':>8}{'retrieved':>11}{'gates at work':>15}{'audits':>8}"
           f"{'estimate':>10}{'truth':>8}{'covered':>9}")  # fmt: skip
-    for count, rows in found.items():
+    for count in dict.fromkeys(look["after"] for look in row["looks"]):
+        some = [look for look in row["looks"] if look["after"] == count]
         judged = [
-            (m.agreement, truth) for *_, m, truth in rows if m.agreement and truth is not None
+            (look["agreement"], look["truth"])
+            for look in some
+            if look["agreement"] and look["truth"] is not None
         ]
-        covered = [a.low <= truth <= a.high for a, truth in judged]
-        mean = np.mean([(row[0], row[1]) for row in rows], axis=0)
-        estimate = np.mean([(a.value, t) for a, t in judged], axis=0) if judged else [np.nan] * 2
-        working = sum(m.promised is not None for *_, m, _ in rows)
-        audits = np.mean([m.audits for *_, m, _ in rows])
+        covered = [low <= truth <= high for (_, low, high), truth in judged]
+        mean = np.mean([(look["em"], look["retrieved"] / count) for look in some], axis=0)
+        estimate = np.mean([(a[0], t) for a, t in judged], axis=0) if judged else [np.nan] * 2
+        working = sum(look["at work"] for look in some)
+        audits = np.mean([look["audits"] for look in some])
         print(
             f"{count:>6}{mean[0]:>8.3f}{mean[1]:>11.1%}{working:>15}{audits:>8.1f}"
             f"{estimate[0]:>10.3f}{estimate[1]:>8.3f}{sum(covered):>5} of {len(covered)}"
         )
 
 
-def change(world: Recorded, options: argparse.Namespace) -> None:
+def change(world: Recorded, options: argparse.Namespace) -> Row:
+    """After how many questions each order notices the change, and in which one was seen before."""
     sets = {name: [q for q, row in world.rows.items() if row["dataset"] == name]
             for name in ("trivia", "nq")}  # fmt: skip
-    noticed, false = list[int | None](), 0
+    noticed, false = list[int | None](), list[bool]()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(options.orders):
             rng, served = np.random.default_rng(seed), Served(world, folder, seed, options)
@@ -170,9 +193,15 @@ def change(world: Recorded, options: argparse.Namespace) -> None:
                         early |= i < len(first)
                         soon = i + 1 - len(first) if i >= len(first) else None
             noticed.append(soon)
-            false += early
-    print(f"TriviaQA ({len(sets['trivia'])}), then Natural Questions: noticed after {noticed}; "
-          f"orders with an alarm before: {false}")  # fmt: skip
+            false.append(early)
+    return {"questions": len(sets["trivia"]), "noticed": noticed, "before": false}
+
+
+def change_report(row: Row) -> None:
+    print(
+        f"TriviaQA ({row['questions']}), then Natural Questions: noticed after {row['noticed']}; "
+        f"orders with an alarm before: {sum(row['before'])}"
+    )
 
 
 def main() -> None:
@@ -184,14 +213,26 @@ def main() -> None:
     parser.add_argument("--orders", type=int, default=10)
     parser.add_argument("--splits", nargs="+", default=["train", "dev_test"])
     parser.add_argument("--change", action="store_true", help="only the change of the mix")
-    options = parser.parse_args()
+    options = parsed(parser, "learning_router")
+    if not options.table:
+        run_all(options)
+    for row in read(options.records):
+        print(f"\n## {row['signals']}")
+        if "orders" in row:
+            orders_report(row["orders"])
+        change_report(row["change"])
+
+
+def run_all(options: argparse.Namespace) -> None:
     rows = [row for split in options.splits for row in records(split)]
     if options.signals:
         rows = [row for row in rows if row.get("seakr_direct")]
     world = Recorded(rows, options.signals)
+    row: Row = {"signals": "with signals" if options.signals else "texts alone"}
     if not options.change:
-        orders(world, options)
-    change(world, options)
+        row["orders"] = orders(world, options)
+    row["change"] = change(world, options)
+    merged(options.records, [row], "signals")
 
 
 if __name__ == "__main__":

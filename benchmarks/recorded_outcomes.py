@@ -190,30 +190,52 @@ def areas(title: str, row: Row) -> None:
         print(f"{name:<24}" + at_rates(values, right.astype(bool), mended.astype(bool)))
 
 
-def labels(title: str, rows: list[dict], train: list[Outcome], test: list[Outcome]) -> None:
-    """AUROC of "the direct answer fails", and the area above a random choice, with true labels and
-    with agreement in their place."""
+def labels(rows: list[dict], train: list[Outcome], test: list[Outcome]) -> Row:
+    """Which answers of `train` are wrong, and which differ from those with retrieval; and the order
+    in which gates that were fitted on either, with draws of several sizes, put `dev_test`."""
     (columns, known, _), (new, others, _) = table(train), table(test)
     fails, wrong = known.fails, others.fails
     pairs = [(row["no_retrieval"] or "", row["one_retrieval_bm25_15"] or "") for row in rows]
     differs = np.array([not answers_agree(*pair) for pair in pairs], dtype=int)
-    print(
-        f"\n## {title}: the two answers agree on {1 - differs.mean():.1%}; as a label right "
-        f"on {np.mean(differs == fails):.1%}"
-    )
+    orders: dict[str, list[list[list[int]]]] = {}
     for size in (100, 400, 1600, len(train)):
         if size > len(train):
             continue
         draws = DRAWS if size < len(train) else 1
         some = [np.random.default_rng(i).permutation(len(train))[:size] for i in range(draws)]
-        (by_labels, gain), (by_agreement, other) = (
-            np.mean([(auroc(p, wrong), _area(p, others.gain)) for p in scores], axis=0)
+        orders[str(size)] = [
+            [_places(fit_failure(columns[s], y[s], 0)[0](new)) for s in some]
             for y in (fails, differs)
-            if (scores := [fit_failure(columns[s], y[s], 0)[0](new) for s in some])
+        ]
+    return {
+        "train": {"fails": fails.tolist(), "differs": differs.tolist()},
+        "wrong": wrong.tolist(),
+        "gain": others.gain.astype(int).tolist(),
+        "orders": orders,
+    }
+
+
+def _places(scores: np.ndarray) -> list[int]:
+    """Each one's place in the order, from the smallest; equal scores share one."""
+    return np.unique(scores, return_inverse=True)[1].tolist()
+
+
+def labels_report(title: str, row: Row) -> None:
+    """AUROC of "the direct answer fails", and the area above a random choice, with true labels and
+    with agreement in their place."""
+    fails, differs, wrong, gain = map(np.array, (*row["train"].values(), row["wrong"], row["gain"]))
+    print(
+        f"\n## {title}: the two answers agree on {1 - differs.mean():.1%}; as a label right "
+        f"on {np.mean(differs == fails):.1%}"
+    )
+    for size, ways in row["orders"].items():
+        (known, above), (agreed, other) = (
+            np.mean([(auroc(p, wrong), _area(p, gain)) for p in np.array(way, float)], axis=0)
+            for way in ways
         )
         print(
-            f"{size:>5} questions, {draws} draws: labels {by_labels:.3f}, agreement "
-            f"{by_agreement:.3f} ({by_agreement - by_labels:+.3f}); area {gain:+.4f}, {other:+.4f}"
+            f"{size:>5} questions, {len(ways[0])} draws: labels {known:.3f}, agreement "
+            f"{agreed:.3f} ({agreed - known:+.3f}); area {above:+.4f}, {other:+.4f}"
         )
 
 
@@ -228,12 +250,12 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=GECESettings().folds)
     parser.add_argument("--labels", action="store_true", help="labels beside agreement, no gates")
     options = parsed(parser, "recorded_outcomes")
-    if options.table and options.labels:
-        parser.error("of --labels nothing is kept; leave out --table")
     if not options.table:
         run(options)
-    if not options.labels:
-        for row in read(options.records):
+    for row in read(options.records):
+        if options.labels and row["kind"] == "labels":
+            labels_report(row["title"], row["labels"])
+        if not options.labels and row["kind"] == "gates":
             if "judged" in row:
                 report(row["title"], row["judged"])
             areas(row["title"], row["all"])
@@ -249,14 +271,14 @@ def run(options: argparse.Namespace) -> None:
         ("recorded signals and a second draft", some, {"recorded": True, "second": True}),
     ):
         train, test = (outcomes(rows, encoder, **how) for rows in parts)
+        row: Row = {"title": title, "kind": "labels" if options.labels else "gates"}
         if options.labels:
-            labels(title, parts[0], train, test)
-            continue
-        row: Row = {"title": title}
-        if "second" not in how:
-            row["judged"] = judged(train, test)
-        row["all"] = cross_validated(parts[0] + parts[1], train + test, options.folds)
-        merged(options.records, [row], "title")
+            row["labels"] = labels(parts[0], train, test)
+        else:
+            if "second" not in how:
+                row["judged"] = judged(train, test)
+            row["all"] = cross_validated(parts[0] + parts[1], train + test, options.folds)
+        merged(options.records, [row], "title", "kind")
 
 
 if __name__ == "__main__":

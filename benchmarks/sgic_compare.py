@@ -1,12 +1,13 @@
-"""Two runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
+"""Runs of `sgic_loop.py --out` over the same questions: is one better, and at what cost?
 
 For every row that both files have: EM, calls, tokens and milliseconds of both, and the difference
 in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A/B` one
-row is held against another, in the same file too. Usage:
+row is held against another; with one file every row against the first. Usage:
 
+    python benchmarks/sgic_compare.py RUN.jsonl
     python benchmarks/sgic_compare.py untuned/nq_documents.jsonl tuned/nq_documents.jsonl
-    python benchmarks/sgic_compare.py RUN.jsonl RUN.jsonl \\
-        --rows "16 samples, least uncertain/5 rounds, least uncertain"
+    python benchmarks/sgic_compare.py RUN.jsonl --rows \\
+        "16 samples, least uncertain/5 rounds, least uncertain"
 """
 
 import argparse
@@ -106,18 +107,22 @@ def _row(rows: dict[str, dict[str, Row]], name: str, path: Path) -> dict[str, Ro
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("a", type=Path)
-    parser.add_argument("b", type=Path)
+    parser.add_argument("b", type=Path, nargs="?")
     parser.add_argument("--rows", help="one of A and one of B, with / between")
     options = parser.parse_args()
-    a, b = read(options.a), read(options.b)
+    other = options.b or options.a
+    a, b = read(options.a), read(other)
     if options.rows:
         first, _, second = options.rows.partition("/")
-        pairs = [(_row(a, first, options.a), _row(b, second or first, options.b))]
+        pairs = [(_row(a, first, options.a), _row(b, second or first, other))]
+    elif not options.b:
+        first, *others = a.values()
+        pairs = [(first, rows) for rows in others]
     else:
         pairs = [(a[name], b[name]) for name in a if name in b]
     if not pairs:
-        sys.exit(f"{options.a} and {options.b} have no row in common")
-    print(f"A: {options.a}\nB: {options.b}\n{len(pairs[0][0])} questions, 90% intervals")
+        sys.exit(f"{options.a} and {other} have no two rows to compare")
+    print(f"A: {options.a}\nB: {other}\n{len(pairs[0][0])} questions, 90% intervals")
     print(table(pairs))
 
 

@@ -7,9 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
-from itertools import product
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ltrag_plugins.gece import WordFrequencies
@@ -63,15 +63,94 @@ def page_of(name: str) -> str:
     return (PAGES / f"{name}.md").read_text(encoding="utf-8")
 
 
+def _won(scores: list[float], fails: list[int]) -> float:
+    """Share of the pairs of a failure and a right answer in which the failure has the larger."""
+    values, wrong = np.array(scores), np.array(fails, dtype=bool)
+    pairs = values[wrong][:, None] - values[~wrong]
+    return float(np.mean(pairs > 0) + np.mean(pairs == 0) / 2)
+
+
 def test_an_auroc_counts_pairs_of_a_failure_and_a_right_answer():
     for row in kept("white_box"):
+        table = page_of("white-box").partition(f"\n{row['model']}\n{row['part']}  ")[2]
         for name, values in row["scores"].items():
-            pairs = product(*([v for v, f in zip(values, row["fails"], strict=True) if f == kind]
-                              for kind in (1, 0)))  # fmt: skip
-            won = [(a > b) + 0.5 * (a == b) for a, b in pairs]
-            line = re.search(rf"^{re.escape(name)}  .*$", page_of("white-box"), re.M)
+            line = re.search(rf"^{re.escape(name)}  .*$", table, re.M)
             assert line, name
-            assert f"{sum(won) / len(won):.3f} (" in line[0], (row["set"], name)
+            assert f"{_won(values, row['fails']):.3f} (" in line[0], (row["set"], name)
+
+
+def test_labels_and_agreement_order_as_the_page_on_recorded_answers_says():
+    rows = [row for row in kept("recorded_outcomes") if row["kind"] == "labels"]
+    assert len(rows) == 3
+    for row in rows:
+        labels, wrong = row["labels"], row["labels"]["wrong"]
+        for size, ways in labels["orders"].items():
+            told = [sum(_won(draw, wrong) for draw in draws) / len(draws) for draws in ways]
+            line = re.compile(
+                rf"^ *{size} questions, {len(ways[0])} draws: labels {told[0]:.3f}, "
+                rf"agreement {told[1]:.3f} ",
+                re.M,
+            )
+            assert line.search(page_of("recorded-8b")), (row["title"], size)
+        same = [a == b for a, b in zip(*labels["train"].values(), strict=True)]
+        told = f"## {row['title']}: .* as a label right on {sum(same) / len(same):.1%}"
+        assert re.search(told.replace("(", r"\(").replace(")", r"\)"), page_of("recorded-8b"))
+
+
+def test_a_gate_retrieves_for_the_share_that_its_page_says():
+    for row in kept("gate_rate"):
+        rates = [[count / row["new"] for count in fit] for fit in row["retrieves"]]
+        cells = [
+            (sum(fit) / len(fit), sum(abs(rate - asked) for rate in fit) / len(fit))
+            for asked, fit in zip((0.2, 0.3, 0.5, 0.7), zip(*rates, strict=True), strict=True)
+        ]
+        line = re.search(rf"^{row['fitted']} +{re.escape(row['way'])}  .*$", page_of("rate"), re.M)
+        assert line
+        assert re.findall(r"([\d.]+) ± ([\d.]+)", line[0]) == [
+            (f"{mean:.3f}", f"{off:.3f}") for mean, off in cells
+        ]
+
+
+def test_what_a_learning_router_estimates_covers_the_truth_as_often_as_its_page_says():
+    rows, page = kept("learning_router"), page_of("learning")
+    looks = [look for row in rows for look in row["orders"]["looks"]]
+    judged = [(x["agreement"], x["truth"]) for x in looks if x["agreement"] and x["truth"]]
+    covered = [low <= truth <= high for (_, low, high), truth in judged]
+    assert f"In {sum(covered)} of {len(covered)} looks the interval covers the truth" in page
+    assert not any(x for row in rows for x in (*row["orders"]["alarms"], *row["change"]["before"]))
+    signals, texts = (max(row["change"]["noticed"]) for row in reversed(rows))
+    told = f"noticed within {signals} questions in all ten orders with signals, and within {texts}"
+    assert told in " ".join(page.split())
+
+
+def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
+    rows, page = kept("sgic_documents"), page_of("documents")
+    assert rows
+    for row in rows:
+        [block] = re.findall(
+            rf"^{re.escape(row['model'])}\n{row['set']}: .*?(?=^\S+@|^```)", page, re.M | re.S
+        )
+        for name, scores in row["scores"].items():
+            first = []
+            for each, gold in zip(scores, row["gold"], strict=True):
+                best = [g for s, g in zip(each, gold, strict=True) if s == max(each)]
+                first.append(sum(best) / len(best) / sum(gold))
+            flat = [s for each in scores for s in each], [g for gold in row["gold"] for g in gold]
+            line = re.search(rf"^{re.escape(name)} +([\d.]+) +[\d.]+ +([\d.]+)", block, re.M)
+            assert line, name
+            assert line.groups() == (f"{_won(*flat):.3f}", f"{sum(first) / len(first):.3f}"), name
+        for label, pairs in row["answers"].items():
+            unsure, right = zip(*pairs, strict=True)
+            line = re.search(rf"^{re.escape(label)}: .*$", block, re.M)
+            assert line, label
+            assert f": {sum(right) / len(right):.3f}" in line[0], label
+            if 0 < sum(right) < len(right):
+                won = _won([*unsure], [1 - int(r) for r in right])
+                rest = [r for _, r in sorted(pairs, key=lambda pair: pair[0])]
+                rest = rest[: round(0.8 * len(rest))]
+                lifted = sum(rest) / len(rest) - sum(right) / len(right)
+                assert f"wrong {won:.3f} " in line[0], label
+                assert f"fifth {lifted:+.3f} " in line[0], label
 
 
 def test_an_answer_of_the_field_is_right_where_it_holds_an_accepted_one():
