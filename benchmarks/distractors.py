@@ -11,21 +11,12 @@ from typing import Any
 
 from ltrag_plugins.llm.embedded import embedded
 from ltrag_plugins.llm.transformers import TransformersLLM
-from ltrag_plugins.sgic import PromptTemplates, SGICSettings
+from ltrag_plugins.sgic import SGICSettings
 from ltrag_plugins.types import Passage, Question
 
 SETS = ("nq_distractor", "hotpotqa")
 WORDS = 60
 """Of each passage; nine in ten gold passages keep the answer."""
-SOLVED = (
-    "Document [1]: Paris: Paris is the capital and largest city of France, on the river Seine.\n"
-    "Document [2]: Lyon: Lyon lies where the Rhone and the Saone meet.\n\n"
-    "Question: what is the capital of France?\nAnswer: Paris\n\n"
-    "Document [1]: Moby-Dick: Moby-Dick is an 1851 novel by Herman Melville about a whale.\n"
-    "Document [2]: Walden: Walden is a book by Henry David Thoreau, printed in 1854.\n\n"
-    "Question: who wrote Walden?\nAnswer: Henry David Thoreau\n\n"
-)
-"""Solved examples for a model that was not tuned to follow instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +58,6 @@ def model(source: str, *, adapter: str | None = None, dtype: str = "auto") -> Tr
     return TransformersLLM.load(source, adapter=adapter, dtype=dtype)
 
 
-def templates(few_shot: bool) -> PromptTemplates:
-    """With solved examples in front, or as they are."""
-    plain = PromptTemplates()
-    return PromptTemplates(layout=SOLVED + plain.layout) if few_shot else plain
-
-
-def settings(few_shot: bool = False, **more: Any) -> SGICSettings:
+def settings(**more: Any) -> SGICSettings:
     """Of all runs: short documents, short answers."""
-    return SGICSettings(
-        document_words=WORDS, answer_tokens=16, templates=templates(few_shot), **more
-    )
+    return SGICSettings(document_words=WORDS, answer_tokens=16, **more)

@@ -158,7 +158,7 @@ def rounds(llm: TransformersLLM, questions: int) -> Job:
     recorded = []
     for item in items("nq_distractor", "dev_test", questions):
         recorder = Recorder(llm)
-        settings = way("documents", 5, few_shot=False)
+        settings = way("documents", 5)
         run(calibrate(item.question.text, item.question.passages, settings), World(llm=recorder))
         recorded.append(recorder.calls)
     return recorded

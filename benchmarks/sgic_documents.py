@@ -6,7 +6,7 @@ of the answer's uncertainty for "the answer from all ten is wrong", with what th
 where the least certain fifth is refused. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
-    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --few-shot
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --dtype fast
     python benchmarks/sgic_documents.py --table --records runs/sgic_documents.jsonl.gz
 
 Each question's scores are kept in the file of records, from which `--table` prints. Answers are
@@ -143,7 +143,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
-    parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
@@ -157,7 +156,7 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     llm = CachedLLM(model(options.model, dtype=options.dtype), options.cache)
     way, encoder = (
-        settings(options.few_shot, rounds=0, score_documents="always"),
+        settings(rounds=0, score_documents="always"),
         embedded_encoder(),
     )
     for name in options.sets.split(","):

@@ -63,12 +63,10 @@ class Progress:
         print(f"\r{self.label}: {self.prompts} prompts", end="", flush=True)
 
 
-def way(
-    variant: Any, rounds: int, few_shot: bool, *, line: bool = True, means: int | None = None
-) -> SGICSettings:
+def way(variant: Any, rounds: int, *, line: bool = True, means: int | None = None) -> SGICSettings:
     """A row of table 5, with the prompts of these benchmarks; with `line` they say what to do with
     earlier answers, which the paper's do not; with `means` the scale has at most so many."""
-    paper, ours = SGICSettings.paper(variant), settings(few_shot, rounds=rounds)
+    paper, ours = SGICSettings.paper(variant), settings(rounds=rounds)
     return replace(
         ours,
         templates=ours.templates if line else replace(ours.templates, about_answers=""),
@@ -84,7 +82,7 @@ def way(
 def asked_for(variant: Any, options: argparse.Namespace) -> SGICSettings:
     """That row, as the options say."""
     line = not options.no_line
-    return way(variant, options.rounds, options.few_shot, line=line, means=options.means)
+    return way(variant, options.rounds, line=line, means=options.means)
 
 
 def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:
@@ -254,7 +252,6 @@ def main() -> None:
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--adapter")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
-    parser.add_argument("--few-shot", action="store_true")
     parser.add_argument("--no-line", action="store_true", help="on earlier answers, as the paper")
     parser.add_argument("--means", type=int, help="most means of the scale; the paper has 1")
     parser.add_argument("--sets", default=",".join(SETS))

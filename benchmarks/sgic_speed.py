@@ -60,7 +60,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     llm = model(options.model)
     counted, world = Counted(llm), World(llm=llm)
-    settings = way("documents", options.rounds, few_shot=False)
+    settings = way("documents", options.rounds)
     direct, k = replace(settings, rounds=0), options.rounds
 
     def apart(item: Item) -> None:

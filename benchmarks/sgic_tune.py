@@ -80,7 +80,7 @@ def main() -> None:
         questions_of(options.sets, options.questions, options.leave),
         CachedLLM(local, options.cache),
         out=options.out / "data",
-        settings=way("documents", options.rounds, few_shot=False),
+        settings=way("documents", options.rounds),
         corpus=CorpusSettings(form=options.form, keep_wrong=options.keep_wrong),
         observers=[Progress("training data")],
         batch=8,

@@ -6,7 +6,7 @@ GECE with the reference and its ablations, the gradient terms of the draft, and 
 with `--gradients` below `--limit` on the first questions alone. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model embedded
-    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FOLDER --few-shot
+    LTRAG_DATA=/path/to/data python benchmarks/white_box.py --model FILE.gguf --dtype fast
     python benchmarks/white_box.py --table
 
 Each question's values are kept in the file of records, from which `--table` prints. Answers and
@@ -55,12 +55,6 @@ from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.types import GradientAgreement, Question
 from ltrag_plugins.uncertainty import mean_probability
 
-FEW_SHOT = (
-    "Question: what is the capital of France?\nAnswer: Paris\n\n"
-    "Question: who wrote Romeo and Juliet?\nAnswer: William Shakespeare\n\n"
-    "Question: how many legs has a spider?\nAnswer: eight\n\n"
-    "Question: {question}\nAnswer:"
-)
 DOT = "reference gradient, dot, negated"
 ABLATIONS = {
     "GECE, to the letter (dot)": {},
@@ -277,7 +271,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="embedded", help="'embedded', or a folder or hub name")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
-    parser.add_argument("--few-shot", action="store_true", help="for base models")
     parser.add_argument("--limit", type=int, default=500, help="questions per split")
     parser.add_argument("--gradients", type=int, default=500, help="of these, with gradients")
     parser.add_argument("--data", default="popqa,triviaqa,nq_open")
@@ -290,7 +283,7 @@ def main() -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     llm = model(arguments.model, dtype=arguments.dtype)
-    settings = GECESettings(prompt=FEW_SHOT) if arguments.few_shot else GECESettings()
+    settings = GECESettings()
     world = World(
         llm=CachedLLM(llm, arguments.cache / "answers.sqlite"), encoder=embedded_encoder()
     )

@@ -35,7 +35,7 @@ def test_the_loop_writes_each_questions_figures_of_every_row_of_the_report(load,
     loop, compare = load("sgic_loop"), load("sgic_compare")
     found = [loop.Item(question, (True, False, False)) for question in asked(COUNT)]
     options = argparse.Namespace(
-        variants="documents,answers", rounds=2, few_shot=False, no_line=False, samples="equal",
+        variants="documents,answers", rounds=2, means=None, no_line=False, samples="equal",
         batch=8, out=tmp_path / "out",
     )  # fmt: skip
     # every second question is right at once, the others after a look
