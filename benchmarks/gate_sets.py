@@ -2,10 +2,11 @@
 
 `record` asks the model and keeps each question's draft, answer with passages and their labels in
 a file of JSON lines; `gradients` adds what eq. 2 takes of the model's weights, for `dev_test`;
-`table` fits on `train`, judges `dev_test`, and needs no model:
+`fit` adds what gates that were fitted on `train` say of `dev_test`; `table` prints what is kept:
 
     LTRAG_DATA=/path/to/data python benchmarks/gate_sets.py record MODEL.gguf
     python benchmarks/gate_sets.py gradients MODEL.gguf
+    python benchmarks/gate_sets.py fit
     python benchmarks/gate_sets.py table
 
 Passages are found among those of all questions asked, by MiniLM, and cut to 80 words. An answer is
@@ -31,6 +32,7 @@ from ltrag_plugins.data import read_questions
 from ltrag_plugins.evaluate import cell_of
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.gece import (
+    SIGNALS,
     Evidence,
     GECESettings,
     Outcome,
@@ -183,16 +185,59 @@ def outcomes(
     return made
 
 
-def table(options: argparse.Namespace) -> None:
-    rows, encoder = read(options.records), embedded_encoder()
+def sets(rows: list[dict]) -> Iterator[tuple[str, list[dict], list[dict]]]:
+    """Each data set with its questions of `train` and of `dev_test`, where it has both."""
     for name in dict.fromkeys(row["set"] for row in rows):
         own = [row for row in rows if row["set"] == name]
         train, test = ([row for row in own if row["part"] == part] for part in PARTS)
         if train and test:
-            report(name, train, test, encoder)
+            yield name, train, test
 
 
-def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> None:
+def fit(options: argparse.Namespace) -> None:
+    rows, encoder = read(options.records), embedded_encoder()
+    for name, train, test in sets(rows):
+        hows: dict[str, tuple[int, dict[str, bool]]] = {
+            "gate, labels": (len(train), {"agreement": False}),
+            "gate, agreement": (len(train), {"agreement": True}),
+            "gate, labels and search": (len(train), {"agreement": False, "search": True}),
+        }
+        hows |= {
+            f"gate, {size} labels": (size, {"agreement": False})
+            for size in SIZES
+            if size < len(train)
+        }
+        for row in test:
+            row["gates"] = {}
+        for gate, (size, how) in hows.items():
+            known = outcomes(train[:size], encoder, **how)
+            fitted, found = fit_outcomes(known, target_accuracy="always")
+            for row, one in zip(test, outcomes(test, encoder, **how), strict=True):
+                judged = fitted.judge(one.evidence)
+                row["gates"][gate] = {
+                    "objective": found.objective,
+                    "score": kept_digits(judged.score),
+                    "retrieve": judged.retrieve,
+                }
+        everything = outcomes(train + test, encoder, agreement=False)
+        evidence = [one.evidence for one in everything]
+        names, labels = available_signals(evidence, None), Labels.of(everything)
+        columns = features(evidence, names, None)
+        failure, _ = _cross_validated(columns, labels, names, GECESettings())
+        for row, score in zip(train + test, failure, strict=True):
+            row["cross-validated"] = kept_digits(float(score))
+        write(options.records, rows)
+        print(f"{name}: {len(hows)} gates", flush=True)
+
+
+def table(options: argparse.Namespace) -> None:
+    for name, train, test in sets(read(options.records)):
+        if "cross-validated" not in test[0]:
+            sys.exit(f"{options.records} has no gates: run fit over it")
+        report(name, train, test)
+
+
+def report(name: str, train: list[dict], test: list[dict]) -> None:
     right, mended = (
         np.array([row["right"][key] for row in test], float) for key in ("draft", "answer")
     )
@@ -211,29 +256,21 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
     )
     gain, fails = mended - right, 1 - right
     scores = dict[str, np.ndarray]()
-    hows: dict[str, tuple[int, dict[str, bool]]] = {
-        "gate, labels": (len(train), {"agreement": False}),
-        "gate, agreement": (len(train), {"agreement": True}),
-        "gate, labels and search": (len(train), {"agreement": False, "search": True}),
-    }
-    hows |= {
-        f"gate, {size} labels": (size, {"agreement": False}) for size in SIZES if size < len(train)
-    }
-    for row, (size, how) in hows.items():
-        known = outcomes(train[:size], encoder, **how)
-        fitted, fit = fit_outcomes(known, target_accuracy="always")
-        judged = [fitted.judge(one.evidence) for one in outcomes(test, encoder, **how)]
-        scores[row] = np.array([decision.score for decision in judged])
-        chosen = np.array([decision.retrieve for decision in judged])
+    for gate in test[0]["gates"]:
+        judged = [row["gates"][gate] for row in test]
+        scores[gate] = np.array([one["score"] for one in judged])
+        chosen = np.array([one["retrieve"] for one in judged])
         gated = np.where(chosen, mended, right)
         less = paired_bootstrap(gated, mended)
         print(
-            f"{row}: {fit.objective}; asked to be as good as always: {chosen.mean():.1%} retrieve, "
+            f"{gate}: {judged[0]['objective']}; asked to be as good as always: "
+            f"{chosen.mean():.1%} retrieve, "
             f"{gated.mean():.3f}, {less.value:+.3f} ({less.low:+.3f} to {less.high:+.3f})"
         )
-        if row == "gate, labels":
+        if gate == "gate, labels":
+            drafts = [Evidence(row["question"], draft_of(row)) for row in test]
             for signal in ("mean_logprob", "product", "least_probability"):
-                scores[signal] = np.array([d.ingredients[signal] for d in judged])
+                scores[signal] = np.array([SIGNALS[signal].read(one, None) for one in drafts])
     if all("agreement" in row for row in test):
         scores |= with_reference(test, EQ_2)
     scores |= {"wrong drafts known": fails, "perfect": gain}
@@ -243,25 +280,21 @@ def report(name: str, train: list[dict], test: list[dict], encoder: Encoder) -> 
         products = [row["agreement"] for row in test]
         by = [spearmanr(scores["eq. 2"], part)[0] for part in (scores["its numerator"], products)]
         print(f"eq. 2: rank correlation with its numerator {by[0]:+.3f}, gradients {by[1]:+.3f}")
-    everything = outcomes(train + test, encoder, agreement=False)
-    evidence = [one.evidence for one in everything]
-    names, labels = available_signals(evidence, None), Labels.of(everything)
-    failure, _ = _cross_validated(features(evidence, names, None), labels, names, GECESettings())
-    assert labels.mended is not None
-    all_right = 1 - labels.fails
-    known = with_reference(
-        train + test, {n: EQ_2[n] for n in ("eq. 2, no semantics", "its numerator")}
+    rows = train + test
+    all_right, all_mended = (
+        np.array([row["right"][key] for row in rows], float) for key in ("draft", "answer")
     )
-    over_all = {"gate, cross-validated *": failure}
-    over_all |= {f"{name} *": found for name, found in known.items()}
+    over_all = {"gate, cross-validated *": np.array([row["cross-validated"] for row in rows])}
+    parts = {n: EQ_2[n] for n in ("eq. 2, no semantics", "its numerator")}
+    over_all |= {f"{name} *": found for name, found in with_reference(rows, parts).items()}
     for row, found in over_all.items():
-        print(line(row, found, labels.fails, labels.gain, all_right, labels.mended))
-    probable = np.array([mean_probability(one.draft) for one in evidence])
+        print(line(row, found, 1 - all_right, all_mended - all_right, all_right, all_mended))
+    probable = np.array([mean_probability(draft_of(row)) for row in rows])
     print(
-        f"* over all {len(everything)}: never {all_right.mean():.3f}, "
-        f"always {labels.mended.mean():.3f}; mean token probability of wrong drafts "
-        f"{probable[labels.fails == 1].mean():.3f}, of right ones "
-        f"{probable[labels.fails == 0].mean():.3f}"
+        f"* over all {len(rows)}: never {all_right.mean():.3f}, "
+        f"always {all_mended.mean():.3f}; mean token probability of wrong drafts "
+        f"{probable[all_right == 0].mean():.3f}, of right ones "
+        f"{probable[all_right == 1].mean():.3f}"
     )
 
 
@@ -304,7 +337,7 @@ def line(row: str, scores: Any, fails: Any, gain: Any, right: Any, mended: Any) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("record", "gradients", "table"))
+    parser.add_argument("what", choices=("record", "gradients", "fit", "table"))
     parser.add_argument("model", nargs="?", help="'embedded', a GGUF file, or a folder")
     parser.add_argument("--records", type=Path, help="file of records")
     parser.add_argument("--answers", type=Path, default=Path("runs/gate_sets"))
@@ -312,11 +345,11 @@ def main() -> None:
     parser.add_argument("--data", default="nq_distractor,popqa,hotpotqa")
     parser.add_argument("--dtype", default="fast", help='"fast": bfloat16 where the CPU has it')
     options = parser.parse_args()
-    if options.what != "table" and not options.model:
+    if options.what in ("record", "gradients") and not options.model:
         parser.error(f"{options.what} needs a model")
     if options.records is None:
         options.records = RECORDS if options.what == "table" else Path("runs") / RECORDS.name
-    {"record": record, "gradients": gradients, "table": table}[options.what](options)
+    {"record": record, "gradients": gradients, "fit": fit, "table": table}[options.what](options)
 
 
 if __name__ == "__main__":
