@@ -6,7 +6,7 @@ of the answer's uncertainty for "the answer from all ten is wrong", with what th
 where the least certain fifth is refused. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model embedded
-    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --dtype fast
+    LTRAG_DATA=/path/to/data python benchmarks/sgic_documents.py --model FILE.gguf --answers-only
     python benchmarks/sgic_documents.py --table --records runs/sgic_documents.jsonl.gz
 
 Each question's scores are kept in the file of records, from which `--table` prints. Answers are
@@ -77,11 +77,12 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
     the answers are, and whether they are right, from all passages and from each alone."""
     asked = [item.question for item in found]
     scores = {
-        "the model's uncertainty": [[1 - unsure(d.uncertainty) for d in a.documents]
-                                    for a in answers],
         "MiniLM similarity": [by_meaning(q.text, q.passages, encoder) for q in asked],
         "BM25": [by_words(q.text, q.passages) for q in asked],
-    }  # fmt: skip
+    }
+    of_documents = [[1 - unsure(d.uncertainty) for d in a.documents] for a in answers]
+    if all(of_documents):
+        scores = {"the model's uncertainty": of_documents} | scores
     alone = [(d, q.answers) for a, q in zip(answers, asked, strict=True) for d in a.documents]
     ways = {"EM": partial(is_right, correct="exact_match"), "contains": contains}
     said = {
@@ -91,9 +92,10 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
         ]
         for label, right in ways.items()
     }
-    said["answers from one passage, by contains"] = [
-        (unsure(d.uncertainty), contains(d.answer or "", accepted)) for d, accepted in alone
-    ]
+    if alone:
+        said["answers from one passage, by contains"] = [
+            (unsure(d.uncertainty), contains(d.answer or "", accepted)) for d, accepted in alone
+        ]
     return {
         "gold": [[*map(int, item.gold)] for item in found],
         "scores": {name: [[*map(short, each)] for each in some] for name, some in scores.items()},
@@ -143,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
+    parser.add_argument("--answers-only", action="store_true", help="from all passages together")
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
@@ -156,7 +159,7 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     llm = CachedLLM(model(options.model, dtype=options.dtype), options.cache)
     way, encoder = (
-        settings(rounds=0, score_documents="always"),
+        settings(rounds=0, score_documents="needed" if options.answers_only else "always"),
         embedded_encoder(),
     )
     for name in options.sets.split(","):

@@ -160,6 +160,12 @@ class TestGates:
                      for one in (axes, named[name][0])]  # fmt: skip
             assert lines[0] == lines[1]
 
+    def test_eq_2_ranks_questions_and_promises_no_probability(self, drawn):
+        plain = drawn(cells() | {"single+eq2:semantics=false": cells()["single+gate"]})
+        assert {name for name in plain if "eq2" in name} == {
+            "rate-single-2b-eq2-3a-semantics-3d-false", "scores-eq2-3a-semantics-3d-false",
+        }  # fmt: skip
+
     def test_a_reliability_has_the_bins_of_scikit_learn(self, drawn):
         rng = np.random.default_rng(0)
         said = rng.random(300)

@@ -14,7 +14,7 @@ from ltrag_plugins.artifacts import check_same, json_object, writing
 from ltrag_plugins.data import digest_of
 from ltrag_plugins.errors import ArtifactMismatch
 from ltrag_plugins.evaluate.folder import RunFolder
-from ltrag_plugins.evaluate.spec import Cell, CellName
+from ltrag_plugins.evaluate.spec import EQ2, Cell, CellName
 from ltrag_plugins.flow import Flow, Observer, World
 from ltrag_plugins.gece.decision import Decision, Gate
 from ltrag_plugins.gece.gate import GECEGate
@@ -29,7 +29,6 @@ from ltrag_plugins.settings import Settings, Share, with_values
 from ltrag_plugins.types import Question
 
 _LATER: Any = object()  # stands in a cell for a gate that is not there yet
-_EQ2 = "eq2"
 _FORMAT = 1
 
 
@@ -60,7 +59,7 @@ class ReferenceGate:
         """
         about: dict[str, Any] = {"llm": llm.name, "questions": digest_of(questions)}
         gate = cls(settings, rate, {})
-        if before := json_object(folder / f"{_EQ2}.json"):
+        if before := json_object(folder / f"{EQ2}.json"):
             known, gate = {name: before.get(name) for name in about}, cls.load(folder)
             known, now = known | {"rate": gate.rate}, about | {"rate": rate}
             check_same(f"{folder} has other values", known, now, "Name another folder.")
@@ -69,7 +68,7 @@ class ReferenceGate:
             pairs = zip(questions, scores, strict=True)
             values = {render_question(q).strip(): score.value for q, score in pairs}
             gate = replace(gate, values=values)
-            artifacts.write(folder, _EQ2, {**about, "gate": gate}, format=_FORMAT)
+            artifacts.write(folder, EQ2, {**about, "gate": gate}, format=_FORMAT)
         return gate
 
     @classmethod
@@ -77,13 +76,13 @@ class ReferenceGate:
         """The gate in a folder; it drafts with any world's model."""
         with artifacts.reading(f"{folder} holds no values of eq. 2", "Name another folder."):
             known: Any = {"kinds": (cls, GECESettings), "format": _FORMAT}
-            parts, _ = artifacts.read(folder, _EQ2, parts=("llm", "questions", "gate"), **known)
+            parts, _ = artifacts.read(folder, EQ2, parts=("llm", "questions", "gate"), **known)
             return parts["gate"]
 
     @property
     def name(self) -> str:
         """Tells it from a gate that decides otherwise."""
-        return f"{_EQ2}@{artifacts.digest(self)}"
+        return f"{EQ2}@{artifacts.digest(self)}"
 
     @cached_property
     def _threshold(self) -> float:
@@ -126,7 +125,7 @@ class RunGate(Settings):
     def name(self) -> str:
         """The gate's part of a cell's name."""
         if self.paper is not None:
-            return CellName.safe(_EQ2 + self.spec.removeprefix("paper"), "_")
+            return CellName.safe(EQ2 + self.spec.removeprefix("paper"), "_")
         return "gate" if self.spec == "fit" else CellName.safe(Path(self.spec).name, "-")
 
     def folder(self, run: RunFolder) -> Path:

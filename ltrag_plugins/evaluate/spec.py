@@ -14,6 +14,8 @@ from ltrag_plugins.metrics.answer import accuracy, contains, f1, normalized_exac
 from ltrag_plugins.metrics.text import bleu, chrf, meteor, rouge_1, rouge_l, ter
 from ltrag_plugins.settings import with_values
 
+EQ2 = "eq2"
+"""How cells name the gate that is eq. 2 with the accepted answers."""
 _LONGEST_LABEL = 60  # names become file names
 _NAME = re.compile(r"(?P<method>[^:+@]*)(:(?P<label>[^+@]*))?(\+(?P<gate>[^@]*))?(@(?P<seed>.*))?")
 _RESERVED = re.compile(r"[+@~/\\\s\x00-\x1f\x7f]")
@@ -59,6 +61,11 @@ class CellName:
     def is_gate(self) -> bool:
         """Whether the method is a gate itself: it decides on retrieval before all else."""
         return self.method in ("skr", "adaptive") or self.method.startswith("gate-")
+
+    @property
+    def has_probability(self) -> bool:
+        """Whether its gate says how likely direct answers fail; eq. 2 only ranks them."""
+        return not self.gate.startswith(EQ2)
 
     @staticmethod
     def safe(text: str, mark: str) -> str:

@@ -47,7 +47,8 @@ def pictures(run: Run, summary: Summary) -> dict[str, list[plots.Picture]]:
         found = [(one.decision, other.right(metric)) for one, other in pairs if one.decision]
         gates.append(_scores(gate, found))
         said = [(decision["probability"], not right) for decision, right in found]
-        promises.append(_promise(gate or "gate", "P(direct answer fails), says the gate", said))
+        if CellName.parse(name).has_probability:
+            promises.append(_promise(gate or "gate", "P(direct answer fails), says the gate", said))
     # behind a gate, the uncertainty is the gate's on one branch and the method's on the other
     for name, some in records.items():
         said = [(r.uncertainty, not r.right(metric)) for r in some if r.uncertainty is not None]
