@@ -80,10 +80,10 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
         "MiniLM similarity": [by_meaning(q.text, q.passages, encoder) for q in asked],
         "BM25": [by_words(q.text, q.passages) for q in asked],
     }
-    of_documents = [[1 - unsure(d.uncertainty) for d in a.documents] for a in answers]
-    if all(of_documents):
-        scores = {"the model's uncertainty": of_documents} | scores
     alone = [(d, q.answers) for a, q in zip(answers, asked, strict=True) for d in a.documents]
+    if asked_alone := any(d.uncertainty is not None for d, _ in alone):
+        of_documents = [[1 - unsure(d.uncertainty) for d in a.documents] for a in answers]
+        scores = {"the model's uncertainty": of_documents} | scores
     ways = {"EM": partial(is_right, correct="exact_match"), "contains": contains}
     said = {
         f"answer from all passages, right by {label}": [
@@ -92,7 +92,7 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
         ]
         for label, right in ways.items()
     }
-    if alone:
+    if asked_alone:
         said["answers from one passage, by contains"] = [
             (unsure(d.uncertainty), contains(d.answer or "", accepted)) for d, accepted in alone
         ]
