@@ -228,7 +228,9 @@ def run_all(options: argparse.Namespace) -> None:
     if options.signals:
         rows = [row for row in rows if row.get("seakr_direct")]
     world = Recorded(rows, options.signals)
-    row: Row = {"signals": "with signals" if options.signals else "texts alone"}
+    signals = "with signals" if options.signals else "texts alone"
+    before = read(options.records) if options.records.exists() else []
+    row: Row = next((one for one in before if one["signals"] == signals), {"signals": signals})
     if not options.change:
         row["orders"] = orders(world, options)
     row["change"] = change(world, options)

@@ -116,8 +116,8 @@ def main() -> None:
         first, _, second = options.rows.partition("/")
         pairs = [(_row(a, first, options.a), _row(b, second or first, other))]
     elif not options.b:
-        first, *others = a.values()
-        pairs = [(first, rows) for rows in others]
+        every = [*a.values()]
+        pairs = [(every[0], rows) for rows in every[1:]]
     else:
         pairs = [(a[name], b[name]) for name in a if name in b]
     if not pairs:
