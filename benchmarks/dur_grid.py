@@ -42,6 +42,7 @@ from ltrag_plugins.llm.transformers import TransformersLLM
 from ltrag_plugins.methods import METHODS
 from ltrag_plugins.methods.shots import SuReShotsSettings, listwise_ranker
 from ltrag_plugins.metrics.answer import macro_f1
+from ltrag_plugins.metrics.calibration import bootstrap_interval
 from ltrag_plugins.types import Question
 
 PUBMED = replace(FORMATS["SQO-A"], context_words=60)
@@ -483,8 +484,8 @@ def table(out: Path) -> None:
         gains = {key[1]: gain for key in cells if key[0] == model and (gain := above(cells, key))}
         if len(gains) > 1:
             told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
-            mean = statistics.mean(gain for [gain] in gains.values())
-            print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean:+.3f}")
+            mean = bootstrap_interval([gain for [gain] in gains.values()]).signed
+            print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean}")
 
 
 def short(model: str) -> str:
