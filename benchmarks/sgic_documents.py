@@ -1,6 +1,6 @@
 """Does a document's uncertainty tell gold from distractor, and an answer's right from wrong?
 
-On questions of `train` of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
+On questions of nq_distractor and hotpotqa, ten passages each, one or two of them gold:
 AUROC and R@1, R@2 of the model's uncertainty (eq. 3) beside MiniLM similarity and BM25, and AUROC
 of the answer's uncertainty for "the answer from all ten is wrong", with what the accuracy gains
 where the least certain fifth is refused. Usage:
@@ -106,7 +106,7 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
 def report(row: Row) -> None:
     """Print what was kept of a model and data set."""
     gold = [np.array(each, dtype=bool) for each in row["gold"]]
-    print(f"\n{row['model']}\n{row['set']}: {len(gold)} questions, "
+    print(f"\n{row['model']}\n{row['set']}, {row['split']}: {len(gold)} questions, "
           f"{sum(map(sum, gold)) / len(gold):.1f} gold of "
           f"{np.mean([len(g) for g in gold]):.1f} passages")  # fmt: skip
     print(f"{'':<28}{'AUROC':>8}{'within':>8}{'R@1':>8}{'R@2':>8}")
@@ -147,6 +147,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--answers-only", action="store_true", help="from all passages together")
     parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--split", default="train", help='or "dev_test"')
     parser.add_argument("--limit", type=int, default=100)
     parser.add_argument("--cache", type=Path, default=cache_folder() / "sgic.sqlite")
     options = parsed(parser, "sgic_documents")
@@ -163,14 +164,14 @@ def run(options: argparse.Namespace) -> None:
         embedded_encoder(),
     )
     for name in options.sets.split(","):
-        found, answers = items(name, "train", options.limit), []
+        found, answers = items(name, options.split, options.limit), []
         for start in range(0, len(found), AT_ONCE):
             asked = [item.question for item in found[start : start + AT_ONCE]]
             flows = [calibrate(q.text, q.passages, way) for q in asked]
             answers += run_many(flows, World(llm=llm))
             print(f"\r{name}: {len(answers)} of {len(found)}", end="", flush=True)
-        about = {"model": llm.name, "set": name}
-        merged(options.records, [about | kept(found, answers, encoder)], "model", "set")
+        about = {"model": llm.name, "set": name, "split": options.split}
+        merged(options.records, [about | kept(found, answers, encoder)], *about)
 
 
 if __name__ == "__main__":

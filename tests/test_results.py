@@ -123,7 +123,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
     assert rows
     for row in rows:
         [block] = re.findall(
-            rf"^{re.escape(row['model'])}\n{row['set']}: .*?(?=^\S+@|^```)", page, re.M | re.S
+            rf"^{re.escape(row['model'])}\n{row['set']}, {row['split']}: .*?(?=^\S+@|^```)", page, re.M | re.S
         )
         for name, scores in row["scores"].items():
             first = []
