@@ -10,7 +10,7 @@ bootstrap). Then `sgic.fit` on `train`, and what it kept, on `dev_test`. Usage:
 
 Answers are kept in the cache folder, so a run that was stopped goes on, and any part of it can be
 run anywhere. The milliseconds are those of the model when it answered, of a batch each prompt's
-share, with beginnings of prompts remembered; `sgic_speed.py` takes them a question at a time.
+share.
 
 With `--out` every question's EM, F1 and costs of every row are written to SET_VARIANT.jsonl
 (`sgic_compare.py` holds two such files against each other), and all rounds of K to

@@ -95,15 +95,6 @@ def test_both_forms_end_after_the_same_steps_where_that_is_asked_for(
     assert found == taken
 
 
-def test_speed_is_told_in_milliseconds_and_tokens_and_as_ratios(load):
-    found = {"direct": [(0.1, 10), (0.3, 20)], "samples": [(0.4, 20), (0.6, 40)]}
-    head, direct, samples = load("sgic_speed").table(found, "samples").splitlines()
-    assert head.split() == ["ms", "tokens", "ms,", "of", "samples", "tokens,", "of", "samples"]
-    # mean 200 ms and 15 tokens; the ratios of the questions are 1/4 and 1/2
-    assert direct.split() == ["direct", "200", "15", "0.38", "0.50"]
-    assert samples.split() == ["samples", "500", "30", "1.00", "1.00"]
-
-
 def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_path):
     compare = load("sgic_compare")
 
