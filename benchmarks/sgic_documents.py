@@ -15,7 +15,6 @@ about half an hour on two cores with SmolLM2.
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from ltrag_plugins.errors import CalibrationError
 from ltrag_plugins.flow import World, run_many
 from ltrag_plugins.llm.cached import CachedLLM
 from ltrag_plugins.llm.embedded import cache_folder, embedded_encoder
-from ltrag_plugins.metrics.answer import contains, is_right
+from ltrag_plugins.metrics.answer import contains, normalized_exact_match
 from ltrag_plugins.metrics.calibration import auroc, bootstrap_interval
 from ltrag_plugins.retrieval.bm25 import BM25Retriever
 from ltrag_plugins.sgic import CalibratedAnswer, calibrate
@@ -84,7 +83,7 @@ def kept(found: list[Item], answers: list[CalibratedAnswer], encoder) -> Row:  #
     if asked_alone := any(d.uncertainty is not None for d, _ in alone):
         of_documents = [[1 - unsure(d.uncertainty) for d in a.documents] for a in answers]
         scores = {"the model's uncertainty": of_documents} | scores
-    ways = {"EM": partial(is_right, correct="exact_match"), "contains": contains}
+    ways = {"EM": normalized_exact_match, "contains": contains}
     said = {
         f"answer from all passages, right by {label}": [
             (unsure(a.uncertainty), float(right(a.text, q.answers)))

@@ -122,9 +122,8 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
     rows, page = kept("sgic_documents"), page_of("documents")
     assert rows
     for row in rows:
-        [block] = re.findall(
-            rf"^{re.escape(row['model'])}\n{row['set']}, {row['split']}: .*?(?=^\S+@|^```)", page, re.M | re.S
-        )
+        head = re.escape(f"{row['model']}\n{row['set']}, {row['split']}: ")
+        [block] = re.findall(rf"^{head}.*?(?=^\S+@|^```)", page, re.M | re.S)
         for name, scores in row["scores"].items():
             first = []
             for each, gold in zip(scores, row["gold"], strict=True):
@@ -146,6 +145,41 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 lifted = sum(rest) / len(rest) - sum(right) / len(right)
                 assert f"wrong {won:.3f} " in line[0], label
                 assert f"fifth {lifted:+.3f} " in line[0], label
+
+
+LOOPS = ("loop_hotpotqa", "true_scores")
+
+
+def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
+    right: dict[tuple[str, str], float] = {}
+    turned: dict[str, tuple[int, int]] = {}
+    for name in LOOPS:
+        ways: dict[str, dict[str, float]] = {}
+        for row in kept(name):
+            ways.setdefault(row["row"], {})[row["id"]] = row["em"]
+            # the same answer to the same question is right everywhere, or nowhere
+            assert right.setdefault((row["id"], row["text"]), row["em"]) == row["em"], row
+        (first, before), *others = ways.items()
+        for label, after in others:
+            pairs = [(before[key], after[key]) for key in before]
+            mended, spoiled = turned[label] = pairs.count((0, 1)), pairs.count((1, 0))
+            line = re.search(rf"^{re.escape(f'{first}/{label} ')}.*$", page_of("rounds"), re.M)
+            assert line, (name, label)
+            assert f" {(mended - spoiled) / len(pairs):+.3f} (" in line[0], (name, label)
+    words, page = ("none", "one", "two", "three", "four", "five", "six"), page_of("rounds")
+    for told, label in (
+        ("Of the 60 answers the look at two mends {} and spoils {}", "cut to 2, least uncertain"),
+        (", the round mends {} and spoils {}.", "1 round, least uncertain"),
+        ("its last answer mends {} and spoils {}", "2 rounds, last"),
+    ):
+        assert told.format(*(words[n] for n in turned[label])) in " ".join(page.split())
+
+
+def test_two_programs_find_as_many_direct_answers_right():
+    [row] = [row for row in kept("sgic_documents") if row["split"] == "dev_test"]
+    alone = [right for _, right in row["answers"]["answer from all passages, right by EM"]]
+    direct = [row["em"] for row in kept("loop_hotpotqa") if row["row"] == "direct"]
+    assert direct == alone
 
 
 def test_an_answer_of_the_field_is_right_where_it_holds_an_accepted_one():
