@@ -147,7 +147,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 assert f"fifth {lifted:+.3f} " in line[0], label
 
 
-LOOPS = ("loop_hotpotqa", "true_scores")
+LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores")
 
 
 def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
