@@ -111,7 +111,8 @@ class ArtifactMismatch(ArtifactError):
 
 def provider_error(part: Literal["model", "retriever"], error: Exception) -> LtragError:
     """The error for what a client of a model or a retriever raised, with a remedy."""
-    said = f"the {part} raised {type(error).__name__}: {error}. Its own error is the __cause__"
+    text = str(error).removesuffix(".")
+    said = f"the {part} raised {type(error).__name__}: {text}. Its own error is the __cause__"
     if part == "retriever":
         return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
     if isinstance(error, _UNREADABLE):

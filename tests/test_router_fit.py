@@ -5,12 +5,14 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.evaluation import CorrectnessEvaluator
+from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.schema import QueryBundle
 
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import GECESettings
-from ltrag_plugins.types import Question
+from ltrag_plugins.llm.scripted import ScriptedLLM
+from ltrag_plugins.types import Generation, Question
 from tests.langchain_parts import FunctionChat
 from tests.llama_index_parts import FunctionLLM
 from tests.router_parts import Engine, knows_the_odd, number
@@ -206,6 +208,27 @@ def test_a_conversation_is_made_to_stand_alone_for_the_gate_alone():
     assert sum("Rewritten question" in prompt for prompt in prompts) == 40
     assert router.gate.report.direct_accuracy == 0.5
     assert router.invoke(talks[1]).text == "City 1"
+
+
+class Ours(CustomQueryEngine):
+    llm: llama_index.LtragLLM
+
+    def custom_query(self, query_str: str) -> str:
+        return self.llm.complete(f"shown: {query_str}").text
+
+
+@pytest.mark.parametrize("inside", [langchain, llama_index])
+def test_what_our_own_model_in_the_chain_reads_and_writes_is_counted(inside):
+    def counted(prompt: str) -> Generation:
+        return Generation(knows_the_odd(prompt), None, len(prompt), 3)
+
+    model = ScriptedLLM(counted)
+    wrapped = inside.LtragLLM(llm=model)
+    shown = RunnableLambda(lambda text: f"shown: {text}")
+    own = shown | wrapped if inside is langchain else Ours(llm=wrapped)
+    router = inside.GECERouter.fit(own, llm=model, questions=TEXTS, settings=SETTINGS)
+    read = [len(f"shown: {text}") + 3 for text in TEXTS]
+    assert router.gate.report.retrieval_cost.tokens == sum(read) / len(read)
 
 
 def test_a_budget_counts_the_tokens_of_the_engine_and_of_the_draft():

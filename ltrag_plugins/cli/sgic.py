@@ -286,7 +286,8 @@ def _lines(found: "sgic.CalibratedAnswer", told: Mapping[str, Any]) -> Iterator[
     yield f"answer         {told['answer']}{kept_back}"
     yield f"uncertainty    {found.uncertainty:.3f}, score {found.score:.0f} of 100"
     yield f"P(wrong)       {'unknown' if found.p_wrong is None else f'{found.p_wrong:.2f}'}"
-    yield f"rounds         {more or 'none'} after the first answer{given}; stopped: {found.stop}"
+    early = "" if found.stop == "rounds" else f"; stopped: {found.stop}"
+    yield f"rounds         {more or 'none'} after the first answer{given}{early}"
     yield f"calls, tokens  {found.calls}, {'unknown' if found.tokens is None else found.tokens}"
     yield from (f"note: {note}" for note in found.notes)
     scored = [(one.score, n) for n, one in enumerate(found.documents) if one.score is not None]

@@ -144,7 +144,8 @@ def _announced(decision: Decision) -> Decision:
         told["reason"] = decision.reason.partition(": ")[0]
     else:
         told["question"] = decision.question
-    _logger.info("gece %s", " ".join(f"{name}={value!r}" for name, value in told.items()))
+    short = {n: f"{v:.3g}" if isinstance(v, float) else repr(v) for n, v in told.items()}
+    _logger.info("gece %s", " ".join(f"{name}={value}" for name, value in short.items()))
     if span:
         kept = {f"gece.{name}": value for name, value in told.items() if value is not None}
         span.set_attributes(kept)

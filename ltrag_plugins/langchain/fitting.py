@@ -115,13 +115,14 @@ class Meter(BaseCallbackHandler):
         self.began: float | None = perf_counter()
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """One call more; for a completion model all of a batch, of which it counts the whole."""
-        used: Any = (response.llm_output or {}).get("token_usage") or {}
+        """One call more; a completion model counts a batch as a whole, with the first of it."""
+        used: Any = (response.llm_output or {}).get("token_usage")
+        unsaid = 0 if used == {} and any(self.totals) else None
         for generations in response.generations:
             message = getattr(generations[0], "message", None)
             used = getattr(message, "usage_metadata", None) or used
         rest = [0] * (len(response.generations) - 1)
-        self.totals += [used.get("total_tokens"), *rest]
+        self.totals += [(used or {}).get("total_tokens", unsaid), *rest]
 
     def usage(self) -> Usage:
         """What one question took since this was made; no seconds where others went beside it."""

@@ -28,7 +28,7 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, OwnedPrompt, World, arun, ask, run, run_many
 from ltrag_plugins.llm.base import LLM, changes_answers, fixed_arguments
 from ltrag_plugins.llm.concurrency import RequestLLM, seconds_of
-from ltrag_plugins.llm.openai_format import generation_of, logprobs_in, logprobs_of
+from ltrag_plugins.llm.openai_format import generation_of, logprobs_in, logprobs_of, usage_of
 from ltrag_plugins.types import Generation, GenerationSettings
 
 _Model = Runnable[Any, Any]
@@ -101,16 +101,13 @@ def _generation_of(reply: Any, usage: Any, model: str, asked: GenerationSettings
 
 def _result_of(generations: Sequence[Generation]) -> LLMResult:
     """Our generations in LangChain's form, their tokens where `LangChainLLM` finds them."""
-    used, replies = dict[str, int](), list[list[LangChainGeneration]]()
-    for name in ("prompt_tokens", "completion_tokens"):
-        counts = [getattr(generation, name) for generation in generations]
-        used |= {} if None in counts else {name: sum(counts)}
+    replies = list[list[LangChainGeneration]]()
     for generation in generations:
         logprobs = logprobs_of(generation.tokens)
         info = {"logprobs": logprobs, "finish_reason": generation.finish_reason}
         info = {name: value for name, value in info.items() if value is not None} or None
         replies.append([LangChainGeneration(text=generation.text, generation_info=info)])
-    return LLMResult(generations=replies, llm_output={"token_usage": used})
+    return LLMResult(generations=replies, llm_output={"token_usage": usage_of(generations)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,13 @@ from ltrag_plugins.errors import InvalidInput, checked
 from ltrag_plugins.flow import Flow, World, arun, ask, run
 from ltrag_plugins.llm.base import LLM, fixed_arguments
 from ltrag_plugins.llm.concurrency import RequestLLM, inherits, seconds_of
-from ltrag_plugins.llm.openai_format import field_of, generation_of, logprobs_in, logprobs_of
+from ltrag_plugins.llm.openai_format import (
+    field_of,
+    generation_of,
+    logprobs_in,
+    logprobs_of,
+    usage_of,
+)
 from ltrag_plugins.types import Generation, GenerationSettings, Token
 
 _Response = CompletionResponse | ChatResponse
@@ -40,8 +46,7 @@ def _generation_of(response: _Response, model: str, settings: GenerationSettings
 
 def _response_of(written: Generation) -> CompletionResponse:
     """Our generation as a response, its tokens in `raw` in the shape of chat completions."""
-    names = ("prompt_tokens", "completion_tokens")
-    usage = {name: count for name in names if (count := getattr(written, name)) is not None}
+    usage = usage_of([written])
     choice = {"text": written.text, "logprobs": logprobs_of(written.tokens)}
     choice |= {"finish_reason": written.finish_reason}
     raw, text = {"choices": [choice], "usage": usage}, written.text

@@ -65,6 +65,15 @@ def logprobs_of(tokens: Sequence[Token] | None) -> dict[str, Any] | None:
     return {"content": [_entry(t.text, t.logprob, t.alternatives) for t in tokens]}
 
 
+def usage_of(generations: Sequence[Generation]) -> dict[str, int]:
+    """What these took in tokens, under the chat API's names, as far as it is known of each."""
+    used = dict[str, int]()
+    for name in ("prompt_tokens", "completion_tokens"):
+        counts = [getattr(generation, name) for generation in generations]
+        used |= {} if None in counts else {name: sum(counts)}
+    return used | ({"total_tokens": sum(used.values())} if len(used) == 2 else {})
+
+
 def logprobs_in(content: object) -> list[Any] | None:
     """The log-probabilities of Responses-style content, which stand in its text blocks."""
     found: list[Any] = []
