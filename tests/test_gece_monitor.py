@@ -3,6 +3,7 @@
 import gc
 import logging
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -324,6 +325,7 @@ def test_every_decision_is_a_line_of_the_log_without_the_text(gate, caplog):
         run(guarded(QUESTIONS[7], gate), gate.world)
     [line] = caplog.messages
     assert "retrieve=False" in line
+    assert re.search(r" probability=\d\.\d{1,4} ", line), line  # not all sixteen digits
     assert question_digest(QUESTIONS[7]) in line
     assert "city" not in line
     with caplog.at_level(logging.DEBUG, "ltrag_plugins.gece.decision"):

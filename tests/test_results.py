@@ -147,12 +147,12 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 assert f"fifth {lifted:+.3f} " in line[0], label
 
 
-LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores")
+LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores", "loop_nq")
 
 
 def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
     right: dict[tuple[str, str], float] = {}
-    turned: dict[str, tuple[int, int]] = {}
+    turned: dict[tuple[str, str], tuple[int, int]] = {}
     for name in LOOPS:
         ways: dict[str, dict[str, float]] = {}
         for row in kept(name):
@@ -162,24 +162,28 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         (first, before), *others = ways.items()
         for label, after in others:
             pairs = [(before[key], after[key]) for key in before]
-            mended, spoiled = turned[label] = pairs.count((0, 1)), pairs.count((1, 0))
-            line = re.search(rf"^{re.escape(f'{first}/{label} ')}.*$", page_of("rounds"), re.M)
+            both = turned[name, label] = pairs.count((0, 1)), pairs.count((1, 0))
+            shown = re.search(rf"^A: \S+/{name}\..*?^```$", page_of("rounds"), re.M | re.S)
+            assert shown, name
+            line = re.search(rf"^{re.escape(f'{first}/{label} ')}.*$", shown[0], re.M)
             assert line, (name, label)
-            assert f" {(mended - spoiled) / len(pairs):+.3f} (" in line[0], (name, label)
+            assert f" {(both[0] - both[1]) / len(pairs):+.3f} (" in line[0], (name, label)
     words, page = ("none", "one", "two", "three", "four", "five", "six"), page_of("rounds")
     for told, label in (
         ("Of the 60 answers the look at two mends {} and spoils {}", "cut to 2, least uncertain"),
         (", the round mends {} and spoils {}.", "1 round, least uncertain"),
         ("its last answer mends {} and spoils {}", "2 rounds, last"),
     ):
-        assert told.format(*(words[n] for n in turned[label])) in " ".join(page.split())
+        both = turned["loop_hotpotqa", label]
+        assert told.format(*(words[n] for n in both)) in " ".join(page.split())
 
 
 def test_two_programs_find_as_many_direct_answers_right():
-    [row] = [row for row in kept("sgic_documents") if row["split"] == "dev_test"]
-    alone = [right for _, right in row["answers"]["answer from all passages, right by EM"]]
-    direct = [row["em"] for row in kept("loop_hotpotqa") if row["row"] == "direct"]
-    assert direct == alone
+    rows = {row["set"]: row for row in kept("sgic_documents") if row["split"] == "dev_test"}
+    for name, looked in (("hotpotqa", "loop_hotpotqa"), ("nq_distractor", "loop_nq")):
+        answers = rows[name]["answers"]["answer from all passages, right by EM"]
+        direct = [row["em"] for row in kept(looked) if row["row"] == "direct"]
+        assert direct == [right for _, right in answers]
 
 
 def test_an_answer_of_the_field_is_right_where_it_holds_an_accepted_one():
