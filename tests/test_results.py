@@ -147,7 +147,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 assert f"fifth {lifted:+.3f} " in line[0], label
 
 
-LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores", "loop_nq")
+LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores", "loop_nq", "no_line")
 
 
 def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
@@ -169,13 +169,19 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
             assert line, (name, label)
             assert f" {(both[0] - both[1]) / len(pairs):+.3f} (" in line[0], (name, label)
     words, page = ("none", "one", "two", "three", "four", "five", "six"), page_of("rounds")
-    for told, label in (
-        ("Of the 60 answers the look at two mends {} and spoils {}", "cut to 2, least uncertain"),
-        (", the round mends {} and spoils {}.", "1 round, least uncertain"),
-        ("its last answer mends {} and spoils {}", "2 rounds, last"),
+    with_line, without = LOOPS[0], "no_line"
+    for told, name, label in (
+        ("Of the 60 answers the look at two {}", with_line, "cut to 2, least uncertain"),
+        (", the round {}.", with_line, "1 round, least uncertain"),
+        ("its last answer {}", with_line, "2 rounds, last"),
+        ("Its last answer {}", without, "1 round, last"),
+        (", the surer one {};", without, "1 round, least uncertain"),
+        ("in the round, whose last answer {}.", "loop_nq", "1 round, last"),
+        ("The look at two {},", "loop_nq", "cut to 2, least uncertain"),
     ):
-        both = turned["loop_hotpotqa", label]
-        assert told.format(*(words[n] for n in both)) in " ".join(page.split())
+        mended, spoiled = (words[n] for n in turned[name, label])
+        said = told.format(f"mends {mended} and spoils {spoiled}")
+        assert said in " ".join(page.split())
 
 
 def test_two_programs_find_as_many_direct_answers_right():
