@@ -2,6 +2,8 @@
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.outputs import Generation as LangChainGeneration
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from llama_index.core.base.llms.types import CompletionResponse
 from llama_index.core.evaluation import CorrectnessEvaluator
@@ -11,6 +13,7 @@ from llama_index.core.schema import QueryBundle
 from ltrag_plugins import langchain, llama_index
 from ltrag_plugins.errors import CalibrationError, InvalidInput
 from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.langchain.fitting import Meter
 from ltrag_plugins.llm.scripted import ScriptedLLM
 from ltrag_plugins.types import Generation, Question
 from tests.langchain_parts import FunctionChat
@@ -229,6 +232,19 @@ def test_what_our_own_model_in_the_chain_reads_and_writes_is_counted(inside):
     router = inside.GECERouter.fit(own, llm=model, questions=TEXTS, settings=SETTINGS)
     read = [len(f"shown: {text}") + 3 for text in TEXTS]
     assert router.gate.report.retrieval_cost.tokens == sum(read) / len(read)
+
+
+def test_a_chat_model_that_tells_no_counts_leaves_the_tokens_unknown():
+    told = {"input_tokens": 6, "output_tokens": 3, "total_tokens": 9}
+    said = ChatGeneration(message=AIMessage("Rome", usage_metadata=told))
+    none: dict = {"token_usage": {}}
+    meter = Meter()
+    meter.on_llm_end(LLMResult(generations=[[said]]))
+    meter.on_llm_end(LLMResult(generations=[[LangChainGeneration(text="Oslo")]], llm_output=none))
+    assert meter.usage().tokens == 9  # a completion model's batch, counted with its first
+    silent = ChatGeneration(message=AIMessage("Bern"))
+    meter.on_llm_end(LLMResult(generations=[[silent]], llm_output=none))
+    assert (meter.usage().calls, meter.usage().tokens) == (3, None)
 
 
 def test_a_budget_counts_the_tokens_of_the_engine_and_of_the_draft():

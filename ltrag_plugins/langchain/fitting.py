@@ -117,12 +117,13 @@ class Meter(BaseCallbackHandler):
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         """One call more; a completion model counts a batch as a whole, with the first of it."""
         used: Any = (response.llm_output or {}).get("token_usage")
-        unsaid = 0 if used == {} and any(self.totals) else None
+        message = None
         for generations in response.generations:
             message = getattr(generations[0], "message", None)
             used = getattr(message, "usage_metadata", None) or used
+        counted = message is None and used == {} and any(self.totals)  # with that first one
         rest = [0] * (len(response.generations) - 1)
-        self.totals += [(used or {}).get("total_tokens", unsaid), *rest]
+        self.totals += [0 if counted else (used or {}).get("total_tokens"), *rest]
 
     def usage(self) -> Usage:
         """What one question took since this was made; no seconds where others went beside it."""
