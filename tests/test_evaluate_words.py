@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import Cell, cell_of, evaluate, summarize
+from ltrag_plugins.evaluate.gating import RunGate
 from ltrag_plugins.evaluate.spec import CellName
 from ltrag_plugins.flow import World
 from ltrag_plugins.llm.scripted import ScriptedLLM
@@ -95,6 +96,12 @@ def test_a_name_is_taken_apart_as_it_was_put_together(method, label, gate, seed)
         assert name.alone == str(replace(name, gate=""))
         assert ":" not in name.file
         assert CellName.parse(name.file.replace("~", ":")) == name
+
+
+@pytest.mark.parametrize("gate", ["gate", "eq2-new", "eq20", "", "eq2", "eq2:quality=chrf"])
+def test_only_the_gate_of_the_formula_promises_no_probability(gate):
+    formula = gate in ("eq2", RunGate("paper:quality=chrf").name)
+    assert CellName("single", gate=gate).has_probability != formula
 
 
 @pytest.mark.parametrize("part", ["a b", "a/b", "a+b", "a@b", "a~b", "a\\b"])

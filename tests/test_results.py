@@ -118,6 +118,26 @@ def test_what_a_learning_router_estimates_covers_the_truth_as_often_as_its_page_
     assert told in " ".join(page.split())
 
 
+def test_a_router_fitted_over_a_server_reports_what_came_of_its_questions():
+    fits, rows = kept("router_fit")[:2], kept("router_fit")[2:]
+    surest = [-min(row["logprobs"]) for row in rows]
+    for fit, told, share in (
+        (fits[0], "agrees", "agreement"),
+        (fits[1], "right", "accuracy"),
+    ):
+        lines = "\n".join(fit["report"])
+        figures = {
+            f"{share}, never retrieving": np.mean([row[told] for row in rows]),
+            "AUROC of least_probability alone": _won(surest, [not row[told] for row in rows]),
+        }
+        if told == "right":
+            always = np.mean([row["right_with_retrieval"] for row in rows])
+            figures["accuracy, always retrieving"] = always
+        for label, value in figures.items():
+            [line] = re.findall(rf"^ *{re.escape(label)} +([\d.]+)", lines, re.M)
+            assert float(line) == pytest.approx(value, abs=6e-4), label
+
+
 def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
     rows, page = kept("sgic_documents"), page_of("documents")
     assert rows
@@ -147,7 +167,10 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
                 assert f"fifth {lifted:+.3f} " in line[0], label
 
 
-LOOPS = ("loop_hotpotqa", "kept_hotpotqa", "true_scores", "loop_nq", "no_line")
+LOOPS = (
+    *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
+    *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
+)
 
 
 def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
@@ -175,9 +198,12 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         (", the round {}.", with_line, "1 round, least uncertain"),
         ("its last answer {}", with_line, "2 rounds, last"),
         ("Its last answer {}", without, "1 round, last"),
+        ("One round with true scores {}:", "true_scores", "true scores, round 1"),
+        ("its last answer {},", "true_scores_nq", "true scores, round 1"),
         (", the surer one {};", without, "1 round, least uncertain"),
+        ("the last answer {},", "no_line_nq", "1 round, last"),
         ("in the round, whose last answer {}.", "loop_nq", "1 round, last"),
-        ("The look at two {},", "loop_nq", "cut to 2, least uncertain"),
+        ("The look at two {}.", "loop_nq", "cut to 2, least uncertain"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
         said = told.format(f"mends {mended} and spoils {spoiled}")

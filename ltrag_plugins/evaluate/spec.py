@@ -65,7 +65,7 @@ class CellName:
     @property
     def has_probability(self) -> bool:
         """Whether its gate says how likely direct answers fail; eq. 2 only ranks them."""
-        return not self.gate.startswith(EQ2)
+        return self.gate.partition(":")[0] != EQ2
 
     @staticmethod
     def safe(text: str, mark: str) -> str:
