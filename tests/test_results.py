@@ -169,6 +169,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
 
 LOOPS = (
     *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
+    *("answers_hotpotqa", "scores_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
 )
 
@@ -199,6 +200,8 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("its last answer {}", with_line, "2 rounds, last"),
         ("Its last answer {}", without, "1 round, last"),
         ("One round with true scores {}:", "true_scores", "true scores, round 1"),
+        ("alone the last answer {},", "answers_hotpotqa", "1 round, last"),
+        ("with their scores it {};", "scores_hotpotqa", "1 round, last"),
         ("its last answer {},", "true_scores_nq", "true scores, round 1"),
         (", the surer one {};", without, "1 round, least uncertain"),
         ("the last answer {},", "no_line_nq", "1 round, last"),
