@@ -27,7 +27,7 @@ from pydantic import SecretStr
 from records import Row, parsed, read, short, write
 
 from ltrag_plugins.flow import World
-from ltrag_plugins.gece import GECESettings
+from ltrag_plugins.gece import GECEGate, GECESettings
 from ltrag_plugins.gece.fit import fit_outcomes
 from ltrag_plugins.gece.labels import agreeing, collect
 from ltrag_plugins.langchain import GECERouter, PassageRetriever
@@ -83,11 +83,12 @@ def run(path: str, questions: int, threads: int) -> list[Row]:
     texts = [row["question"] for row in rows]
     with TemporaryDirectory() as folder:
         drafting = CachedLLM(model_of(llm.bound), Path(folder) / "drafts.sqlite")
-        routed = GECERouter.fit(RunnableLambda(answer), llm=drafting, questions=texts).gate
+        gate = GECERouter.fit(RunnableLambda(answer), llm=drafting, questions=texts).gate
+        assert isinstance(gate, GECEGate)
         known = [Question(row["question"], tuple(row["answers"])) for row in rows]
         answers, world = [kept[text] for text in texts], World(llm=drafting)
         outcomes, *_ = collect(known, world, GECESettings(), retrieved_answers=answers)
-    fits = {"without labels": routed.report, "with labels": fit_outcomes(outcomes)[1]}
+    fits = {"without labels": gate.report, "with labels": fit_outcomes(outcomes)[1]}
     return [{"fit": name, "report": str(report).splitlines()} for name, report in fits.items()] + [
         {
             "question": text,
