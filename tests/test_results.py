@@ -169,7 +169,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
 
 LOOPS = (
     *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
-    *("answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
+    *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
 )
 
@@ -218,7 +218,7 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
 
 def test_two_programs_find_as_many_direct_answers_right():
     rows = {row["set"]: row for row in kept("sgic_documents") if row["split"] == "dev_test"}
-    for name, looked in (("hotpotqa", "loop_hotpotqa"), ("nq_distractor", "loop_nq")):
+    for name, looked in (("hotpotqa", "cuts_hotpotqa"), ("nq_distractor", "loop_nq")):
         answers = rows[name]["answers"]["answer from all passages, right by EM"]
         direct = [row["em"] for row in kept(looked) if row["row"] == "direct"]
         assert direct == [right for _, right in answers]
