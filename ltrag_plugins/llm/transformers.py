@@ -239,10 +239,9 @@ def _next_tokens(
     if temperature == 0:
         return logits.argmax(dim=-1)
     # float64: a float32 running sum over 262,144 tokens loses the small ones; MPS has no float64
-    home = (logits.cpu() if logits.device.type == "mps" else logits).double()
+    home = logits.to("cpu", torch.float64)
     heights = torch.softmax(home / temperature, dim=-1).cumsum(dim=-1)
-    numbers = torch.tensor([rng.random() for rng in rngs], dtype=torch.float64)
-    throws = numbers.to(home.device)[:, None]
+    throws = torch.tensor([rng.random() for rng in rngs], dtype=torch.float64)[:, None]
     drawn = torch.searchsorted(heights, throws * heights[:, -1:], right=True)[:, 0]
     return drawn.clamp_max(logits.shape[-1] - 1).to(logits.device)
 
