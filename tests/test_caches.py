@@ -126,6 +126,19 @@ def test_many_processes_make_and_fill_one_cache(kind, path):
     assert rows(path) == 3 * 25 * 5 + 25
 
 
+def test_a_file_that_is_opened_twice_stays_locked_against_other_processes(kind, path):
+    # SQLite deletes the log of a file that it takes to be open nowhere else
+    model = kind.model()
+    with kind.cached(model, path) as cached, kind.cached(model, path):
+        kind.told(cached, ["a"])
+        log = path.with_name(f"{path.name}-wal")
+        assert log.exists()
+        other = writer(kind, path, "other", 1)
+        other.communicate()
+        assert other.returncode == 0
+        assert log.exists()
+
+
 def test_a_killed_process_loses_at_most_the_call_it_was_in(kind, path):
     for life in range(2):
         process = writer(kind, path, f"life {life}", 10**6)

@@ -1,12 +1,11 @@
 """A SQLite file that many threads and processes share, and that is told from everybody else's.
 
 It is made whole beside its place and then linked into it, so a file without our mark is somebody
-else's. Such a file is refused without being opened by SQLite, which might write to it.
+else's. Such a file is refused, having been opened as one that nobody may change.
 """
 
 import os
 import sqlite3
-import struct
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterator
@@ -107,17 +106,23 @@ class SQLiteFile:
                 os.link(made, self.path)
 
     def _check_header(self) -> None:
-        """Look at the file without SQLite (offsets: sqlite.org/fileformat, section 1.3)."""
-        with self.path.open("rb") as file:
-            head = file.read(100)
-        layout, mark = struct.unpack_from(">I4xI", head.ljust(100, b"\0"), 60)
-        if len(head) < 100 or not head.startswith(b"SQLite format 3\0"):
-            why = "it is not a SQLite file"
-        elif mark != self._mark:
-            why = "it is another SQLite file"
-        elif layout != _LAYOUT:
-            why = f"it is of layout {layout}"
-        else:
+        """Look at the file, which SQLite reads and may not change: `open` would not do, as closing
+        a file drops all locks of this process on it (sqlite.org/howtocorrupt.html, section 2.2)."""
+        if self.path.is_dir():
+            raise IsADirectoryError("it is a directory")
+        where, names = f"{self.path.as_uri()}?mode=ro&immutable=1", ("application_id", "user_version")
+        with closing(sqlite3.connect(where, uri=True)) as connection:
+            try:
+                mark, layout = (connection.execute(f"PRAGMA {n}").fetchone()[0] for n in names)
+            except sqlite3.DatabaseError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
+                    raise
+                mark = layout = None
+        if mark == self._mark and layout == _LAYOUT:
             return
+        if mark is None or not self.path.stat().st_size:
+            why = "it is not a SQLite file"
+        else:
+            why = f"it is of layout {layout}" if mark == self._mark else "it is another SQLite file"
         wrong = f"{self.path} is no {self._kind} of layout {_LAYOUT}: {why}"
         raise CacheUnreadable(f"{wrong}. It was left as it is; choose another path.")
