@@ -67,6 +67,8 @@ TRAINED: dict[str, Callable[[int], DURSettings]] = {
 }
 PLAIN = ("zero-shot", "random", "BM25", "nearest", "Rerank", "SuRe")
 SEEDED = ("random", *(name for name in TRAINED if name != "DUR; untrained"))
+RIVALS = ("BM25", "nearest", "DUR; untrained", "PromptPG")
+"""What each ranker is held against over all sets."""
 SHOTS, PRESELECTED = 5, 20
 
 
@@ -118,8 +120,8 @@ BASELINES = [
     ),
 ]
 _OURS = "80.60±0.35 92.40±0.20 85.37±0.32 65.00±2.69 57.60±1.91 76.19±1.09"
+_LADDER = ("random", "BM25", "PromptPG", "DUR paper")
 _HARD = {"Random": "29.17", "BM25": "46.12", "Rerank": "48.03", "Ours": "53.99"}
-_RIVALS = ("random", "BM25", "PromptPG", "DUR paper")
 PAPER = {
     "dur-1": Table("table 1: accuracy", [*DATA], [*BASELINES, *ours(_OURS)]),
     "dur-2": Table(
@@ -163,7 +165,7 @@ PAPER = {
     "dur-fig-5": Table(  # the text gives no figures, and of the data sets only NatQA
         "figure 5: accuracy by number of shots",
         ["ethos", "nq"],
-        [Row(one, "", f"{one}; {count} shots") for one in _RIVALS for count in range(1, SHOTS + 1)],
+        [Row(one, "", f"{one}; {count} shots") for one in _LADDER for count in range(1, SHOTS + 1)],
     ),
     "dur-fig-6": Table(  # the text gives no figures, sizes and data sets
         "figure 6: accuracy by number of preselected candidates",
@@ -486,6 +488,7 @@ def table(out: Path) -> None:
             told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
             mean = bootstrap_interval([gain for [gain] in gains.values()]).signed
             print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean}")
+        print(*over_rivals(cells, model), sep="\n", end="")
 
 
 def short(model: str) -> str:
@@ -495,15 +498,47 @@ def short(model: str) -> str:
 
 
 def above(cells: Cells, key: tuple) -> list[float]:
-    """The accuracy of DUR above that of the best plain ranker; empty but for the cell of DUR."""
+    """The accuracy of DUR above that of the best baseline; empty but for the cell of DUR."""
     if key[3] != "DUR":
         return []
-    plain = Row("", "", ",".join(PLAIN))
+    plain = Row("", "", ",".join([*PLAIN, "PromptPG"]))
     best_plain, own = (
         statistics.mean(best(cells, key[:3], row, PAPER["dur-1"].value))
         for row in (plain, replace(plain, ranker="DUR"))
     )
     return [own - best_plain]
+
+
+def over_rivals(cells: Cells, model: str) -> Iterator[str]:
+    """Lines of the rankers that answered on all of the model's sets: the mean over these, and what
+    it is above that of others, resampling the questions of all sets."""
+    sets = [*dict.fromkeys(key[:3] for key in cells if key[0] == model)]
+    names = dict.fromkeys(key[3] for key in cells if key[0] == model)
+    rights = {name: [by_question(cells.get((*one, name), [])) for one in sets] for name in names}
+    whole = {name: columns for name, columns in rights.items() if all(columns)}
+    rivals = [name for name in RIVALS if name in whole]
+    if len(sets) < 2 or not rivals:
+        return
+    questions = sum(count for *_, count in sets)
+    yield f"\n{short(model)}, mean of {len(sets)} sets, and over others (95 %, by question)"
+    yield f"{'':<17}{'accuracy':>9}{''.join(f'{rival:>27}' for rival in rivals)}"
+    for name, columns in whole.items():
+        line = f"{name:<17}{statistics.mean(map(statistics.mean, columns)):>9.3f}"
+        for rival in rivals:
+            gains = [
+                (own - other) * questions / len(sets) / len(column)  # each set counts the same
+                for column, others in zip(columns, whole[rival], strict=True)
+                for own, other in zip(column, others, strict=True)
+            ]
+            line += f"{'' if name == rival else bootstrap_interval(gains).signed:>27}"
+        yield line.rstrip()
+    yield ""
+
+
+def by_question(members: Sequence[dict]) -> list[float]:
+    """The share of the seeds that are right on each question; empty where a cell does not tell."""
+    rights = [cell.get("right") for cell in members]
+    return [statistics.mean(some) for some in zip(*rights, strict=True)] if all(rights) else []
 
 
 def figures(members: Sequence[dict]) -> Iterator[str]:

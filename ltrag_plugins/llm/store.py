@@ -110,10 +110,11 @@ class SQLiteFile:
         a file drops all locks of this process on it (sqlite.org/howtocorrupt.html, section 2.2)."""
         if self.path.is_dir():
             raise IsADirectoryError("it is a directory")
-        where, names = f"{self.path.as_uri()}?mode=ro&immutable=1", ("application_id", "user_version")
+        where = f"{self.path.as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(where, uri=True)) as connection:
             try:
-                mark, layout = (connection.execute(f"PRAGMA {n}").fetchone()[0] for n in names)
+                [(mark,)] = connection.execute("PRAGMA application_id")
+                [(layout,)] = connection.execute("PRAGMA user_version")
             except sqlite3.DatabaseError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_NOTADB:
                     raise
