@@ -170,6 +170,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
 LOOPS = (
     *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
+    *("cuts_nq", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
 )
 
@@ -210,6 +211,9 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("the last answer {},", "no_line_nq", "1 round, last"),
         ("in the round, whose last answer {}.", "loop_nq", "1 round, last"),
         ("The look at two {}.", "loop_nq", "cut to 2, least uncertain"),
+        ("counts**: the look at two {},", "cuts_nq", "cut to 2, least uncertain"),
+        ("The round {}, for 13 calls", "steps_gsm8k", "steps calibrated"),
+        ("are the right ones, it {},", "tags_hotpotqa", "key passages tagged"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
         said = told.format(f"mends {mended} and spoils {spoiled}")
@@ -218,7 +222,7 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
 
 def test_two_programs_find_as_many_direct_answers_right():
     rows = {row["set"]: row for row in kept("sgic_documents") if row["split"] == "dev_test"}
-    for name, looked in (("hotpotqa", "cuts_hotpotqa"), ("nq_distractor", "loop_nq")):
+    for name, looked in (("hotpotqa", "cuts_hotpotqa"), ("nq_distractor", "cuts_nq")):
         answers = rows[name]["answers"]["answer from all passages, right by EM"]
         direct = [row["em"] for row in kept(looked) if row["row"] == "direct"]
         assert direct == [right for _, right in answers]
