@@ -488,7 +488,8 @@ def table(out: Path) -> None:
             told = ", ".join(f"{data} {gain[0]:+.3f}" for data, gain in gains.items())
             mean = bootstrap_interval([gain for [gain] in gains.values()]).signed
             print(f"\n{short(model)}, DUR over the best baseline:\n{told}; mean {mean}")
-        print(*over_rivals(cells, model), sep="\n", end="")
+        for line in over_rivals(cells, model):
+            print(line)
 
 
 def short(model: str) -> str:
@@ -532,7 +533,6 @@ def over_rivals(cells: Cells, model: str) -> Iterator[str]:
             ]
             line += f"{'' if name == rival else bootstrap_interval(gains).signed:>27}"
         yield line.rstrip()
-    yield ""
 
 
 def by_question(members: Sequence[dict]) -> list[float]:

@@ -139,6 +139,23 @@ def test_a_file_that_is_opened_twice_stays_locked_against_other_processes(kind, 
         assert log.exists()
 
 
+def test_a_file_that_another_process_makes_longer_just_now_is_opened(kind, path, tmp_path):
+    # its first page, which says how long it is, is written before the pages that it counts
+    texts, put = [f"text {i}" for i in range(200)], "import os, sys; i = os.open(sys.argv[1], 1)"
+    with kind.cached(kind.model(), path) as cached:
+        kind.told(cached, texts)
+        with closing(sqlite3.connect(path)) as now, closing(sqlite3.connect(tmp_path / "b")) as b:
+            now.backup(b)
+        first, short = (tmp_path / "b").read_bytes()[:4096], path.stat().st_size
+        put += "; os.pwrite(i, bytes.fromhex(sys.argv[2]), 0)"
+        subprocess.run([sys.executable, "-c", put, path, first.hex()], check=True)
+        assert int.from_bytes(first[28:32]) * 4096 > short == path.stat().st_size
+        model = kind.model()
+        with kind.cached(model, path) as again:
+            assert kind.told(again, texts) == kind.told(kind.model(), texts)
+        assert model.asked == []
+
+
 def test_a_killed_process_loses_at_most_the_call_it_was_in(kind, path):
     for life in range(2):
         process = writer(kind, path, f"life {life}", 10**6)

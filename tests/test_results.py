@@ -272,6 +272,36 @@ def test_the_ranker_is_above_the_best_baseline_by_what_the_cells_say():
         assert f"mean {sum(gains) / len(gains):+.3f}" in page_of("rankers")
 
 
+def test_a_rankers_mean_over_all_sets_is_above_that_of_bm25_as_the_cells_say():
+    sets: dict[str, dict[str, list[float]]] = {}
+    for cell in kept("dur_grid"):
+        model, data, _, ranker, _ = cell["key"]
+        if model.startswith("qwen"):
+            sets.setdefault(data, {}).setdefault(ranker, []).append(cell["scores"]["accuracy"])
+    everywhere = [one for one in sets["climate"] if all(one in some for some in sets.values())]
+    means = {
+        one: sum(sum(some[one]) / len(some[one]) for some in sets.values()) / len(sets)
+        for one in everywhere
+    }
+    assert len(means) == 11
+    _, _, lines = page_of("rankers").partition("mean of 5 sets")
+    for one, mean in means.items():
+        told = re.search(rf"^{one} +([\d.]+)(?: +([-+][\d.]+) \()?", lines, re.M)
+        assert told, one
+        assert float(told[1]) == pytest.approx(mean, abs=6e-4)
+        if one != "BM25":
+            assert float(told[2]) == pytest.approx(mean - means["BM25"], abs=6e-4)
+
+
+def test_the_look_at_two_gains_on_the_questions_that_came_later():
+    ways: dict[str, list[float]] = {}
+    for row in kept("cuts_nq"):
+        ways.setdefault(row["row"], []).append(row["em"])
+    before, after = ways["direct"][200:], ways["cut to 2, least uncertain"][200:]
+    gain = (sum(after) - sum(before)) / len(before)
+    assert f"other 300 the look at two gains {gain:+.3f} (" in " ".join(page_of("rounds").split())
+
+
 def test_the_page_on_gates_counts_as_the_records_do():
     rows = kept("gate_sets")
     told = re.findall(

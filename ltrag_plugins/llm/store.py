@@ -113,6 +113,8 @@ class SQLiteFile:
         where = f"{self.path.as_uri()}?mode=ro&immutable=1"
         with closing(sqlite3.connect(where, uri=True)) as connection:
             try:
+                # else a file that another process is making longer just now passes for damaged
+                connection.execute("PRAGMA writable_schema = ON")
                 [(mark,)] = connection.execute("PRAGMA application_id")
                 [(layout,)] = connection.execute("PRAGMA user_version")
             except sqlite3.DatabaseError as error:
