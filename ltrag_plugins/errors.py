@@ -15,6 +15,8 @@ _PACKAGES = {
 }
 # what clients raise at a malformed reply; a failed connection is none of these
 _UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, RecursionError)
+# what torch says of a device, and of the machine; both are RuntimeErrors
+_NO_MEMORY = ("out of memory", "allocate memory")
 
 
 class LtragError(Exception):
@@ -115,6 +117,9 @@ def provider_error(part: Literal["model", "retriever"], error: Exception) -> Ltr
     said = f"the {part} raised {type(error).__name__}: {text}. Its own error is the __cause__"
     if part == "retriever":
         return RetrieverFailed(f"{said}: see whether the store it searches answers, or try again")
+    if isinstance(error, MemoryError) or any(word in text.lower() for word in _NO_MEMORY):
+        remedy = "run fewer questions at once (batch), or load it with a smaller dtype"
+        return ModelFailed(f"{said}: its memory is full; {remedy}")
     if isinstance(error, _UNREADABLE):
         wrong = f"{said}: its reply, or an argument, is not what its client expects"
         remedy = "check its address and settings, and that the server keeps to its protocol"

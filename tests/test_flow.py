@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -360,6 +361,14 @@ async def test_what_goes_wrong_is_one_named_error_under_every_driver(flow, world
         assert type(error) is kind
         assert says in str(error)
         assert isinstance(error.__cause__, OSError) == (kind in (ModelFailed, RetrieverFailed))
+
+
+@pytest.mark.parametrize("allocate", [lambda _: torch.empty(10**14), lambda _: np.ones(10**14)])
+async def test_a_full_memory_is_named_and_not_taken_for_a_time_out(allocate):
+    for error in await every_driver(lambda: ask("q"), World(llm=ScriptedLLM(allocate))):
+        assert type(error) is ModelFailed
+        assert "its memory is full; run fewer questions at once" in str(error)
+        assert "time-out" not in str(error)
 
 
 class Strict:
