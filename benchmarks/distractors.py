@@ -21,10 +21,11 @@ WORDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A question, and which of its passages are gold."""
+    """A question, which of its passages are gold, and of what type it is, where its set says."""
 
     question: Question
     gold: tuple[bool, ...]
+    type: str = ""
 
 
 def items(name: str, split: str, limit: int) -> list[Item]:
@@ -48,7 +49,7 @@ def _item(row: dict) -> Item:
         else tuple(p.title in row["supporting_titles"] for p in passages)
     )
     question = Question(row["question"], tuple(row["answers"]), str(row["id"]), passages)
-    return Item(question, gold)
+    return Item(question, gold, row.get("type") or "")
 
 
 def model(source: str, *, adapter: str | None = None, dtype: str = "auto") -> TransformersLLM:

@@ -2,9 +2,10 @@
 
 For every row that both files have: EM, calls, tokens and milliseconds of both, and the difference
 in EM, B minus A, with the interval of a paired bootstrap over the questions. With `--rows A/B` one
-row is held against another; with one file every row against the first. Usage:
+row is held against another; with one file every row against the first. `--type` takes the questions
+of one type alone, where the data set tells types. Usage:
 
-    python benchmarks/sgic_compare.py RUN.jsonl
+    python benchmarks/sgic_compare.py RUN.jsonl --type bridge
     python benchmarks/sgic_compare.py untuned/nq_documents.jsonl tuned/nq_documents.jsonl
     python benchmarks/sgic_compare.py RUN.jsonl --rows \\
         "16 samples, least uncertain/5 rounds, least uncertain"
@@ -36,6 +37,8 @@ class Row:
     """Read and written; None where a reply did not say."""
     ms: float | None
     """Of the model; None where no answer cache measured it."""
+    type: str = ""
+    """The question's, where its data set tells types."""
 
 
 def write(rows: Iterable[Row], path: Path) -> None:
@@ -43,12 +46,15 @@ def write(rows: Iterable[Row], path: Path) -> None:
     records.write(path, map(asdict, rows))
 
 
-def read(path: Path) -> dict[str, dict[str, Row]]:
-    """Rows by name, then by the question's id, in the order of the file."""
+def read(path: Path, type: str | None = None) -> dict[str, dict[str, Row]]:
+    """Rows by name, then by the question's id, in the order of the file; of all types, or one."""
     found: dict[str, dict[str, Row]] = {}
     for line in records.read(path):
         row = Row(**line)
-        found.setdefault(row.row, {})[row.id] = row
+        if type in (None, row.type):
+            found.setdefault(row.row, {})[row.id] = row
+    if type and not found:
+        sys.exit(f"{path} has no question of the type {type!r}")
     return found
 
 
@@ -109,9 +115,10 @@ def main() -> None:
     parser.add_argument("a", type=Path)
     parser.add_argument("b", type=Path, nargs="?")
     parser.add_argument("--rows", help="one of A and one of B, with / between")
+    parser.add_argument("--type", help="of the questions, such as bridge")
     options = parser.parse_args()
     other = options.b or options.a
-    a, b = read(options.a), read(other)
+    a, b = read(options.a, options.type), read(other, options.type)
     if options.rows:
         first, _, second = options.rows.partition("/")
         pairs = [(_row(a, first, options.a), _row(b, second or first, other))]

@@ -134,7 +134,7 @@ def rows(found: Sequence[Item], ways: Sequence[Any]) -> Iterator[Row]:
                 for name in ("tokens", "milliseconds")
             )
             text = one.answers[i].text
-            yield Row(one.name, item.question.id, text, em, overlap, calls, tokens, ms)
+            yield Row(one.name, item.question.id, text, em, overlap, calls, tokens, ms, item.type)
 
 
 def kept_run(
@@ -207,7 +207,8 @@ def _row(label: str, item: Item, answer: CalibratedAnswer, seconds: Sequence[flo
     em, overlap = (right(answer.text, accepted) for right in (normalized_exact_match, f1))
     known = [one for one in seconds if one is not None]
     ms = 1000 * sum(known) if len(known) == len(seconds) else None
-    return Row(label, item.question.id, answer.text, em, overlap, answer.calls, answer.tokens, ms)
+    cost = (answer.calls, answer.tokens, ms)
+    return Row(label, item.question.id, answer.text, em, overlap, *cost, item.type)
 
 
 def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) -> None:

@@ -115,3 +115,14 @@ def test_two_runs_are_compared_question_by_question_in_whatever_order(load, tmp_
     ]  # fmt: skip
     with pytest.raises(SystemExit, match="1 questions are in one of the two alone"):
         compare.gain(a, {key: b[key] for key in ("q0", "q1", "q2")})
+
+
+def test_a_comparison_takes_the_questions_of_one_type(load, tmp_path):
+    compare, path = load("sgic_compare"), tmp_path / "run.jsonl"
+    types = {"q0": "bridge", "q1": "comparison", "q2": "bridge", "q3": ""}
+    some = [compare.Row("direct", i, "x", 1.0, 1.0, 1, None, None, t) for i, t in types.items()]
+    compare.write(some, path)
+    assert [*compare.read(path)["direct"]] == [*types]
+    assert [*compare.read(path, "bridge")["direct"]] == ["q0", "q2"]
+    with pytest.raises(SystemExit, match="has no question of the type 'brigde'"):
+        compare.read(path, "brigde")
