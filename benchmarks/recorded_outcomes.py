@@ -170,7 +170,7 @@ def areas(title: str, row: Row) -> None:
     print(f"\n## {title}, cross-validated over {len(sets)} questions, {folds} folds")
     print(
         f"{'area above a random choice':<26}{'failure':>27}{'gain':>27}{'perfect':>9}"
-        f"{'AUROC':>7}{'never':>7}{'always':>7}"
+        f"{'AUROC':>7}{'never':>7}{'always':>7}{'gain 20%':>10}  minus always"
     )
     for name in ("all", *dict.fromkeys(sets.tolist())):
         some = np.flatnonzero((sets == name) | (name == "all"))
@@ -178,12 +178,15 @@ def areas(title: str, row: Row) -> None:
             bootstrap_interval(values[some], gain[some], statistic=_area, resamples=1000)
             for values in scores.values()
         ]
+        fifth = np.where(most(scores["gain"][some], 0.2), mended[some], right[some])
+        above = paired_bootstrap(fifth, mended[some], resamples=1000)
         print(
             f"{f'{name} ({len(some)})':<26}"
             + "".join(f"{x.value:>+9.4f} ({x.low:+.4f}, {x.high:+.4f})" for x in found)
             + f"{_area(gain[some], gain[some]):>9.4f}"
             f"{auroc(scores['failure'][some], fails[some]):>7.3f}"
-            f"{right[some].mean():>7.3f}{mended[some].mean():>7.3f}"
+            f"{right[some].mean():>7.3f}{mended[some].mean():>7.3f}{fifth.mean():>10.3f}"
+            f"  {above.value:+.3f} ({above.low:+.3f}, {above.high:+.3f})"
         )
     print(f"{'EM at retrieval rate':<24}" + " ".join(f"{r:>6.0%}" for r in RATES))
     for name, values in scores.items():
@@ -239,10 +242,15 @@ def labels_report(title: str, row: Row) -> None:
         )
 
 
+def most(values: np.ndarray, rate: float) -> np.ndarray:
+    """Whether each is among the largest, of which there are so many."""
+    found = np.zeros(len(values), dtype=bool)
+    found[np.argsort(-values, kind="stable")[: round(rate * len(values))]] = True
+    return found
+
+
 def gated(values: np.ndarray, right: np.ndarray, mended: np.ndarray, rate: float) -> float:
-    retrieve = np.zeros(len(values), dtype=bool)
-    retrieve[np.argsort(-values, kind="stable")[: round(rate * len(values))]] = True
-    return float(np.where(retrieve, mended, right).mean())
+    return float(np.where(most(values, rate), mended, right).mean())
 
 
 def main() -> None:
