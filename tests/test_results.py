@@ -94,20 +94,22 @@ def test_labels_and_agreement_order_as_the_page_on_recorded_answers_says():
 
 def test_a_fifth_of_the_retrievals_is_right_as_often_as_the_page_on_recorded_answers_says():
     kinds = [row["all"] for row in kept("recorded_outcomes") if row["kind"] == "gates"]
-    lines = re.findall(
-        r"^(\w+) \((\d+)\) .* (0\.\d+)  ([+-]\S+) \(.*$", page_of("recorded-8b"), re.M
-    )
+    way = r" +(0\.\d+) to (0\.\d+), ([+-]\S+) \(\S+ \S+\)"
+    lines = re.findall(rf"^(\w+) \((\d+)\){way}{way}$", page_of("recorded-8b"), re.M)
     assert len(lines) == sum(1 + len({*row["sets"]}) for row in kinds)
     for row in kinds:
-        columns = [row[name] for name in ("sets", "right", "mended")]
+        columns = [row[name] for name in ("sets", "right", "mended", "ircot")]
         every = [*zip(row["scores"]["gain"], *columns, strict=True)]
         for name in ("all", *dict.fromkeys(row["sets"])):
             some = sorted((q for q in every if name in ("all", q[1])), key=lambda q: -q[0])
             fifth = round(len(some) / 5)
-            right = sum(q[3] for q in some[:fifth]) + sum(q[2] for q in some[fifth:])
-            above = right - sum(q[3] for q in some)
-            figures = f"{right / len(some):.3f}", f"{above / len(some):+.3f}"
-            assert (name, str(len(some)), *figures) in lines
+            told = [name, str(len(some))]
+            for column in (3, 4):
+                always = sum(q[column] for q in some)
+                right = sum(q[column] for q in some[:fifth]) + sum(q[2] for q in some[fifth:])
+                shares = (always / len(some), right / len(some))
+                told += [*(f"{x:.3f}" for x in shares), f"{shares[1] - shares[0]:+.3f}"]
+            assert tuple(told) in lines
 
 
 def test_a_gate_retrieves_for_the_share_that_its_page_says():
