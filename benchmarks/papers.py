@@ -137,8 +137,21 @@ class RunFile(Settings):
             for n, one in told.pop("runs").items()
         }
         lists = ("metrics", "columns", "rows")
-        told |= {n: tuple(told[n]) for n in lists}
+        told |= {n: tuple(told[n]) for n in lists} | {"rows": tuple(map(tuple, told["rows"]))}
         return cls(**told, runs=runs)
+
+    def part(self, rows: int | None, columns: Sequence[str]) -> "RunFile":
+        """Its first rows, and of its columns these; without any, all; and the runs and gates that
+        they need. Raises `InvalidInput` where there is no such column."""
+        if unknown := {*columns} - {*self.columns}:
+            raise InvalidInput(f"no column {min(unknown)!r}; there are {', '.join(self.columns)}")
+        kept = [i for i, column in enumerate(self.columns) if column in columns or not columns]
+        some = tuple((*row[:2], *(row[2 + i] for i in kept if row[2:])) for row in self.rows[:rows])
+        less = replace(self, rows=some, columns=tuple(self.columns[i] for i in kept))
+        runs = {name: run for name, run in self.runs.items() if less.words(name)}
+        behind = {word.partition("+")[2] for name in runs for word in less.words(name)}
+        gates = {name: gate for name, gate in self.gates.items() if name in behind}
+        return replace(less, runs=runs, gates=gates)
 
     def place(self, row: Sequence[Any], column: str) -> tuple[str, str, list[str]]:
         """The run, the measure and the words of the cells that a figure is of."""
@@ -520,6 +533,8 @@ def main() -> None:
     parser.add_argument("--model", default="embedded", help="'embedded', a folder, or a GGUF file")
     parser.add_argument("--dtype", default="auto", help='"fast": bfloat16 where the CPU has it')
     parser.add_argument("--limit", type=int, help="questions of each run; 0: all")
+    parser.add_argument("--rows", type=int, help="the first so many rows alone")
+    parser.add_argument("--columns", default="", help="these alone, with commas between them")
     parser.add_argument("--out", type=Path, default=Path("runs/papers"))
     options = parser.parse_args()
     if not (root := os.environ.get("LTRAG_DATA")):
@@ -534,7 +549,9 @@ def main() -> None:
         )
 
     try:
-        paper, out = RunFile.read(options.name), options.out / options.name
+        columns = [column for column in options.columns.split(",") if column]
+        paper = RunFile.read(options.name).part(options.rows, columns)
+        out = options.out / options.name
         how: Any = {"source": options.model, "limit": options.limit}
         shown(paper, Parts(load, embedded_encoder(), Path(root), out, **how))
     except LtragError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ltrag_plugins.errors import InvalidInput
 from ltrag_plugins.evaluate import METRICS, Cell, Record
 from ltrag_plugins.flow import World, run
 from ltrag_plugins.gece import GECESettings
@@ -90,6 +91,22 @@ def test_a_table_names_what_there_is(papers, name):
     assert {*paper.cells} <= {
         word.partition("+")[0] for run in paper.runs for word in paper.words(run)
     }
+
+
+def test_of_a_table_a_part_is_made_alone(papers):
+    paper = papers.RunFile.read("gece-4")
+    part = paper.part(3, ["accuracy 10", "speed-up"])
+    first, second, third = paper.rows[:3]
+    assert part.rows == (first[:3] + first[-1:], second[:3] + second[-1:], third)
+    assert part.words("mmlu") == ["single:k=10", "single:k=10+eq2", "single:k=10+gate"]
+    assert paper.part(None, []) == paper
+    assert [*paper.part(2, []).gates] == ["eq2"]
+    places = papers.RunFile.read("sgic-fig-7").part(None, ["last em", "random em"])
+    assert [*places.runs] == ["last", "random"]
+    with pytest.raises(
+        InvalidInput, match="no column 'recall'; there are accuracy 10, accuracy 15"
+    ):
+        paper.part(1, ["recall"])
 
 
 def parts_of(papers, llm, root, limit=None):
