@@ -28,15 +28,17 @@ class Item:
     type: str = ""
 
 
-def items(name: str, split: str, limit: int) -> list[Item]:
-    """The first questions in the order of the hashes of their ids; with a limit of 0 all."""
+def items(name: str, split: str, limit: int, type: str = "") -> list[Item]:
+    """The first questions, of one type or all, in the order of the hashes of their ids; with a
+    limit of 0 every one."""
     root = os.environ.get("LTRAG_DATA")
     if not root:
         sys.exit("set LTRAG_DATA to the folder that holds nq_distractor/ and hotpotqa/")
     path = Path(root) / name / f"{split}.jsonl"
     packed = path.with_suffix(".jsonl.gz")
     content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
-    rows = [json.loads(line) for line in content.splitlines()]
+    every = map(json.loads, content.splitlines())
+    rows = [row for row in every if type in ("", row.get("type"))]
     rows.sort(key=lambda row: hashlib.sha256(str(row["id"]).encode()).hexdigest())
     return [_item(row) for row in rows[: limit or None]]
 

@@ -1,7 +1,7 @@
 """The loop on real questions: direct, K samples, the ablations of table 5, and SGIC, for K = 1..5.
 
-On `dev_test` of nq_distractor and hotpotqa, ten passages each, cut to 60 words: EM, F1, calls,
-tokens and milliseconds of every way to answer, with its gain over the direct answer (paired
+On `dev_test` (or `--split`) of nq_distractor and hotpotqa, ten passages each, cut to 60 words:
+EM, F1, calls, tokens and milliseconds of every way to answer, with its gain over the direct answer (paired
 bootstrap). Then `sgic.fit` on `train`, and what it kept, on `dev_test`. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --model embedded
@@ -97,7 +97,7 @@ def table_5(name: str, found: list[Item], llm: LLM, options: argparse.Namespace)
             observers=[Progress(f"{name}, {variant}")],
             batch=options.batch,
         )
-        print(f"\n{name}, dev_test, {len(found)} questions, {variant}:\n{report}\n")
+        print(f"\n{name}, {options.split}, {len(found)} questions, {variant}:\n{report}\n")
         for row in report.variants:  # the report itself shows the best few
             print(
                 f"{row.name:<40}  {row.em:.3f}  {row.f1:.3f}  {row.calls:6.1f}  {row.gain.signed}"
@@ -167,7 +167,7 @@ def fitted(name: str, found: list[Item], llm: LLM, options: argparse.Namespace) 
     direct = replace(calibration, settings=replace(calibration.settings, rounds=0, cut_to=None))
     plain = answered("direct", found, direct, llm, options.batch)
     kept = answered(f"kept: {report.kept}", found, calibration, llm, options.batch)
-    print(f"\n{name}, dev_test, {len(found)} questions, A direct, B what was kept")
+    print(f"\n{name}, {options.split}, {len(found)} questions, A direct, B what was kept")
     print(f"{table([({row.id: row for row in plain}, {row.id: row for row in kept})])}\n")
     if options.out:
         write([*plain, *kept], options.out / f"{name}_kept.jsonl")
@@ -233,7 +233,9 @@ def told_the_truth(name: str, found: list[Item], llm: LLM, options: argparse.Nam
         ]
         for n in range(options.rounds + 1)
     ]
-    print(f"\n{name}, dev_test, {len(found)} questions, true scores; F1 of each round:", end="")
+    print(
+        f"\n{name}, {options.split}, {len(found)} questions, true scores; F1 of each round:", end=""
+    )
     print("".join(f" {np.mean([row.f1 for row in way]):.3f}" for way in ways))
     first, *others = [{row.id: row for row in way} for way in ways]
     print(table([(first, other) for other in others]))
@@ -256,6 +258,8 @@ def main() -> None:
     parser.add_argument("--no-line", action="store_true", help="on earlier answers, as the paper")
     parser.add_argument("--means", type=int, help="most means of the scale; the paper has 1")
     parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--split", default="dev_test", help="or train")
+    parser.add_argument("--type", default="", help="only questions of this type: bridge, ...")
     parser.add_argument("--variants", default="documents,scores,answers")
     parser.add_argument("--limit", type=int, default=100, help="questions of each set; 0: all")
     parser.add_argument("--rounds", type=int, default=5)
@@ -270,12 +274,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.oracle and options.rounds < 1:
         parser.error(f"--oracle is about rounds; give --rounds 1 or more, not {options.rounds}")
+    if options.split == "train" and options.fit:
+        parser.error("a fit on train is not judged there: give --fit 0, or leave --split out")
     if options.samples is None:
         options.samples = options.rounds
     local = model(options.model, adapter=options.adapter, dtype=options.dtype)
     llm = CachedLLM(local, options.cache)
     for name in options.sets.split(","):
-        found = items(name, "dev_test", options.limit)
+        found = items(name, options.split, options.limit, options.type)
         if options.variants:
             table_5(name, found, llm, options)
         if options.oracle:
