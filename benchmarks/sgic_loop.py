@@ -1,8 +1,8 @@
 """The loop on real questions: direct, K samples, the ablations of table 5, and SGIC, for K = 1..5.
 
 On `dev_test` (or `--split`) of nq_distractor and hotpotqa, ten passages each, cut to 60 words:
-EM, F1, calls, tokens and milliseconds of every way to answer, with its gain over the direct answer (paired
-bootstrap). Then `sgic.fit` on `train`, and what it kept, on `dev_test`. Usage:
+EM, F1, calls, tokens and milliseconds of every way to answer, with its gain over the direct answer
+(paired bootstrap). Then `sgic.fit` on `train`, and what it kept, on `dev_test`. Usage:
 
     LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --model embedded
     LTRAG_DATA=/path/to/data python benchmarks/sgic_loop.py --model embedded --adapter FOLDER

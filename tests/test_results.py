@@ -190,7 +190,7 @@ def test_the_page_on_documents_finds_gold_and_refuses_as_the_records_do():
 LOOPS = (
     *("loop_hotpotqa", "kept_hotpotqa", "true_scores", "no_line"),
     *("cuts_hotpotqa", "answers_hotpotqa", "scores_hotpotqa", "answers_nq", "scores_nq"),
-    *("cuts_nq", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
+    *("cuts_nq", "rounds_hotpotqa", "samples_nq", "steps_gsm8k", "tags_hotpotqa"),
     *("loop_nq", "kept_nq", "true_scores_nq", "no_line_nq"),
 )
 
@@ -234,6 +234,7 @@ def test_looking_again_mends_and_spoils_what_the_page_on_rounds_says():
         ("counts**: the look at two {},", "cuts_nq", "cut to 2, least uncertain"),
         ("The round {}, for 13 calls", "steps_gsm8k", "steps calibrated"),
         ("are the right ones, it {},", "tags_hotpotqa", "key passages tagged"),
+        ("on hotpotqa the last answer {} of the 200;", "rounds_hotpotqa", "1 round, last"),
     ):
         mended, spoiled = (words[n] for n in turned[name, label])
         said = told.format(f"mends {mended} and spoils {spoiled}")
